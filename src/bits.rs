@@ -1,0 +1,201 @@
+//! Memory and bit tricks shared by the kernels: the buffer that a filter lives in, range
+//! reduction, select, prefetch.
+
+use crate::error::{Error, Result};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// A cache line: what a blocked kernel touches per key, and the alignment of every buffer.
+pub const LINE: usize = 64;
+
+/// Bytes aligned to a cache line: allocated here, or inside a private mapping of a file.
+///
+/// The memory is zeroed or mapped, never uninitialized, and stays in place until drop.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    Allocated(Layout),
+    /// Keeps a mapping alive; never read.
+    Mapping(#[allow(dead_code)] Box<dyn Any + Send + Sync>),
+}
+
+// SAFETY: a Buffer is the only owner of its bytes, like a Vec; shared access to them is read-only
+// or through atomics.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `len` zero bytes, or [`Error::Memory`] where the machine does not have them.
+    pub fn zeroed(len: usize) -> Result<Buffer> {
+        let refused = || Error::Memory(format!("cannot allocate {len} bytes for the filter"));
+        let layout = Layout::from_size_align(len.max(1), LINE).map_err(|_| refused())?;
+        // SAFETY: the layout has a size of at least one byte.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Buffer { start, len, owner: Owner::Allocated(layout) })
+    }
+
+    /// A copy of `bytes`.
+    pub fn copied(bytes: &[u8]) -> Result<Buffer> {
+        let mut buffer = Buffer::zeroed(bytes.len())?;
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// Bytes inside a private, writable mapping that `mapping` keeps alive.
+    ///
+    /// # Safety
+    /// `start` must be aligned to [`LINE`] and point to `len` bytes that stay readable and
+    /// writable, at the same place and for nobody else, until `mapping` is dropped.
+    pub unsafe fn mapped(
+        start: NonNull<u8>,
+        len: usize,
+        mapping: Box<dyn Any + Send + Sync>,
+    ) -> Buffer {
+        debug_assert_eq!(start.as_ptr() as usize % LINE, 0);
+        Buffer { start, len, owner: Owner::Mapping(mapping) }
+    }
+
+    /// How many bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `start` points to `len` initialized bytes for as long as self lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to change.
+    #[inline(always)]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as for `as_slice`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The whole 64-bit words, for kernels whose readers run beside one writer.
+    #[inline(always)]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: aligned to 64 bytes, and AtomicU64 has the layout of u64. Such kernels touch the
+        // bytes through these atomics alone while they are shared.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// A larger buffer with the same beginning and zeros behind it.
+    pub fn extended(&self, len: usize) -> Result<Buffer> {
+        let mut longer = Buffer::zeroed(len)?;
+        longer.as_mut_slice()[..self.len].copy_from_slice(self.as_slice());
+        Ok(longer)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Owner::Allocated(layout) = self.owner {
+            // SAFETY: allocated by `zeroed` with this layout, and freed once.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Maps a uniform `hash` to `0..n`, order-preserving, without division (Lemire 2019).
+#[inline(always)]
+pub fn reduce(hash: u64, n: u64) -> u64 {
+    ((hash as u128 * n as u128) >> 64) as u64
+}
+
+/// The position of the set bit of rank `rank` (from 0) in `word`, or 64 if there are too few.
+#[inline(always)]
+pub fn select(word: u64, rank: u32) -> u32 {
+    if rank >= 64 {
+        return 64;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if cfg!(target_feature = "bmi2") || std::arch::is_x86_feature_detected!("bmi2") {
+        // SAFETY: just checked that the processor has BMI2.
+        return unsafe { select_pdep(word, rank) };
+    }
+    select_plain(word, rank)
+}
+
+/// [`select`] by depositing one bit (Pandey et al. 2017, section 3.4).
+///
+/// # Safety
+/// The processor must have BMI2, and `rank` must be below 64.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2")]
+#[inline]
+pub unsafe fn select_pdep(word: u64, rank: u32) -> u32 {
+    std::arch::x86_64::_pdep_u64(1 << rank, word).trailing_zeros()
+}
+
+/// [`select`] for any processor: halve the word by its population counts.
+#[inline(always)]
+pub fn select_plain(mut word: u64, mut rank: u32) -> u32 {
+    let mut position = 0;
+    for width in [32, 16, 8, 4, 2, 1] {
+        let below = (word & ((1 << width) - 1)).count_ones();
+        if rank >= below {
+            rank -= below;
+            word >>= width;
+            position += width;
+        }
+    }
+    if rank == 0 && word & 1 == 1 { position } else { 64 }
+}
+
+/// Asks for the cache line at `place`, which may be any address.
+#[inline(always)]
+pub fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is a hint and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(place.cast(), std::arch::x86_64::_MM_HINT_T0)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn select_finds_every_set_bit_and_no_other() {
+        let mut word = 0x9E37_79B9_7F4A_7C15u64;
+        for _ in 0..2000 {
+            word = crate::hash::mix13(word);
+            for sample in [word, word & (word >> 7), word | (word << 3), 0, u64::MAX, 1 << 63] {
+                let mut rank = 0;
+                for position in 0..64 {
+                    if sample >> position & 1 == 1 {
+                        assert_eq!(select(sample, rank), position);
+                        assert_eq!(select_plain(sample, rank), position);
+                        rank += 1;
+                    }
+                }
+                assert_eq!((select(sample, rank), select_plain(sample, rank)), (64, 64));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert!(matches!(Buffer::zeroed(isize::MAX as usize - 63), Err(Error::Memory(_))));
+        assert!(matches!(Buffer::zeroed(usize::MAX), Err(Error::Memory(_))));
+    }
+}
