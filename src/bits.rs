@@ -95,6 +95,12 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
     }
 
+    /// The whole cache lines.
+    #[inline(always)]
+    pub fn lines(&self) -> &[[AtomicU64; LINE / 8]] {
+        self.words().as_chunks().0
+    }
+
     /// A larger buffer with the same beginning and zeros behind it.
     pub fn extended(&self, len: usize) -> Result<Buffer> {
         let mut longer = Buffer::zeroed(len)?;

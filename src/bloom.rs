@@ -1,0 +1,452 @@
+//! Bloom filters: a set of bits per key; a key is "there" if all of its bits are.
+//!
+//! Three layouts of `bits` bits with `hashes` = k probes per key, for a hash (hi, lo):
+//!
+//! * **Blocked**: `hi` chooses one of the blocks of 512 bits (a cache line), `lo` the bits in it,
+//!   as `block.rs` says. One cache miss per key; the uneven load of the blocks costs some rate
+//!   (Putze, Sanders, Singler 2009), which `planning/bloom.py` computes exactly.
+//! * **Standard**: k independent positions anywhere.
+//! * **Segmented**: probe j stays in segment j of k (nearly) equal ones. A prefix of the bits keeps the first probes whole: a probe past `kept` bits says "yes", so a
+//!   truncated filter errs more but never denies a key (papers/001, and our notes on it).
+//!
+//! Invariant: every position of every inserted hash that lies below `kept` is set.
+//!
+//! Readers take no lock: bits are atomic words, only ever set. One writer at a time holds the
+//! lock, so setting a bit is a plain load and store rather than a locked instruction.
+
+use crate::bits::{Buffer, LINE, prefetch, reduce};
+use crate::block::Prober;
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, Section};
+use crate::hash::{Hash128, mix13};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+/// The kind of a Bloom filter in a frame.
+pub const KIND: u16 = 1;
+/// Bits of a block: one cache line.
+pub const BLOCK_BITS: u64 = 8 * LINE as u64;
+/// The most probes per key; more would not pay at any rate above 10⁻¹².
+pub const MOST_HASHES: u32 = 64;
+/// How many keys ahead of the probe the words of a filter that is not blocked are asked for: k of
+/// them per key, where a core has about a dozen cache misses under way.
+const AHEAD: usize = 4;
+/// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
+const PIECE: u32 = 12;
+
+/// Where a key's bits may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// All in one cache line.
+    Blocked,
+    /// Anywhere.
+    Standard,
+    /// One in each segment.
+    Segmented,
+}
+
+impl Layout {
+    const ALL: [Layout; 3] = [Layout::Blocked, Layout::Standard, Layout::Segmented];
+
+    /// The layout with this name.
+    pub fn named(name: &str) -> Option<Layout> {
+        Layout::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+
+    /// Its name in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::Blocked => "blocked",
+            Layout::Standard => "standard",
+            Layout::Segmented => "segmented",
+        }
+    }
+}
+
+/// Sizes of a Bloom filter; two filters merge if theirs are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Where bits may lie.
+    pub layout: Layout,
+    /// Bits of the whole filter.
+    pub bits: u64,
+    /// Probes per key (k).
+    pub hashes: u32,
+    /// How many of the bits, from the first, are kept.
+    pub kept: u64,
+}
+
+impl Shape {
+    /// A shape, or the reason why it cannot be.
+    pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        if !(1..=MOST_HASHES).contains(&hashes) {
+            return refuse(format!("hashes is {hashes}; from 1 to {MOST_HASHES} are possible"));
+        }
+        if bits == 0 || bits > 1 << 56 {
+            return refuse(format!("bits is {bits}; from 1 to 2**56 are possible"));
+        }
+        if layout == Layout::Blocked && !bits.is_multiple_of(BLOCK_BITS) {
+            return refuse(format!("bits is {bits}; a blocked filter has whole blocks of 512"));
+        }
+        if layout == Layout::Segmented && bits < u64::from(hashes) {
+            return refuse(format!("bits is {bits}; {hashes} segments need one bit each"));
+        }
+        if kept > bits || (kept < bits && layout != Layout::Segmented) {
+            return refuse(format!(
+                "kept is {kept}; only a segmented filter is cut, to at most {bits}"
+            ));
+        }
+        Ok(Shape { layout, bits, hashes, kept })
+    }
+
+    fn bytes(&self) -> usize {
+        self.kept.div_ceil(64) as usize * 8
+    }
+
+    /// The bits of segment `j`: all have ⌊m/k⌋ bits, and the first m mod k of them one more.
+    pub fn segment(&self, j: u32) -> Range<u64> {
+        let (k, j) = (u64::from(self.hashes), u64::from(j));
+        let (length, longer) = (self.bits / k, self.bits % k);
+        let start = j * length + j.min(longer);
+        start..start + length + u64::from(j < longer)
+    }
+
+    /// The positions of a hash among the bits, for the layouts that are not blocked.
+    #[inline(always)]
+    fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
+        let shape = *self;
+        (0..self.hashes).map(move |j| {
+            // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose
+            // regularity shows in the rate of small filters.
+            let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
+            let range = match shape.layout {
+                Layout::Segmented => shape.segment(j),
+                _ => 0..shape.bits,
+            };
+            range.start + reduce(probe, range.end - range.start)
+        })
+    }
+}
+
+/// A Bloom filter over hashes.
+pub struct Bloom {
+    shape: Shape,
+    prober: Prober,
+    bits: Buffer,
+    /// Insertions that changed a bit; for unions and intersections, an estimate.
+    count: AtomicU64,
+    writer: Mutex<()>,
+}
+
+impl Bloom {
+    /// An empty filter.
+    pub fn new(shape: Shape) -> Result<Bloom> {
+        Ok(Bloom::with(shape, Buffer::zeroed(shape.bytes())?, 0))
+    }
+
+    fn with(shape: Shape, bits: Buffer, count: u64) -> Bloom {
+        let (prober, count) = (Prober::new(shape.hashes), AtomicU64::new(count));
+        Bloom { shape, prober, bits, count, writer: Mutex::new(()) }
+    }
+
+    /// A filter of these distinct hashes.
+    pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Bloom> {
+        let bloom = Bloom::new(shape)?;
+        match shape.layout {
+            Layout::Blocked if threads > 1 => bloom.fill_in_parallel(hashes, threads as u64),
+            _ => {
+                let mut writer = bloom.writer();
+                hashes.partitions().iter().for_each(|part| writer.insert(part));
+            }
+        }
+        bloom.count.store(hashes.len() as u64, Relaxed);
+        Ok(bloom)
+    }
+
+    /// Each thread sets the bits of its own range of blocks; a partition across the border of two
+    /// ranges is read by both.
+    fn fill_in_parallel(&self, hashes: &Distinct, threads: u64) {
+        let blocks = self.blocks();
+        // The least `hi` that falls into `block`, or one past every `hi`.
+        let start = |block: u64| ((block as u128) << 64).div_ceil(blocks as u128);
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let first = start(blocks * thread / threads);
+                let end = start(blocks * (thread + 1) / threads);
+                if first == end {
+                    continue;
+                }
+                let (first, last) = (first as u64, (end - 1) as u64);
+                scope.spawn(move || {
+                    let own = |hash: &&Hash128| (first..=last).contains(&hash.hi);
+                    let mut kept = Vec::new();
+                    for partition in hashes.overlapping(first, last) {
+                        kept.clear();
+                        kept.extend(partition.iter().filter(own));
+                        self.set(&kept);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Whether the key with this hash may be in the set; `false` is certain.
+    #[inline]
+    pub fn contains(&self, hash: Hash128) -> bool {
+        let mut out = [false];
+        self.contains_batch(&[hash], &mut out);
+        out[0]
+    }
+
+    /// [`Bloom::contains`] for many.
+    pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
+        if self.shape.layout == Layout::Blocked {
+            return self.prober.test(self.bits.lines(), hashes, out);
+        }
+        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                self.shape.positions(later).for_each(|position| self.prefetch(position));
+            }
+            *out = self.shape.positions(hash).all(|position| self.kept_bit(position));
+        }
+    }
+
+    /// The one writer; others wait, readers do not.
+    pub fn writer(&self) -> Writer<'_> {
+        Writer { bloom: self, _lock: self.writer.lock().unwrap_or_else(|lock| lock.into_inner()) }
+    }
+
+    /// Calls `look` with the bytes while no writer is at work.
+    pub fn frozen<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        let _lock = self.writer();
+        look(self.bits.as_slice())
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Keys inserted, not counting those that changed nothing; an estimate after a merge.
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// The exact probability that a random absent key is answered "yes", given the bits as they
+    /// are: per block, per segment or over all.
+    pub fn rate(&self) -> f64 {
+        let k = self.shape.hashes as i32;
+        match self.shape.layout {
+            Layout::Blocked => {
+                let lines = self.bits.lines();
+                lines.iter().map(|line| self.prober.rate(line)).sum::<f64>() / lines.len() as f64
+            }
+            Layout::Standard => (self.ones() as f64 / self.shape.bits as f64).powi(k),
+            Layout::Segmented => (0..self.shape.hashes).map(|j| self.segment_rate(j)).product(),
+        }
+    }
+
+    /// The share of segment `j` that answers "yes": set bits, and all that was cut off.
+    fn segment_rate(&self, j: u32) -> f64 {
+        let segment = self.shape.segment(j);
+        let (start, end) = (segment.start, segment.end.min(self.shape.kept).max(segment.start));
+        let yes = self.ones_below(end) - self.ones_below(start) + (segment.end - end);
+        yes as f64 / (segment.end - segment.start) as f64
+    }
+
+    /// How many distinct keys would set as many bits (Swamidass and Baldi 2007, by layout).
+    /// Infinite when all bits are set.
+    pub fn cardinality(&self) -> f64 {
+        let zeros = 1.0 - self.ones() as f64 / self.shape.kept as f64;
+        let k = f64::from(self.shape.hashes);
+        // One key takes this share of the zeros away: it hits one block of all, and there a given
+        // bit with one of its probes.
+        let hit_by_one_key = match self.shape.layout {
+            Layout::Blocked => (1.0 - self.prober.miss()) / self.blocks() as f64,
+            Layout::Standard => -f64::exp_m1(k * f64::ln_1p(-1.0 / self.shape.bits as f64)),
+            Layout::Segmented => k / self.shape.bits as f64,
+        };
+        (zeros.ln() / f64::ln_1p(-hit_by_one_key)).abs()
+    }
+
+    /// The filter of all keys of both.
+    pub fn union(&self, other: &Bloom) -> Result<Bloom> {
+        let merged = self.combine(other, |a, b| a | b)?;
+        let (a, b) = (self.count(), other.count());
+        let estimate = merged.cardinality().round() as u64;
+        merged.count.store(estimate.clamp(a.max(b), a.saturating_add(b)), Relaxed);
+        Ok(merged)
+    }
+
+    /// A filter of the keys that are in both; it also keeps bits that only chance put in both.
+    pub fn intersection(&self, other: &Bloom) -> Result<Bloom> {
+        let either = self.combine(other, |a, b| a | b)?.cardinality();
+        let merged = self.combine(other, |a, b| a & b)?;
+        let (a, b) = (self.count(), other.count());
+        let estimate = (a as f64 + b as f64 - either).round().max(0.0) as u64;
+        merged.count.store(estimate.min(a.min(b)), Relaxed);
+        Ok(merged)
+    }
+
+    fn combine(&self, other: &Bloom, word: impl Fn(u64, u64) -> u64) -> Result<Bloom> {
+        let (mine, others) = (self.shape, other.shape);
+        if mine != others {
+            let told = |shape: Shape| {
+                let Shape { layout, bits, hashes, kept } = shape;
+                format!("{} with {kept} of {bits} bits and {hashes} hashes", layout.name())
+            };
+            return Err(Error::Incompatible(format!(
+                "Bloom filters merge only if their sizes agree: {}, and {}",
+                told(mine),
+                told(others)
+            )));
+        }
+        let merged = Bloom::new(mine)?;
+        let pairs = self.bits.words().iter().zip(other.bits.words());
+        for (target, (a, b)) in merged.bits.words().iter().zip(pairs) {
+            target.store(word(a.load(Relaxed), b.load(Relaxed)), Relaxed);
+        }
+        Ok(merged)
+    }
+
+    /// The same filter with only the first `kept` bits.
+    pub fn truncated(&self, kept: u64) -> Result<Bloom> {
+        let Shape { layout, bits, hashes, kept: current } = self.shape;
+        if kept > current {
+            let message = format!("bits is {kept}; the filter has {current} to keep from");
+            return Err(Error::Parameter(message));
+        }
+        let shape = Shape::new(layout, bits, hashes, kept)?;
+        let mut buffer = self.frozen(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
+        if let Some(last) = buffer.as_mut_slice().last_chunk_mut::<8>() {
+            *last = (u64::from_le_bytes(*last) & last_word_mask(kept)).to_le_bytes();
+        }
+        Ok(Bloom::with(shape, buffer, self.count()))
+    }
+
+    /// A copy of its own.
+    pub fn copy(&self) -> Result<Bloom> {
+        self.frozen(|bytes| Ok(Bloom::with(self.shape, Buffer::copied(bytes)?, self.count())))
+    }
+
+    /// Its shape as a frame's parameters.
+    pub fn parameters(&self) -> Vec<u64> {
+        let Shape { layout, bits, hashes, kept } = self.shape;
+        vec![layout as u64, bits, u64::from(hashes), kept]
+    }
+
+    /// How its bytes are divided in a frame.
+    pub fn section<'a>(&self, bytes: &'a [u8]) -> Section<'a> {
+        let piece = if self.shape.layout == Layout::Segmented { PIECE } else { 0 };
+        Section { kind: SECTION_BITS, piece, bytes }
+    }
+
+    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Bloom> {
+        let damaged = |what: &str| Error::Format(format!("the Bloom filter is damaged: {what}"));
+        let (&[layout, bits, hashes, kept], [section]) = (&head.parameters[..], sections) else {
+            return Err(damaged("it has not four parameters and one section"));
+        };
+        let layout = usize::try_from(layout).ok().and_then(|index| Layout::ALL.get(index));
+        let layout = *layout.ok_or_else(|| damaged("its layout is unknown"))?;
+        let hashes = u32::try_from(hashes).map_err(|_| damaged("too many hashes"))?;
+        let shape =
+            Shape::new(layout, bits, hashes, kept).map_err(|error| damaged(&error.to_string()))?;
+        if section.kind != SECTION_BITS || section.bytes.len() != shape.bytes() {
+            return Err(damaged("its bits are not as long as its parameters say"));
+        }
+        let last = section.bytes.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+        if last & !last_word_mask(kept) != 0 {
+            return Err(damaged("bits are set past its end"));
+        }
+        Ok(Bloom::with(shape, own(section.bytes)?, head.count))
+    }
+
+    fn blocks(&self) -> u64 {
+        self.shape.bits / BLOCK_BITS
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, position: u64) {
+        prefetch(self.bits.words().as_ptr().wrapping_add((position / 64) as usize));
+    }
+
+    /// A bit, or "yes" for one that was cut off.
+    #[inline(always)]
+    fn kept_bit(&self, position: u64) -> bool {
+        let word = self.bits.words().get((position / 64) as usize);
+        position >= self.shape.kept
+            || word.is_none_or(|word| word.load(Relaxed) >> (position % 64) & 1 == 1)
+    }
+
+    /// Sets the bits of hashes; how many brought a new one. For the one writer (of their blocks).
+    fn set(&self, hashes: &[Hash128]) -> u64 {
+        if self.shape.layout == Layout::Blocked {
+            return self.prober.set(self.bits.lines(), hashes);
+        }
+        let words = self.bits.words();
+        let mut new = 0;
+        for (i, &hash) in hashes.iter().enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                self.shape.positions(later).for_each(|position| self.prefetch(position));
+            }
+            let kept = self.shape.positions(hash).filter(|&position| position < self.shape.kept);
+            let set = |new, p| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
+            new += kept.fold(0, set) & 1;
+        }
+        new
+    }
+
+    fn ones(&self) -> u64 {
+        ones_of(self.bits.words())
+    }
+
+    fn ones_below(&self, end: u64) -> u64 {
+        let words = self.bits.words();
+        let (whole, rest) = ((end / 64) as usize, end % 64);
+        let partial = if rest == 0 { 0 } else { words[whole].load(Relaxed) & ((1 << rest) - 1) };
+        ones_of(&words[..whole]) + u64::from(partial.count_ones())
+    }
+}
+
+/// The right to insert into a [`Bloom`].
+pub struct Writer<'a> {
+    bloom: &'a Bloom,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Writer<'_> {
+    /// Inserts hashes.
+    pub fn insert(&mut self, hashes: &[Hash128]) {
+        let new = self.bloom.set(hashes);
+        self.bloom.count.store(self.bloom.count() + new, Relaxed);
+    }
+}
+
+/// Sets a bit; the lowest bit of the answer says whether it was new.
+#[inline(always)]
+fn set_bit(word: &AtomicU64, bit: u32) -> u64 {
+    let old = word.load(Relaxed);
+    word.store(old | 1 << bit, Relaxed);
+    !old >> bit
+}
+
+fn ones(line: &[AtomicU64]) -> u32 {
+    line.iter().map(|word| word.load(Relaxed).count_ones()).sum()
+}
+
+fn ones_of(words: &[AtomicU64]) -> u64 {
+    words.chunks(1 << 20).map(|chunk| u64::from(ones(chunk))).sum()
+}
+
+/// The bits of the last word that belong to a filter of `kept` bits.
+fn last_word_mask(kept: u64) -> u64 {
+    if kept.is_multiple_of(64) { u64::MAX } else { (1 << (kept % 64)) - 1 }
+}

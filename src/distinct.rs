@@ -1,0 +1,161 @@
+//! Distinct hashes, in the order of their high bits.
+//!
+//! `build` removes duplicate keys, and wants hashes near each other in the table to come one
+//! after the other. Both are had by splitting the hashes by their top bits into partitions that
+//! fit a core's cache, then looking for repetitions within each.
+
+use crate::hash::Hash128;
+
+/// Hashes per partition aimed at: 8,192 of 16 bytes, with their lookup table, fit 256 KiB.
+const PER_PARTITION: usize = 1 << 13;
+/// More partitions than this would thrash the TLB while they are filled.
+const MOST_PARTITIONS: usize = 1 << 12;
+
+/// Collects hashes by partition; one per thread, joined by [`Distinct::new`].
+pub struct Partitions {
+    buckets: Vec<Vec<Hash128>>,
+    shift: u32,
+}
+
+impl Partitions {
+    /// Room for about `expected` hashes in all, of which `share` of them will come to this one.
+    pub fn new(expected: usize, share: usize) -> Partitions {
+        let count = (expected / PER_PARTITION).next_power_of_two().min(MOST_PARTITIONS);
+        // Partition sizes vary like a binomial: a few standard deviations of room save most moves.
+        let mean = share / count;
+        let room = mean + 4 * (mean as f64).sqrt() as usize;
+        let buckets = (0..count).map(|_| Vec::with_capacity(room)).collect();
+        Partitions { buckets, shift: 64 - count.ilog2() }
+    }
+
+    /// Takes hashes in.
+    pub fn extend(&mut self, hashes: &[Hash128]) {
+        if let [only] = &mut self.buckets[..] {
+            return only.extend_from_slice(hashes);
+        }
+        for &hash in hashes {
+            self.buckets[(hash.hi >> self.shift) as usize].push(hash);
+        }
+    }
+}
+
+/// A set of distinct hashes, partitioned by their high bits.
+pub struct Distinct {
+    partitions: Vec<Vec<Hash128>>,
+    shift: u32,
+    len: usize,
+}
+
+impl Distinct {
+    /// Joins what threads collected (each with the same `expected`) and drops repetitions, using
+    /// up to `threads` threads.
+    pub fn new(collected: Vec<Partitions>, threads: usize) -> Distinct {
+        let mut collected = collected.into_iter();
+        let first = collected.next().unwrap_or_else(|| Partitions::new(0, 0));
+        let (mut partitions, shift) = (first.buckets, first.shift);
+        for more in collected {
+            for (joined, bucket) in partitions.iter_mut().zip(more.buckets) {
+                joined.extend_from_slice(&bucket);
+            }
+        }
+        let share = partitions.len().div_ceil(threads.max(1)).max(1);
+        std::thread::scope(|scope| {
+            let mut shares = partitions.chunks_mut(share);
+            let own = shares.next();
+            for part in shares {
+                scope.spawn(|| deduplicate_all(part));
+            }
+            own.map(deduplicate_all);
+        });
+        let len = partitions.iter().map(Vec::len).sum();
+        Distinct { partitions, shift, len }
+    }
+
+    /// How many distinct hashes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The partitions: every hash of one is below every hash of the next.
+    pub fn partitions(&self) -> &[Vec<Hash128>] {
+        &self.partitions
+    }
+
+    /// The partitions with hashes whose `hi` is in `first..=last`, and some beside them.
+    pub fn overlapping(&self, first: u64, last: u64) -> &[Vec<Hash128>] {
+        let partition = |hi: u64| hi.checked_shr(self.shift).unwrap_or(0) as usize;
+        &self.partitions[partition(first)..=partition(last)]
+    }
+
+    /// Sorts each partition, so that the whole is in order.
+    pub fn sort(&mut self) {
+        self.partitions.iter_mut().for_each(|partition| partition.sort_unstable());
+    }
+}
+
+fn deduplicate_all(partitions: &mut [Vec<Hash128>]) {
+    let mut table = Vec::new();
+    for partition in partitions {
+        deduplicate(partition, &mut table);
+    }
+}
+
+/// Keeps the first of equal hashes, in order. `table` is scratch: open addressing, by the low
+/// bits, of positions in the kept part plus one.
+fn deduplicate(hashes: &mut Vec<Hash128>, table: &mut Vec<u32>) {
+    let size = (2 * hashes.len()).next_power_of_two();
+    table.clear();
+    table.resize(size, 0);
+    let mask = size - 1;
+    let mut kept = 0;
+    for read in 0..hashes.len() {
+        let hash = hashes[read];
+        let mut place = hash.lo as usize & mask;
+        loop {
+            match table[place] {
+                0 => {
+                    hashes[kept] = hash;
+                    kept += 1;
+                    table[place] = kept as u32;
+                    break;
+                }
+                position if hashes[position as usize - 1] == hash => break,
+                _ => place = (place + 1) & mask,
+            }
+        }
+    }
+    hashes.truncate(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::Hasher;
+
+    #[test]
+    fn keeps_each_hash_once_in_partition_order() {
+        let hasher = Hasher::seeded(0);
+        for (n, distinct, threads) in [(0, 1, 1), (1, 1, 2), (5000, 700, 1), (100_000, 60_000, 2)] {
+            let hashes: Vec<Hash128> = (0..n).map(|i| hasher.signed(i % distinct)).collect();
+            let (front, back) = hashes.split_at(hashes.len() / 3);
+            let collected = [front, back].map(|part| {
+                let mut partitions = Partitions::new(hashes.len(), part.len());
+                partitions.extend(part);
+                partitions
+            });
+            let mut set = Distinct::new(collected.into(), threads);
+            set.sort();
+            let flat: Vec<Hash128> = set.partitions().concat();
+            let mut expected = hashes.clone();
+            expected.sort();
+            expected.dedup();
+            assert_eq!(flat, expected);
+            assert_eq!(set.len(), expected.len());
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The persisted frame: one little-endian container for every kind of filter.
+//!
+//! ```text
+//! 0   magic            8 bytes, 0x89 "tamis" CR LF: not text, and damaged by text transfers
+//! 8   version          u16      1
+//! 10  kind             u16      which structure
+//! 12  hash             u16      1 seeded, 2 keyed
+//! 14  sections         u16
+//! 16  tag              u64      the seed, or the secret key's identifier
+//! 24  count            u64      len(filter)
+//! 32  capacity         u64
+//! 40  length           u64      of the whole frame
+//! 48  parameters       u64      how many follow
+//! 56  parameters       u64 each, meaning by kind
+//!     section table    32 bytes each: type u32, piece u32, offset u64, length u64, checksum u64
+//!     header checksum  u64
+//!     sections         each at the next multiple of 64, zeros between
+//! ```
+//!
+//! Checksums are XXH3-64. A section that may be cut to a prefix has `piece` = log2 of a piece's
+//! bytes (else 0); the section before it then holds one checksum per piece, so that a reader of a
+//! prefix can trust it without the rest. Offsets follow from the lengths, so there is one valid
+//! frame for given content and no byte of it is unchecked.
+
+use crate::error::{Error, Result};
+use std::io::{self, Write};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 8] = *b"\x89tamis\r\n";
+/// The version this code writes, and the only one so far.
+pub const VERSION: u16 = 1;
+const FIXED: usize = 56;
+const ENTRY: usize = 32;
+const ALIGN: usize = crate::bits::LINE;
+
+/// Section type: the bits of the structure.
+pub const SECTION_BITS: u32 = 1;
+/// Section type: the piece checksums of the section that follows.
+pub const SECTION_PIECES: u32 = 2;
+
+/// What every frame says of its filter, whatever the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Which structure; see the `KIND` of each kernel.
+    pub kind: u16,
+    /// The hash family, [`crate::hash::HASH_SEEDED`] or [`crate::hash::HASH_KEYED`].
+    pub hash: u16,
+    /// The seed, or the identifier of the secret key.
+    pub tag: u64,
+    /// How many keys the filter says it holds.
+    pub count: u64,
+    /// How many keys it was planned for.
+    pub capacity: u64,
+    /// Sizes and shape, by kind.
+    pub parameters: Vec<u64>,
+}
+
+/// One stretch of bytes in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// What it holds, [`SECTION_BITS`] and so on.
+    pub kind: u32,
+    /// log2 of the bytes per separately checked piece, or 0.
+    pub piece: u32,
+    /// The content.
+    pub bytes: &'a [u8],
+}
+
+/// Writes a frame.
+pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io::Result<()> {
+    let lists: Vec<Vec<u8>> = sections.iter().map(piece_list).collect();
+    let mut all = Vec::with_capacity(2 * sections.len());
+    for (section, list) in sections.iter().zip(&lists) {
+        if section.piece > 0 {
+            all.push((Section { kind: SECTION_PIECES, piece: 0, bytes: list }, xxh3_64(list)));
+            all.push((*section, xxh3_64(list)));
+        } else {
+            all.push((*section, xxh3_64(section.bytes)));
+        }
+    }
+    let mut end = header_length(head.parameters.len(), all.len());
+    let mut table = Vec::with_capacity(all.len() * ENTRY);
+    for (section, checksum) in &all {
+        let offset = end.next_multiple_of(ALIGN);
+        end = offset + section.bytes.len();
+        table.extend_from_slice(&section.kind.to_le_bytes());
+        table.extend_from_slice(&section.piece.to_le_bytes());
+        table.extend_from_slice(&(offset as u64).to_le_bytes());
+        table.extend_from_slice(&(section.bytes.len() as u64).to_le_bytes());
+        table.extend_from_slice(&checksum.to_le_bytes());
+    }
+    let mut header = Vec::with_capacity(header_length(head.parameters.len(), all.len()));
+    header.extend_from_slice(&MAGIC);
+    for short in [VERSION, head.kind, head.hash, all.len() as u16] {
+        header.extend_from_slice(&short.to_le_bytes());
+    }
+    let parameters = head.parameters.len() as u64;
+    for long in [head.tag, head.count, head.capacity, end as u64, parameters] {
+        header.extend_from_slice(&long.to_le_bytes());
+    }
+    for parameter in &head.parameters {
+        header.extend_from_slice(&parameter.to_le_bytes());
+    }
+    header.extend_from_slice(&table);
+    header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
+    out.write_all(&header)?;
+    let mut end = header.len();
+    for (section, _) in &all {
+        let offset = end.next_multiple_of(ALIGN);
+        out.write_all(&[0; ALIGN][..offset - end])?;
+        out.write_all(section.bytes)?;
+        end = offset + section.bytes.len();
+    }
+    Ok(())
+}
+
+/// Reads a frame that must be the whole of `bytes`. Nothing is allocated beyond the header's own
+/// parameters, whose number is checked against the bytes that are there.
+pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
+    let mut header = Reader { bytes, at: 0 };
+    let start = &bytes[..bytes.len().min(MAGIC.len())];
+    if start != &MAGIC[..start.len()] {
+        return Err(Error::Format("this is not a tamis filter: the first bytes differ".into()));
+    }
+    if bytes.len() < FIXED {
+        return Err(truncated(bytes.len(), FIXED));
+    }
+    header.at = MAGIC.len();
+    let version = header.short()?;
+    if version != VERSION {
+        let message = format!("format version {version}: this tamis reads version {VERSION}");
+        return Err(Error::Format(message));
+    }
+    let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
+    let (tag, count, capacity) = (header.long()?, header.long()?, header.long()?);
+    let (length, parameters) = (header.long()?, header.long()?);
+    if length != bytes.len() as u64 {
+        let message =
+            format!("the frame says it has {length} bytes, but {} are there", bytes.len());
+        return Err(Error::Format(message));
+    }
+    let parameters = usize::try_from(parameters)
+        .ok()
+        .filter(|&n| n <= bytes.len() / 8)
+        .ok_or_else(|| Error::Format("the header is damaged: too many parameters".into()))?;
+    let checksum_at = header_length(parameters, sections) - 8;
+    let checked =
+        bytes.get(..checksum_at).ok_or_else(|| truncated(bytes.len(), checksum_at + 8))?;
+    let parameters = (0..parameters).map(|_| header.long()).collect::<Result<Vec<u64>>>()?;
+    let table = Reader { bytes, at: header.at };
+    header.at = checksum_at;
+    if header.long()? != xxh3_64(checked) {
+        return Err(Error::Format("the header is damaged: its checksum differs".into()));
+    }
+    let head = Head { kind, hash, tag, count, capacity, parameters };
+    Ok((head, read_sections(table, sections, header.at)?))
+}
+
+fn read_sections<'a>(
+    mut table: Reader<'a>,
+    count: usize,
+    header_end: usize,
+) -> Result<Vec<Section<'a>>> {
+    let bytes = table.bytes;
+    let mut sections: Vec<Section<'a>> = Vec::with_capacity(count);
+    let mut end = header_end;
+    for index in 0..count {
+        let damaged = |what: &str| Error::Format(format!("section {index} is damaged: {what}"));
+        let (kind, piece) = (table.int()?, table.int()?);
+        let (offset, length, checksum) = (table.long()?, table.long()?, table.long()?);
+        let expected = end.next_multiple_of(ALIGN);
+        let stop = usize::try_from(length).ok().and_then(|length| expected.checked_add(length));
+        let content = stop.and_then(|stop| bytes.get(expected..stop));
+        let (Some(stop), Some(content)) = (stop, content) else {
+            return Err(damaged("it reaches past the end"));
+        };
+        if offset != expected as u64 || bytes[end..expected].iter().any(|&byte| byte != 0) {
+            return Err(damaged("it is not where it should be"));
+        }
+        let section = Section { kind, piece, bytes: content };
+        let actual = match piece {
+            0 => xxh3_64(content),
+            1..=32 => {
+                let list = piece_list(&section);
+                if sections.last().map(|list| list.bytes) != Some(&list) {
+                    return Err(damaged("a piece's checksum differs"));
+                }
+                xxh3_64(&list)
+            }
+            _ => return Err(damaged("its piece size is out of range")),
+        };
+        if actual != checksum {
+            return Err(damaged("its checksum differs"));
+        }
+        sections.push(section);
+        end = stop;
+    }
+    if end != bytes.len() {
+        return Err(Error::Format("the frame is damaged: bytes behind its end".into()));
+    }
+    sections.retain(|section| section.kind != SECTION_PIECES);
+    Ok(sections)
+}
+
+fn header_length(parameters: usize, sections: usize) -> usize {
+    FIXED + 8 * parameters + ENTRY * sections + 8
+}
+
+/// One XXH3-64 per piece, or nothing for a section that is checked whole.
+fn piece_list(section: &Section<'_>) -> Vec<u8> {
+    if section.piece == 0 {
+        return Vec::new();
+    }
+    let pieces = section.bytes.chunks(1 << section.piece);
+    pieces.flat_map(|piece| xxh3_64(piece).to_le_bytes()).collect()
+}
+
+fn truncated(have: usize, need: usize) -> Error {
+    Error::Format(format!("the frame is cut short: {have} bytes of at least {need}"))
+}
+
+/// Reads numbers off a header, never past its end.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let field = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<N>());
+        let field = *field.ok_or_else(|| truncated(self.bytes.len(), self.at + N))?;
+        self.at += N;
+        Ok(field)
+    }
+
+    fn short(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+
+    fn int(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn long(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Vec<u8> {
+        let head =
+            Head { kind: 7, hash: 1, tag: 3, count: 4, capacity: 5, parameters: vec![6, u64::MAX] };
+        let (whole, pieced) = ([9u8; 100], [8u8; 70]);
+        let sections = [
+            Section { kind: SECTION_BITS, piece: 0, bytes: &whole },
+            Section { kind: SECTION_BITS, piece: 5, bytes: &pieced },
+            Section { kind: SECTION_BITS, piece: 0, bytes: &[] },
+        ];
+        let mut out = Vec::new();
+        write(&head, &sections, &mut out).unwrap();
+        let (read_head, read_sections) = read(&out).unwrap();
+        assert_eq!(read_head, head);
+        assert_eq!(read_sections, sections);
+        assert!(
+            read_sections
+                .iter()
+                .all(|s| (s.bytes.as_ptr() as usize - out.as_ptr() as usize).is_multiple_of(ALIGN))
+        );
+        out
+    }
+
+    #[test]
+    fn every_flip_and_every_truncation_is_refused() {
+        let good = example();
+        for at in 0..good.len() {
+            assert!(read(&good[..at]).is_err(), "cut to {at}");
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(read(&bad).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+        let longer = [good, vec![0]].concat();
+        assert!(read(&longer).is_err());
+    }
+}
