@@ -9,6 +9,7 @@ use std::time::Instant;
 use tamis::bits::{Buffer, LINE, prefetch, reduce};
 use tamis::bloom::{Bloom, Layout, Shape};
 use tamis::hash::{Hash128, Hasher};
+use tamis::kernel::Kernel;
 
 const REPEATS: usize = 7;
 
@@ -46,8 +47,7 @@ fn bloom(keys: usize, present: &[Hash128], absent: &[Hash128]) {
         });
         let bloom = Bloom::new(shape).unwrap();
         bloom.writer().insert(present);
-        let query =
-            |hashes: &[Hash128]| in_chunks(hashes, |chunk, out| bloom.contains_batch(chunk, out));
+        let query = |hashes: &[Hash128]| in_chunks(hashes, |chunk, out| bloom.contains(chunk, out));
         row(name, keys, bits, build, query(present), query(absent), absent);
     }
 }

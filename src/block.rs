@@ -30,6 +30,8 @@ pub struct Prober {
     full_rounds: u64,
     /// Which words take part in the last round, by first word.
     last_round: [Mask; WORDS],
+    /// Whether this processor works on four words at once.
+    wide: bool,
 }
 
 impl Prober {
@@ -41,7 +43,11 @@ impl Prober {
         let last_round = std::array::from_fn(|first| {
             std::array::from_fn(|word| if takes_part(first, word) { u64::MAX } else { 0 })
         });
-        Prober { full_rounds: full_rounds as u64, last_round }
+        #[cfg(target_arch = "x86_64")]
+        let wide = std::arch::is_x86_feature_detected!("avx2");
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide = false;
+        Prober { full_rounds: full_rounds as u64, last_round, wide }
     }
 
     #[inline(always)]
@@ -66,19 +72,31 @@ impl Prober {
     /// Whether each hash finds all of its bits in its line.
     pub fn test(&self, lines: &[Line], hashes: &[Hash128], out: &mut [bool]) {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: just checked that the processor has AVX2.
+        if self.wide {
+            // SAFETY: the processor has AVX2.
             return unsafe { avx2::test(self, lines, hashes, out) };
         }
         self.test_with::<Portable>(lines, hashes, out);
+    }
+
+    /// [`Prober::test`] for one hash.
+    #[inline]
+    pub fn test_one(&self, lines: &[Line], hash: Hash128) -> bool {
+        let line = line(lines, &hash);
+        #[cfg(target_arch = "x86_64")]
+        if self.wide {
+            // SAFETY: the processor has AVX2.
+            return unsafe { avx2::test_one(self, line, hash.lo) };
+        }
+        Portable::covers(line, &self.mask(hash.lo))
     }
 
     /// Sets the bits of each hash in its line; how many hashes brought a new bit. For the only
     /// writer of these lines.
     pub fn set(&self, lines: &[Line], hashes: &[Hash128]) -> u64 {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: just checked that the processor has AVX2.
+        if self.wide {
+            // SAFETY: the processor has AVX2.
             return unsafe { avx2::set(self, lines, hashes) };
         }
         self.set_with::<Portable>(lines, hashes)
@@ -172,11 +190,16 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2")]
+    pub fn test_one(prober: &Prober, line: &Line, lo: u64) -> bool {
+        Avx2::covers(line, &prober.mask(lo))
+    }
+
+    #[target_feature(enable = "avx2")]
     pub fn set(prober: &Prober, lines: &[Line], hashes: &[Hash128]) -> u64 {
         prober.set_with::<Avx2>(lines, hashes)
     }
 
-    /// Only used by the two functions above, which have the feature.
+    /// Only used by the functions above, which have the feature.
     struct Avx2;
 
     impl Lanes for Avx2 {

@@ -20,9 +20,10 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
+use crate::kernel::{Content, Kernel};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The kind of a Bloom filter in a frame.
 pub const KIND: u16 = 1;
@@ -193,34 +194,12 @@ impl Bloom {
         });
     }
 
-    /// Whether the key with this hash may be in the set; `false` is certain.
-    #[inline]
-    pub fn contains(&self, hash: Hash128) -> bool {
-        let mut out = [false];
-        self.contains_batch(&[hash], &mut out);
-        out[0]
-    }
-
-    /// [`Bloom::contains`] for many.
-    pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
-        if self.shape.layout == Layout::Blocked {
-            return self.prober.test(self.bits.lines(), hashes, out);
-        }
-        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
-            if let Some(&later) = hashes.get(i + AHEAD) {
-                self.shape.positions(later).for_each(|position| self.prefetch(position));
-            }
-            *out = self.shape.positions(hash).all(|position| self.kept_bit(position));
-        }
-    }
-
     /// The one writer; others wait, readers do not.
     pub fn writer(&self) -> Writer<'_> {
         Writer { bloom: self, _lock: self.writer.lock().unwrap_or_else(|lock| lock.into_inner()) }
     }
 
-    /// Calls `look` with the bytes while no writer is at work.
-    pub fn frozen<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+    fn frozen_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         let _lock = self.writer();
         look(self.bits.as_slice())
     }
@@ -228,25 +207,6 @@ impl Bloom {
     /// Its sizes.
     pub fn shape(&self) -> Shape {
         self.shape
-    }
-
-    /// Keys inserted, not counting those that changed nothing; an estimate after a merge.
-    pub fn count(&self) -> u64 {
-        self.count.load(Relaxed)
-    }
-
-    /// The exact probability that a random absent key is answered "yes", given the bits as they
-    /// are: per block, per segment or over all.
-    pub fn rate(&self) -> f64 {
-        let k = self.shape.hashes as i32;
-        match self.shape.layout {
-            Layout::Blocked => {
-                let lines = self.bits.lines();
-                lines.iter().map(|line| self.prober.rate(line)).sum::<f64>() / lines.len() as f64
-            }
-            Layout::Standard => (self.ones() as f64 / self.shape.bits as f64).powi(k),
-            Layout::Segmented => (0..self.shape.hashes).map(|j| self.segment_rate(j)).product(),
-        }
     }
 
     /// The share of segment `j` that answers "yes": set bits, and all that was cut off.
@@ -320,28 +280,11 @@ impl Bloom {
             return Err(Error::Parameter(message));
         }
         let shape = Shape::new(layout, bits, hashes, kept)?;
-        let mut buffer = self.frozen(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
+        let mut buffer = self.frozen_bytes(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
         if let Some(last) = buffer.as_mut_slice().last_chunk_mut::<8>() {
             *last = (u64::from_le_bytes(*last) & last_word_mask(kept)).to_le_bytes();
         }
         Ok(Bloom::with(shape, buffer, self.count()))
-    }
-
-    /// A copy of its own.
-    pub fn copy(&self) -> Result<Bloom> {
-        self.frozen(|bytes| Ok(Bloom::with(self.shape, Buffer::copied(bytes)?, self.count())))
-    }
-
-    /// Its shape as a frame's parameters.
-    pub fn parameters(&self) -> Vec<u64> {
-        let Shape { layout, bits, hashes, kept } = self.shape;
-        vec![layout as u64, bits, u64::from(hashes), kept]
-    }
-
-    /// How its bytes are divided in a frame.
-    pub fn section<'a>(&self, bytes: &'a [u8]) -> Section<'a> {
-        let piece = if self.shape.layout == Layout::Segmented { PIECE } else { 0 };
-        Section { kind: SECTION_BITS, piece, bytes }
     }
 
     /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
@@ -413,6 +356,74 @@ impl Bloom {
         let (whole, rest) = ((end / 64) as usize, end % 64);
         let partial = if rest == 0 { 0 } else { words[whole].load(Relaxed) & ((1 << rest) - 1) };
         ones_of(&words[..whole]) + u64::from(partial.count_ones())
+    }
+}
+
+impl Kernel for Bloom {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        if self.shape.layout == Layout::Blocked {
+            return self.prober.test(self.bits.lines(), hashes, out);
+        }
+        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                self.shape.positions(later).for_each(|position| self.prefetch(position));
+            }
+            *out = self.contains_one(hash);
+        }
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        match self.shape.layout {
+            Layout::Blocked => self.prober.test_one(self.bits.lines(), hash),
+            _ => self.shape.positions(hash).all(|position| self.kept_bit(position)),
+        }
+    }
+
+    /// Keys inserted, not counting those that changed nothing; an estimate after a merge.
+    fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.shape.kept
+    }
+
+    /// Exact given the bits as they are: per block, per segment or over all.
+    fn rate(&self) -> f64 {
+        match self.shape.layout {
+            Layout::Blocked => {
+                let lines = self.bits.lines();
+                lines.iter().map(|line| self.prober.rate(line)).sum::<f64>() / lines.len() as f64
+            }
+            Layout::Standard => {
+                (self.ones() as f64 / self.shape.bits as f64).powi(self.shape.hashes as i32)
+            }
+            Layout::Segmented => (0..self.shape.hashes).map(|j| self.segment_rate(j)).product(),
+        }
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let bits = self.frozen_bytes(Buffer::copied)?;
+        Ok(Arc::new(Bloom::with(self.shape, bits, self.count())))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let Shape { layout, bits, hashes, kept } = self.shape;
+        let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
+        let piece = if layout == Layout::Segmented { PIECE } else { 0 };
+        self.frozen_bytes(|bytes| {
+            let sections = vec![Section { kind: SECTION_BITS, piece, bytes }];
+            look(Content { parameters, count: self.count(), sections });
+        });
+    }
+
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        self.writer().insert(hashes);
+        Ok(())
     }
 }
 

@@ -7,3 +7,6 @@ pub mod distinct;
 pub mod error;
 pub mod format;
 pub mod hash;
+pub mod kernel;
+#[cfg(feature = "python")]
+mod python;

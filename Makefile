@@ -1,0 +1,75 @@
+# `make demo` and `make test` are all that a newcomer needs; every target sets up what it uses.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
+
+.PHONY: all format lint types build test demo bench soak docs wheel newest clean
+
+all: format lint types build test
+
+$(VENV)/tools: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tamis needs Python 3.11 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --group build --group test --group lint
+	touch $@
+
+$(VENV)/built: $(VENV)/tools $(RUST)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release
+	touch $@
+
+$(VENV)/peers: $(VENV)/tools
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
+build: $(VENV)/built
+
+format: $(VENV)/tools
+	cargo fmt
+	$(BIN)/ruff format --quiet
+	$(BIN)/ruff check --quiet --fix
+
+lint: $(VENV)/tools
+	cargo fmt --check
+	cargo clippy --quiet --all-targets -- -D warnings
+	cargo clippy --quiet --features python -- -D warnings
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: $(VENV)/built
+	$(BIN)/mypy
+	$(BIN)/stubtest tamis._native
+
+test: $(VENV)/built
+	cargo test --quiet
+	$(BIN)/python -m pytest --quiet
+
+# Each filter on a million keys and a million questions, as one table.
+demo: $(VENV)/built
+	$(BIN)/python -m tamis.demo
+
+# Side by side with other packages, and the kernels beside a yardstick.
+bench: $(VENV)/built $(VENV)/peers
+	cargo bench --quiet --bench kernels
+	$(BIN)/python benches/peers.py
+
+# The long runs: a hundred million keys, fuzzing, more examples per property.
+soak: $(VENV)/built
+	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
+	fuzz/run 300
+
+docs: $(VENV)/built
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/python -m mkdocs build --quiet --strict
+
+wheel: $(VENV)/tools
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --out dist
+
+# The tests against the wheel, on the newest Python that this machine has or can get.
+newest: wheel
+	.ci/newest
+
+clean:
+	rm -rf target dist site $(VENV)

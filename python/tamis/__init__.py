@@ -1,0 +1,43 @@
+"""tamis: workload-aware membership filters.
+
+>>> import tamis
+>>> f = tamis.Bloom(capacity=1_000_000, fpr=0.01)
+>>> f.add("ada")
+>>> "ada" in f, "alan" in f
+(True, False)
+"""
+
+import warnings as _warnings
+
+from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
+from tamis._native import __version__, hash_keys
+from tamis.errors import (
+    BuildError,
+    CapacityError,
+    CapacityWarning,
+    FormatError,
+    IncompatibleError,
+    TamisError,
+)
+from tamis.filters import Bloom, from_bytes, load
+
+__all__ = [
+    "Bloom",
+    "BuildError",
+    "CapacityError",
+    "CapacityWarning",
+    "FormatError",
+    "IncompatibleError",
+    "TamisError",
+    "__version__",
+    "from_bytes",
+    "hash_keys",
+    "load",
+]
+
+if _DEBUG_BUILD:
+    _warnings.warn(
+        "tamis was built without optimizations and is slow; build it with `make`",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,122 @@
+"""The native kernels: handles, the classes of the contract, and functions from sizes to handles.
+
+`tamis.filters` makes the public classes of them; sizes come from `tamis.planning`.
+"""
+
+from typing import Literal, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from typing_extensions import disjoint_base
+
+from tamis._types import Key, Keys
+
+__all__ = [
+    "DEBUG_BUILD",
+    "Deleting",
+    "Distinct",
+    "Filter",
+    "Inserting",
+    "Kernel",
+    "__version__",
+    "bloom",
+    "bloom_build",
+    "bloom_cardinality",
+    "bloom_intersection",
+    "bloom_shape",
+    "bloom_truncated",
+    "bloom_union",
+    "hash_keys",
+    "open_bytes",
+    "open_file",
+]
+
+__version__: str
+DEBUG_BUILD: bool
+
+@final
+class Kernel:
+    """A handle on a structure and the hash it was built with."""
+
+    @property
+    def kind(self) -> int: ...
+
+@final
+class Distinct:
+    """Distinct keys, as hashes."""
+
+    def __new__(cls, keys: Keys, seed: int = 0, key: bytes | None = None) -> Self: ...
+    def __len__(self) -> int: ...
+
+@disjoint_base
+class Filter:
+    """Answers questions; the base of every filter."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __contains__(self, key: Key, /) -> bool:
+        """Tell whether the key may be in the set; `False` is certain."""
+
+    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it may be in the set."""
+
+    def __len__(self) -> int:
+        """Tell how many keys the filter holds."""
+
+    @property
+    def capacity(self) -> int:
+        """How many keys the filter was made for."""
+
+    @property
+    def size_in_bits(self) -> int:
+        """The memory of the structure."""
+
+    @property
+    def expected_fpr(self) -> float:
+        """The probability that a random absent key is answered `True`, given what is stored."""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the hash, or `None` where a secret key took its place."""
+
+    def to_bytes(self) -> bytes:
+        """Return the filter as the bytes that `save` writes."""
+
+    @property
+    def _kernel(self) -> Kernel: ...
+    def _copied(self) -> Kernel: ...
+    def _write(self, descriptor: int) -> None: ...
+
+class Inserting(Filter):
+    """A filter that takes keys in one by one."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def add(self, key: Key) -> None:
+        """Insert a key."""
+
+    def update(self, keys: Keys) -> None:
+        """Insert many keys, or none of them if one is not a key."""
+
+class Deleting(Inserting):
+    """A filter that also gives keys back."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def remove(self, key: Key) -> None:
+        """Take one insertion of the key back; `KeyError` if it is surely absent."""
+
+_Layout = Literal["blocked", "standard", "segmented"]
+
+def hash_keys(keys: Keys, *, seed: int = 0, key: bytes | None = None) -> npt.NDArray[np.uint64]:
+    """Return the 128-bit hash of each key as a row (high half, low half)."""
+
+def bloom(
+    layout: str, bits: int, hashes: int, capacity: int, seed: int = 0, key: bytes | None = None
+) -> Kernel: ...
+def bloom_build(layout: str, bits: int, hashes: int, keys: Distinct) -> Kernel: ...
+def bloom_union(a: Kernel, b: Kernel) -> Kernel: ...
+def bloom_intersection(a: Kernel, b: Kernel) -> Kernel: ...
+def bloom_cardinality(kernel: Kernel) -> float: ...
+def bloom_truncated(kernel: Kernel, bits: int) -> Kernel: ...
+def bloom_shape(kernel: Kernel) -> tuple[_Layout, int, int, int]: ...
+def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
+def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...

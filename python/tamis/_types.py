@@ -1,0 +1,32 @@
+"""Names for the types of arguments."""
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Key: TypeAlias = str | bytes | int | np.integer[Any]
+"""One key."""
+
+
+class ArrowArray(Protocol):
+    """Anything with Arrow's PyCapsule interface for an array."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Export the schema and the array."""
+        ...
+
+
+class ArrowStream(Protocol):
+    """Anything with Arrow's PyCapsule interface for a stream."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the stream."""
+        ...
+
+
+Keys: TypeAlias = (
+    Iterable[str] | Iterable[bytes] | Iterable[int] | npt.NDArray[Any] | ArrowArray | ArrowStream
+)
+"""Many keys: a list or other iterable, a NumPy array, an Arrow column."""

@@ -1,0 +1,196 @@
+"""Bloom filters: the rate of each layout, and the best size for a rate or a budget.
+
+The rate of a filter is the probability that an absent key finds all of its k bits set, over
+random hashes of the n keys and of the absent one. The textbook's (1 − e^(−kn/m))^k is a limit of
+the standard layout; each function here computes the rate of the layout as the kernel has it
+(``src/bloom.rs``, ``src/block.rs``).
+"""
+
+import math
+from bisect import bisect_left
+from functools import cache, lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning.arguments import check_rate_or_budget
+
+BLOCK_BITS = 512
+"""Bits of a block of the blocked layout: a cache line."""
+
+WORDS = 8
+"""Words of a block; a key has at most one probe more in one word than in another."""
+
+MOST_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
+"""The most probes per key that are considered, by layout."""
+
+# Below this, a rate of the blocked layout is rounding: the terms of its sum are of order 1.
+_ROUNDING = 1e-13
+_LEAST_BLOCKED = 1e-12
+
+
+class Size(NamedTuple):
+    """A Bloom filter's size: its bits (m) and probes per key (k)."""
+
+    bits: int
+    hashes: int
+
+
+def rate(layout: str, keys: int, size: Size) -> float:
+    """Predict the rate of a filter of this size that holds so many keys.
+
+    >>> round(rate("standard", 1000, Size(10_000, 7)), 5)
+    0.0082
+    >>> round(rate("blocked", 1000, Size(10_240, 7)), 5)
+    0.00874
+    """
+    bits, hashes = size
+    match layout:
+        case "blocked":
+            return _blocked_rate(keys, bits // BLOCK_BITS, hashes)
+        case "standard":
+            return _standard_rate(keys, bits, hashes)
+        case "segmented":
+            return segmented_rate(keys, size, kept=bits)
+    raise ValueError(f"layout is {layout!r}; blocked, standard or segmented are possible")
+
+
+def size(
+    layout: str, keys: int, *, fpr: float | None = None, bits_per_key: float | None = None
+) -> Size:
+    """Find the smallest filter with at most this rate, or the best one within this budget.
+
+    >>> size("standard", 1000, fpr=0.01)
+    Size(bits=9593, hashes=7)
+    >>> size("segmented", 1000, bits_per_key=10)
+    Size(bits=10000, hashes=7)
+    """
+    if layout not in MOST_HASHES:
+        raise ValueError(f"layout is {layout!r}; blocked, standard or segmented are possible")
+    check_rate_or_budget(fpr, bits_per_key)
+    keys = max(keys, 1)
+    unit = BLOCK_BITS if layout == "blocked" else 1
+    if bits_per_key is not None:
+        return _best(layout, keys, max(1, math.floor(keys * bits_per_key / unit)) * unit)
+    assert fpr is not None
+    if layout == "blocked" and fpr < _LEAST_BLOCKED:
+        raise ValueError(f"fpr is {fpr}; a blocked filter reaches 1e-12, other layouts go below")
+
+    def enough(units: int) -> bool:
+        return rate(layout, keys, _best(layout, keys, units * unit)) <= fpr
+
+    # No layout does better than the limit of the standard one, log2(1/fpr)/ln 2 bits per key.
+    least = math.floor(keys * -math.log2(fpr) / math.log(2) / unit)
+    low, high = 0, max(1, least)
+    while not enough(high):
+        low, high = high, high + max(1, high // 8)
+    return _best(layout, keys, (bisect_left(range(high), True, low + 1, key=enough)) * unit)
+
+
+@lru_cache(maxsize=4096)
+def _best(layout: str, keys: int, bits: int) -> Size:
+    """Find the number of probes with the lowest rate for these bits; the smaller of equals.
+
+    The rate falls with the number of probes up to one optimum, then rises.
+    """
+    best = Size(bits, 1)
+    lowest = rate(layout, keys, best)
+    for hashes in range(2, min(MOST_HASHES[layout], bits) + 1):
+        size = Size(bits, hashes)
+        if (this := rate(layout, keys, size)) >= lowest:
+            break
+        best, lowest = size, this
+    return best
+
+
+def _standard_rate(keys: int, bits: int, hashes: int) -> float:
+    """E[(X/m)^k] for X set bits after kn throws into m bins, to second order around E[X].
+
+    The mean and variance of X are exact; the textbook keeps only the mean, and is low for small
+    filters (Bose et al. 2008).
+    """
+    if bits == 1:
+        return float(keys > 0)
+    throws = hashes * keys
+    empty = math.exp(throws * math.log1p(-1 / bits))
+    both_empty = math.exp(throws * math.log1p(-2 / bits)) if bits > 2 else float(throws == 0)
+    fill = 1 - empty
+    variance = max(0.0, empty / bits + (1 - 1 / bits) * both_empty - empty**2)
+    if fill == 0:
+        return 0.0
+    correction = hashes * (hashes - 1) / 2 * variance * fill ** (hashes - 2)
+    return float(min(1.0, fill**hashes + correction))
+
+
+def segmented_rate(keys: int, size: Size, *, kept: int) -> float:
+    """Predict the rate of a segmented filter cut to its first ``kept`` bits.
+
+    Segments are independent, so the rate is the product over them of the share that answers
+    "yes": bits that were hit, and all that was cut off. (``papers/001``, and the notes on it.)
+
+    >>> full = Size(10_000, 7)
+    >>> round(segmented_rate(1000, full, kept=10_000), 5), segmented_rate(1000, full, kept=0)
+    (0.0082, 1.0)
+    """
+    bits, hashes = size
+    length, longer = divmod(bits, hashes)
+    answer, start = 1.0, 0
+    for segment in range(hashes):
+        here = length + (segment < longer)
+        hit = -math.expm1(keys * math.log1p(-1 / here)) if here > 1 else float(keys > 0)
+        kept_here = min(max(kept - start, 0), here) / here
+        answer *= 1 - kept_here * (1 - hit)
+        start += here
+    return answer
+
+
+def _blocked_rate(keys: int, blocks: int, hashes: int) -> float:
+    """The exact rate of the blocked layout, as a sum over which bits of the absent key are missed.
+
+    Let the absent key ask c_w bits of word w. By inclusion and exclusion, the probability that all
+    are set is a sum over i, where i_w of the distinct bits asked in word w are required to be
+    missed, of a coefficient times the probability that no key hits any of them. One key comes to
+    this block with probability 1/B, starts at each word equally, and misses i_w bits of a word
+    with t probes with probability (1 − i_w/64)^t; call g(i) the product over the words, averaged
+    over the starts. All n keys miss with probability (1 − (1 − g(i))/B)^n.
+    """
+    coefficients, misses = _blocked_terms(hashes)
+    terms = coefficients * np.exp(keys * np.log1p((misses - 1) / blocks))
+    total = float(terms.sum())
+    return total if total > _ROUNDING else 0.0
+
+
+@cache
+def _blocked_terms(hashes: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The coefficients and g(i) of `_blocked_rate`, over all i."""
+    full_rounds, rest = (hashes - 1) // WORDS, (hashes - 1) % WORDS + 1
+    probes = [
+        [full_rounds + ((word - first) % WORDS < rest) for word in range(WORDS)]
+        for first in range(WORDS)
+    ]
+    asked = probes[0]  # by symmetry, the absent key may start at the first word
+    missed = np.array(list(product(*(range(count + 1) for count in asked))))
+    coefficients = np.prod(
+        [np.array(_all_hit(count))[missed[:, word]] for word, count in enumerate(asked)], axis=0
+    )
+    by_first = [np.prod((1 - missed / 64) ** np.array(counts), axis=1) for counts in probes]
+    return coefficients, np.mean(by_first, axis=0)
+
+
+def _all_hit(asked: int) -> list[float]:
+    """Coefficients of "all asked bits of a word are hit" by "i given bits are missed".
+
+    ``asked`` independent positions among 64 are D distinct ones; all are hit with probability
+    Σ_i (−1)^i·C(D, i)·P(i given bits are missed).
+    """
+    distinct = np.zeros(asked + 1)
+    distinct[0] = 1
+    for _ in range(asked):
+        old = np.arange(asked + 1) / 64
+        distinct = distinct * old + np.concatenate(([0.0], (distinct * (1 - old))[:-1]))
+    return [
+        sum((-1) ** i * math.comb(d, i) * float(distinct[d]) for d in range(i, asked + 1))
+        for i in range(asked + 1)
+    ]

@@ -1,0 +1,247 @@
+//! Many keys at once: chunk by chunk from column to hashes to kernel, with the interpreter
+//! released where no Python object is touched, and on several threads where they help.
+
+use super::column::{CHUNK, Column, Keys};
+use super::keys::{Family, NotAKey, hash_object, hasher};
+use crate::distinct;
+use crate::hash::{Hash128, Hasher};
+use crate::kernel::Kernel;
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::ops::Range;
+
+/// From this many keys on, a query is spread over the cores: below, a caller who wants that runs
+/// threads of his own, and starting ours would be a visible part of the time.
+const THREADED_QUERY: usize = 1 << 22;
+/// From this many keys on, a build is: it takes longer per key, and has no other caller to wait.
+const THREADED_BUILD: usize = 1 << 18;
+
+/// Distinct keys as hashes: what `build` counts before it plans, then builds from.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Distinct {
+    pub hashes: distinct::Distinct,
+    pub hasher: Hasher,
+    pub threads: usize,
+}
+
+#[pymethods]
+impl Distinct {
+    #[new]
+    #[pyo3(signature = (keys, seed=0, key=None))]
+    fn new(
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Distinct> {
+        let hasher = hasher(seed, key)?;
+        let keys = Keys::new(keys)?;
+        let count = keys.len();
+        let threads = threads(count, THREADED_BUILD);
+        let collected = match keys {
+            Keys::Column(column) => {
+                let collect = |range: Range<usize>| {
+                    let mut partitions = distinct::Partitions::new(count, range.len());
+                    column.for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))?;
+                    Ok(partitions)
+                };
+                py.detach(|| in_ranges(count, threads, collect)).map_err(at_index)?
+            }
+            Keys::Objects(list) => {
+                let mut partitions = distinct::Partitions::new(count, count);
+                for_each_chunk(&hasher, &list, |_, hashes| partitions.extend(hashes))?;
+                vec![partitions]
+            }
+        };
+        let hashes = py.detach(|| distinct::Distinct::new(collected, threads));
+        Ok(Distinct { hashes, hasher, threads })
+    }
+
+    fn __len__(&self) -> usize {
+        self.hashes.len()
+    }
+}
+
+/// Whether each key may be in the set.
+pub fn contains<'py>(
+    py: Python<'py>,
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    keys: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let keys = Keys::new(keys)?;
+    let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
+    // SAFETY: the array was just made, and nobody else has it yet.
+    let out = unsafe { answers.as_slice_mut()? };
+    match keys {
+        Keys::Column(column) => {
+            py.detach(|| contains_column(kernel, hasher, &column, out)).map_err(at_index)?;
+        }
+        Keys::Objects(list) => for_each_chunk(hasher, &list, |first, hashes| {
+            kernel.contains(hashes, &mut out[first..first + hashes.len()]);
+        })?,
+    }
+    Ok(answers)
+}
+
+fn contains_column(
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    column: &Column,
+    out: &mut [bool],
+) -> Result<(), (usize, NotAKey)> {
+    let answer = |range: Range<usize>, out: &mut [bool]| {
+        let start = range.start;
+        column.for_each_chunk(hasher, range, |first, hashes| {
+            kernel.contains(hashes, &mut out[first - start..first - start + hashes.len()]);
+        })
+    };
+    let threads = threads(column.len(), THREADED_QUERY);
+    if threads == 1 {
+        return answer(0..column.len(), out);
+    }
+    let share = column.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let parts = out.chunks_mut(share).enumerate();
+        let running: Vec<_> = parts
+            .map(|(i, out)| {
+                let range = i * share..i * share + out.len();
+                scope.spawn(move || answer(range, out))
+            })
+            .collect();
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+    })
+}
+
+/// Inserts every key, or none if one of them is not a key.
+pub fn insert(
+    py: Python<'_>,
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    keys: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    match Keys::new(keys)? {
+        Keys::Column(column) => {
+            let all = 0..column.len();
+            let mut done = Ok(());
+            py.detach(|| {
+                column.for_each_chunk(hasher, all.clone(), |_, _| {})?;
+                column.for_each_chunk(hasher, all, |_, hashes| {
+                    if done.is_ok() {
+                        done = kernel.insert(hashes);
+                    }
+                })
+            })
+            .map_err(at_index)?;
+            Ok(done?)
+        }
+        Keys::Objects(list) => {
+            let mut all = Vec::with_capacity(list.len());
+            for_each_chunk(hasher, &list, |_, hashes| all.extend_from_slice(hashes))?;
+            Ok(py.detach(|| kernel.insert(&all))?)
+        }
+    }
+}
+
+/// The 128-bit hashes of keys as rows (high half, low half).
+#[pyfunction]
+#[pyo3(signature = (keys, *, seed=0, key=None))]
+pub fn hash_keys<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyAny>,
+    seed: u64,
+    key: Option<&[u8]>,
+) -> PyResult<Bound<'py, PyArray2<u64>>> {
+    let hasher = hasher(seed, key)?;
+    let keys = Keys::new(keys)?;
+    let rows = PyArray2::<u64>::zeros(py, [keys.len(), 2], false);
+    // SAFETY: the array was just made, and nobody else has it yet.
+    let out = unsafe { rows.as_slice_mut()? };
+    let write = |first: usize, hashes: &[Hash128]| {
+        for (row, hash) in out[2 * first..].chunks_exact_mut(2).zip(hashes) {
+            row.copy_from_slice(&[hash.hi, hash.lo]);
+        }
+    };
+    match keys {
+        Keys::Column(column) => {
+            py.detach(|| column.for_each_chunk(&hasher, 0..column.len(), write))
+                .map_err(at_index)?;
+        }
+        Keys::Objects(list) => for_each_chunk(&hasher, &list, write)?,
+    }
+    Ok(rows)
+}
+
+/// Hashes Python objects chunk by chunk: `chunk(first, hashes)`.
+fn for_each_chunk(
+    hasher: &Hasher,
+    keys: &Bound<'_, PyList>,
+    mut chunk: impl FnMut(usize, &[Hash128]),
+) -> PyResult<()> {
+    let mut hashes = [Hash128::default(); CHUNK];
+    let length = keys.len();
+    let mut family: Option<Family> = None;
+    let (mut first, mut fill) = (0, 0);
+    for key in keys.iter() {
+        let (hash, found) = hash_object(hasher, &key)
+            .map_err(|reason| reason.named(&format!("keys[{}]", first + fill)))?;
+        if *family.get_or_insert(found) != found {
+            return Err(mixed(first + fill, &key, found));
+        }
+        hashes[fill] = hash;
+        fill += 1;
+        if fill == CHUNK {
+            chunk(first, &hashes);
+            (first, fill) = (first + CHUNK, 0);
+        }
+    }
+    chunk(first, &hashes[..fill]);
+    if first + fill != length || keys.len() != length {
+        return Err(PyRuntimeError::new_err("keys changed its length while it was read"));
+    }
+    Ok(())
+}
+
+#[cold]
+fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family) -> PyErr {
+    let (this, those) = match found {
+        Family::Ints => ("an int", "text or bytes"),
+        Family::Bytes => ("text or bytes", "ints"),
+    };
+    let value = key.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
+    PyTypeError::new_err(format!(
+        "keys[{index}] is {value}, {this}, after {those}: a list holds keys of one kind"
+    ))
+}
+
+fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
+    reason.named(&format!("keys[{index}]"))
+}
+
+/// How many threads work on `count` keys.
+fn threads(count: usize, from: usize) -> usize {
+    if count < from { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// Runs `work` on equal ranges of `0..count`, one per thread.
+fn in_ranges<T: Send, E: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(Range<usize>) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    let border = |i: usize| count * i / threads;
+    std::thread::scope(|scope| {
+        let work = &work;
+        let others: Vec<_> =
+            (1..threads).map(|i| scope.spawn(move || work(border(i)..border(i + 1)))).collect();
+        let own = work(0..border(1));
+        std::iter::once(own)
+            .chain(others.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }))
+            .collect()
+    })
+}

@@ -1,0 +1,286 @@
+//! Columns of keys: where they lie in memory, and how to hash a stretch of them in place.
+
+use super::arrow::{self, ArrowPart};
+use super::keys::{ACCEPTED, NotAKey};
+use crate::hash::{Hash128, Hasher};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
+use std::ops::Range;
+
+/// Many keys, as they came.
+pub enum Keys<'py> {
+    /// Memory that is read without the interpreter.
+    Column(Column),
+    /// Python objects.
+    Objects(Bound<'py, PyList>),
+}
+
+/// A column in one or more parts.
+pub struct Column {
+    parts: Vec<Part>,
+    len: usize,
+}
+
+enum Part {
+    Strided(Strided),
+    Arrow(ArrowPart),
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Part::Strided(part) => part.len,
+            Part::Arrow(part) => part.len(),
+        }
+    }
+}
+
+impl<'py> Keys<'py> {
+    /// Looks for the cheapest way to read `keys`.
+    pub fn new(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
+        if let Ok(list) = keys.cast::<PyList>() {
+            return Ok(Keys::Objects(list.clone()));
+        }
+        let single = keys.is_instance_of::<PyString>()
+            || keys.is_instance_of::<PyBytes>()
+            || keys.is_instance_of::<PyByteArray>();
+        if single {
+            let kind = keys.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "keys is one {kind}; a list, an array or a column of keys is wanted: [key] for one"
+            )));
+        }
+        if let Some(arrays) = arrow::import(keys)? {
+            let parts: Vec<Part> = arrays.into_iter().map(Part::Arrow).collect();
+            let len = parts.iter().map(Part::len).sum();
+            return Ok(Keys::Column(Column { parts, len }));
+        }
+        // A masked array's buffer would show what the mask hides; its list has None there.
+        if keys.hasattr("mask")? && keys.hasattr("filled")? {
+            return Keys::new(&keys.call_method0("tolist")?);
+        }
+        if let Ok(buffer) = PyUntypedBuffer::get(keys) {
+            return match Strided::new(buffer)? {
+                Some(part) => {
+                    let len = part.len;
+                    Ok(Keys::Column(Column { parts: vec![Part::Strided(part)], len }))
+                }
+                None => Keys::new(&keys.call_method0("tolist")?),
+            };
+        }
+        if keys.hasattr("__array__")? {
+            let array = keys.py().import("numpy")?.call_method1("asarray", (keys,))?;
+            if PyUntypedBuffer::get(&array).is_ok() {
+                return Keys::new(&array);
+            }
+        }
+        let objects = keys.try_iter().map_err(|_| {
+            let kind = keys.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+            PyTypeError::new_err(format!(
+                "keys is of type {kind}; a list, a NumPy array, an Arrow column or an iterable of \
+                 keys is wanted"
+            ))
+        })?;
+        let list = PyList::empty(keys.py());
+        for object in objects {
+            list.append(object?)?;
+        }
+        Ok(Keys::Objects(list))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Keys::Column(column) => column.len,
+            Keys::Objects(objects) => objects.len(),
+        }
+    }
+}
+
+impl Column {
+    /// How many keys.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Hashes the keys of `range` chunk by chunk: `chunk(first, hashes)`.
+    pub fn for_each_chunk(
+        &self,
+        hasher: &Hasher,
+        range: Range<usize>,
+        mut chunk: impl FnMut(usize, &[Hash128]),
+    ) -> Result<(), (usize, NotAKey)> {
+        let mut hashes = [Hash128::default(); CHUNK];
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.len();
+            let mut at = range.start.max(start);
+            while at < range.end.min(end) {
+                let stop = (at + CHUNK).min(range.end).min(end);
+                let hashes = &mut hashes[..stop - at];
+                match part {
+                    Part::Strided(part) => part.hash(hasher, at - start, hashes),
+                    Part::Arrow(part) => part.hash(hasher, at - start, hashes),
+                }
+                .map_err(|(index, reason)| (start + index, reason))?;
+                chunk(at, hashes);
+                at = stop;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+/// Keys hashed at a time: 16 KiB of hashes stay in the first-level cache.
+pub const CHUNK: usize = 1024;
+
+/// One dimension of a buffer: NumPy arrays, `array.array`, typed memoryviews.
+struct Strided {
+    start: *const u8,
+    stride: isize,
+    len: usize,
+    item: Item,
+    /// Keeps the memory.
+    _buffer: PyUntypedBuffer,
+}
+
+// SAFETY: only `start`'s memory is touched without the interpreter; the buffer keeps it in place,
+// and is released when the part is dropped, by the thread that holds the interpreter.
+unsafe impl Send for Strided {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Strided {}
+
+/// What the items of a buffer are.
+#[derive(Clone, Copy)]
+enum Item {
+    /// Integers of 1, 2, 4 or 8 bytes.
+    Int { size: usize, signed: bool, swapped: bool },
+    /// Bytes of a fixed width; zeros at the end are padding, as NumPy has it.
+    Bytes { width: usize },
+    /// UCS-4 text of a fixed width, likewise.
+    Text { width: usize, swapped: bool },
+}
+
+impl Strided {
+    /// `None` where the items are Python objects.
+    fn new(buffer: PyUntypedBuffer) -> PyResult<Option<Strided>> {
+        if buffer.dimensions() != 1 {
+            return Err(PyTypeError::new_err(format!(
+                "keys has {} dimensions; one is wanted",
+                buffer.dimensions()
+            )));
+        }
+        let format = buffer.format().to_str().unwrap_or("?").to_owned();
+        let Some(item) = Item::parse(&format, buffer.item_size()) else {
+            if format == "O" {
+                return Ok(None);
+            }
+            return Err(PyTypeError::new_err(format!(
+                "keys is an array of {}; {ACCEPTED}, and an array has items of one such kind",
+                described(&format)
+            )));
+        };
+        let (len, stride) = (buffer.shape()[0], buffer.strides()[0]);
+        let start = buffer.buf_ptr() as *const u8;
+        Ok(Some(Strided { start, stride, len, item, _buffer: buffer }))
+    }
+
+    fn hash(
+        &self,
+        hasher: &Hasher,
+        first: usize,
+        out: &mut [Hash128],
+    ) -> Result<(), (usize, NotAKey)> {
+        debug_assert!(first + out.len() <= self.len);
+        // SAFETY: an index below `len` times the stride stays inside the exporter's memory, and
+        // each item has the size that its format says.
+        let place = |i: usize| unsafe { self.start.offset((first + i) as isize * self.stride) };
+        match self.item {
+            Item::Int { size, signed, swapped } => {
+                // SAFETY: as above; unaligned because strides may be anything.
+                macro_rules! each {
+                    ($unsigned:ty, $signed:ty) => {
+                        for (i, out) in out.iter_mut().enumerate() {
+                            // SAFETY: `place(i)` is an item of this size; strides may misalign it.
+                            let raw = unsafe { place(i).cast::<$unsigned>().read_unaligned() };
+                            let raw = if swapped { raw.swap_bytes() } else { raw };
+                            *out = if signed {
+                                hasher.signed((raw as $signed).into())
+                            } else {
+                                hasher.int(raw.into(), false)
+                            };
+                        }
+                    };
+                }
+                match size {
+                    1 => each!(u8, i8),
+                    2 => each!(u16, i16),
+                    4 => each!(u32, i32),
+                    _ => each!(u64, i64),
+                }
+            }
+            Item::Bytes { width } => {
+                for (i, out) in out.iter_mut().enumerate() {
+                    // SAFETY: `place(i)` is an item of `width` bytes.
+                    let bytes = unsafe { std::slice::from_raw_parts(place(i), width) };
+                    let length = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |i| i + 1);
+                    *out = hasher.bytes(&bytes[..length]);
+                }
+            }
+            Item::Text { width, swapped } => {
+                let mut text = String::with_capacity(4 * width);
+                for (i, out) in out.iter_mut().enumerate() {
+                    // SAFETY: `place(i)` is an item of `width` code points of 4 bytes.
+                    let code = |j| unsafe { place(i).cast::<u32>().add(j).read_unaligned() };
+                    let code = |j| if swapped { code(j).swap_bytes() } else { code(j) };
+                    let length = (0..width).rev().find(|&j| code(j) != 0).map_or(0, |j| j + 1);
+                    text.clear();
+                    for j in 0..length {
+                        text.push(char::from_u32(code(j)).ok_or_else(|| {
+                            let what = "a str with lone surrogates, which has no UTF-8";
+                            (first + i, NotAKey::Type(what.into()))
+                        })?);
+                    }
+                    *out = hasher.bytes(text.as_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    /// Reads a format string of the buffer protocol.
+    fn parse(format: &str, size: usize) -> Option<Item> {
+        let (order, kind) = match format.strip_prefix(['@', '=', '<', '>', '!']) {
+            Some(kind) => (format.as_bytes()[0], kind),
+            None => (b'@', format),
+        };
+        let swapped = matches!(order, b'>' | b'!') == cfg!(target_endian = "little");
+        let int = |signed| Item::Int { size, signed, swapped };
+        let integral = matches!(size, 1 | 2 | 4 | 8);
+        match kind {
+            "b" | "h" | "i" | "l" | "q" | "n" if integral => Some(int(true)),
+            "B" | "H" | "I" | "L" | "Q" | "N" if integral => Some(int(false)),
+            _ if kind.trim_start_matches(|c: char| c.is_ascii_digit()) == "s" => {
+                Some(Item::Bytes { width: size })
+            }
+            _ if kind.trim_start_matches(|c: char| c.is_ascii_digit()) == "w" => {
+                Some(Item::Text { width: size / 4, swapped })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A format that is refused, in words where they are known.
+fn described(format: &str) -> String {
+    match format.trim_start_matches(['@', '=', '<', '>', '!']) {
+        "?" => "bool".into(),
+        "e" | "f" | "d" | "g" => "floats".into(),
+        other => format!("buffer format '{other}'"),
+    }
+}

@@ -1,0 +1,197 @@
+//! The classes of the contract: what every filter answers, what some take in, what few take back.
+//! `tamis.filters` derives the public classes from them.
+
+use super::batch;
+use super::error::class;
+use super::kernels::Kernel;
+use super::keys::hash_object;
+use crate::format::{self, Head};
+use crate::hash::{HASH_KEYED, Hash128, Hasher};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Answers questions; the base of every filter.
+#[pyclass(subclass, frozen, module = "tamis._native")]
+pub struct Filter {
+    kernel: Arc<dyn crate::kernel::Kernel>,
+    hasher: Hasher,
+    capacity: u64,
+    /// Whether the caller was told that there are more keys than planned for.
+    warned: AtomicBool,
+}
+
+impl Filter {
+    fn over(kernel: &Kernel) -> Filter {
+        let Kernel { kernel, hasher, capacity } = kernel.clone();
+        Filter { kernel, hasher, capacity, warned: AtomicBool::new(false) }
+    }
+
+    #[inline(always)]
+    fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
+        hash_object(&self.hasher, key).map(|(hash, _)| hash).map_err(|reason| reason.named("key"))
+    }
+
+    fn room(&self) -> u64 {
+        self.kernel.capacity().unwrap_or(self.capacity)
+    }
+
+    /// Says once that the filter holds more than it was made for.
+    #[inline]
+    fn check_room(&self, py: Python<'_>) -> PyResult<()> {
+        if self.kernel.count() <= self.capacity || self.warned.load(Relaxed) {
+            return Ok(());
+        }
+        self.warn(py)
+    }
+
+    #[cold]
+    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        if self.warned.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let message = format!(
+            "the filter was made for {} keys and now holds more: its rate rises, see expected_fpr",
+            self.capacity
+        );
+        let message = std::ffi::CString::new(message).unwrap_or_default();
+        PyErr::warn(py, class(py, "CapacityWarning")?.as_any(), &message, 1)
+    }
+
+    fn write(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
+        let mut written = Ok(());
+        self.kernel.frozen(&mut |content| {
+            let head = Head {
+                kind: self.kernel.kind(),
+                hash: self.hasher.id(),
+                tag: self.hasher.tag(),
+                count: content.count,
+                capacity: self.room(),
+                parameters: content.parameters,
+            };
+            written = format::write(&head, &content.sections, out);
+        });
+        written
+    }
+}
+
+#[pymethods]
+impl Filter {
+    #[new]
+    fn new(kernel: &Kernel) -> Filter {
+        Filter::over(kernel)
+    }
+
+    fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.kernel.contains_one(self.hash(key)?))
+    }
+
+    fn contains<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        batch::contains(py, &*self.kernel, &self.hasher, keys)
+    }
+
+    fn __len__(&self) -> usize {
+        self.kernel.count().min(isize::MAX as u64) as usize
+    }
+
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.room()
+    }
+
+    #[getter]
+    fn size_in_bits(&self) -> u64 {
+        self.kernel.size_in_bits()
+    }
+
+    #[getter]
+    fn expected_fpr(&self, py: Python<'_>) -> f64 {
+        py.detach(|| self.kernel.rate())
+    }
+
+    /// The seed, or None where a secret key took its place.
+    #[getter]
+    fn seed(&self) -> Option<u64> {
+        (self.hasher.id() != HASH_KEYED).then(|| self.hasher.tag())
+    }
+
+    /// The kernel, shared: for functions that look at it.
+    #[getter]
+    fn _kernel(&self) -> Kernel {
+        Kernel { kernel: self.kernel.clone(), hasher: self.hasher.clone(), capacity: self.room() }
+    }
+
+    /// The kernel, copied: for a filter of its own.
+    fn _copied(&self, py: Python<'_>) -> PyResult<Kernel> {
+        let kernel = py.detach(|| self.kernel.copy())?;
+        Ok(Kernel { kernel, hasher: self.hasher.clone(), capacity: self.room() })
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let mut out = Vec::new();
+        py.detach(|| self.write(&mut out))?;
+        Ok(PyBytes::new(py, &out))
+    }
+
+    /// Writes the frame to an open file.
+    fn _write(&self, py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
+        py.detach(|| {
+            // SAFETY: the caller keeps the descriptor open during this call.
+            let file = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
+            let mut out = BufWriter::with_capacity(1 << 16, File::from(file));
+            self.write(&mut out)?;
+            out.flush()
+        })?;
+        Ok(())
+    }
+}
+
+/// A filter that takes keys in one by one.
+#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
+pub struct Inserting;
+
+#[pymethods]
+impl Inserting {
+    #[new]
+    fn new(kernel: &Kernel) -> PyClassInitializer<Inserting> {
+        PyClassInitializer::from(Filter::over(kernel)).add_subclass(Inserting)
+    }
+
+    fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let filter = self_.as_super().get();
+        filter.kernel.insert(&[filter.hash(key)?])?;
+        filter.check_room(self_.py())
+    }
+
+    fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let filter = self_.as_super().get();
+        batch::insert(self_.py(), &*filter.kernel, &filter.hasher, keys)?;
+        filter.check_room(self_.py())
+    }
+}
+
+/// A filter that also gives keys back.
+#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
+pub struct Deleting;
+
+#[pymethods]
+impl Deleting {
+    #[new]
+    fn new(kernel: &Kernel) -> PyClassInitializer<Deleting> {
+        Inserting::new(kernel).add_subclass(Deleting)
+    }
+
+    fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let filter = self_.as_super().as_super().get();
+        Ok(filter.kernel.remove(filter.hash(key)?)?)
+    }
+}

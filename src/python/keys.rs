@@ -1,0 +1,162 @@
+//! One Python object to one hash, as the canonical table of `hash.rs` says.
+
+use crate::hash::{Hash128, Hasher};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString};
+
+/// What a key may be: the end of every message about one that is not.
+pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1";
+
+/// Why an object is not a key; the caller knows whether it stood alone or at an index.
+pub enum NotAKey {
+    /// Of a type that is not accepted, described.
+    Type(String),
+    /// An integer that is too large.
+    Range(String),
+}
+
+impl NotAKey {
+    /// The exception for the key called `name` (`key`, `keys[3]`).
+    pub fn named(self, name: &str) -> PyErr {
+        match self {
+            NotAKey::Type(what) => PyTypeError::new_err(format!("{name} is {what}; {ACCEPTED}")),
+            NotAKey::Range(what) => {
+                PyOverflowError::new_err(format!("{name} is {what}; {ACCEPTED}"))
+            }
+        }
+    }
+}
+
+/// The two kinds of key, which one column does not mix.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Text and bytes.
+    Bytes,
+    /// Integers.
+    Ints,
+}
+
+/// The hash of a Python object and the family it belongs to.
+#[inline(always)]
+pub fn hash_object(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+    let object = key.as_ptr();
+    // SAFETY: `object` is a live Python object and the interpreter is held. Most keys are exactly
+    // of one of these types, and comparing pointers is cheaper than asking for flags.
+    unsafe {
+        let kind = ffi::Py_TYPE(object);
+        if kind == &raw mut ffi::PyUnicode_Type {
+            return hash_text(hasher, object);
+        }
+        if kind == &raw mut ffi::PyLong_Type {
+            return hash_int(hasher, key);
+        }
+        if kind == &raw mut ffi::PyBytes_Type {
+            return Ok(hash_bytes(hasher, object));
+        }
+    }
+    hash_other(hasher, key)
+}
+
+/// # Safety
+/// `object` must be a live str, and the interpreter be held.
+#[inline(always)]
+unsafe fn hash_text(
+    hasher: &Hasher,
+    object: *mut ffi::PyObject,
+) -> Result<(Hash128, Family), NotAKey> {
+    // SAFETY: the UTF-8 that Python returns is valid while the str lives, which is past this call.
+    unsafe {
+        let mut length = 0;
+        let text = ffi::PyUnicode_AsUTF8AndSize(object, &mut length);
+        if text.is_null() {
+            ffi::PyErr_Clear();
+            return Err(NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()));
+        }
+        let bytes = std::slice::from_raw_parts(text.cast(), length as usize);
+        Ok((hasher.bytes(bytes), Family::Bytes))
+    }
+}
+
+/// # Safety
+/// `object` must be live bytes, and the interpreter be held.
+#[inline(always)]
+unsafe fn hash_bytes(hasher: &Hasher, object: *mut ffi::PyObject) -> (Hash128, Family) {
+    // SAFETY: bytes do not move or change while they live, which is past this call.
+    unsafe {
+        let start: *const u8 = ffi::PyBytes_AsString(object).cast();
+        let bytes = std::slice::from_raw_parts(start, ffi::PyBytes_Size(object) as usize);
+        (hasher.bytes(bytes), Family::Bytes)
+    }
+}
+
+/// A Python int.
+#[inline(always)]
+fn hash_int(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+    let object = key.as_ptr();
+    // SAFETY: `object` is a live int and the interpreter is held.
+    unsafe {
+        let mut overflow = 0;
+        let value = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
+        if overflow == 0 {
+            return Ok((hasher.signed(value), Family::Ints));
+        }
+        let value = ffi::PyLong_AsUnsignedLongLong(object);
+        if ffi::PyErr_Occurred().is_null() {
+            return Ok((hasher.int(value, false), Family::Ints));
+        }
+        ffi::PyErr_Clear();
+    }
+    let digits = key.call_method0("bit_length").and_then(|bits| bits.extract::<u64>());
+    Err(NotAKey::Range(match digits {
+        Ok(bits) if bits > 128 => format!("an int of {bits} bits"),
+        _ => key.to_string(),
+    }))
+}
+
+/// A subclass of the types above, or anything else that says it is an integer (NumPy's scalars);
+/// but no bool, which both Python and NumPy count among the integers.
+#[cold]
+fn hash_other(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+    // SAFETY: as checked, and the interpreter is held.
+    unsafe {
+        if key.is_instance_of::<PyString>() {
+            return hash_text(hasher, key.as_ptr());
+        }
+        if key.is_instance_of::<PyBytes>() {
+            return Ok(hash_bytes(hasher, key.as_ptr()));
+        }
+    }
+    let is_bool = key.get_type().name().is_ok_and(|name| name.to_string().starts_with("bool"));
+    match key.call_method0("__index__") {
+        Ok(value) if !is_bool && value.is_instance_of::<PyInt>() => hash_int(hasher, &value),
+        _ => Err(described(key)),
+    }
+}
+
+/// An object in words: its value where that is short, and its type.
+#[cold]
+fn described(key: &Bound<'_, PyAny>) -> NotAKey {
+    let kind = key.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
+    let value = key.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
+    NotAKey::Type(match value {
+        value if key.is_none() => value,
+        value if value.is_empty() || value.chars().count() > 40 => format!("of type {kind}"),
+        value => format!("{value} (of type {kind})"),
+    })
+}
+
+/// The hasher for the arguments `seed` and `key` of a filter.
+pub fn hasher(seed: u64, secret: Option<&[u8]>) -> PyResult<Hasher> {
+    let Some(secret) = secret else { return Ok(Hasher::seeded(seed)) };
+    if seed != 0 {
+        let message = format!("seed is {seed} beside a key; give one of them");
+        return Err(PyValueError::new_err(message));
+    }
+    let length = secret.len();
+    let secret = secret.try_into().map_err(|_| {
+        PyValueError::new_err(format!("key has {length} bytes; a secret key has 16"))
+    })?;
+    Ok(Hasher::keyed(secret))
+}

@@ -1,0 +1,41 @@
+//! The only folder that knows Python: keys come in, kernels are handed out as handles, errors
+//! become exceptions.
+//!
+//! * `keys.rs`: one Python object to one hash
+//! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them
+//! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
+//! * `filter.rs`: the classes of the contract
+//! * `kernels.rs`: making, combining and opening kernels
+
+mod arrow;
+mod batch;
+mod column;
+mod error;
+mod filter;
+mod kernels;
+mod keys;
+
+use pyo3::prelude::*;
+
+/// Native kernels of tamis. What they offer is typed and described in `_native.pyi`.
+#[pymodule(gil_used = true)]
+mod _native {
+    #[pymodule_export]
+    use super::batch::{Distinct, hash_keys};
+    #[pymodule_export]
+    use super::filter::{Deleting, Filter, Inserting};
+    #[pymodule_export]
+    use super::kernels::{
+        Kernel, bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape,
+        bloom_truncated, bloom_union, open_bytes, open_file,
+    };
+
+    /// Whether this is a slow build without optimizations.
+    #[pymodule_export]
+    const DEBUG_BUILD: bool = cfg!(debug_assertions);
+
+    /// The version of the package.
+    #[allow(non_upper_case_globals)]
+    #[pymodule_export]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,191 @@
+//! A table written from front to back, and what is built on it: growing and merging.
+
+use super::Quotient;
+use super::counts::{encoded_len, encoded_slot};
+use super::table::{LONG, SLOTS, Table};
+use crate::error::{Error, Result};
+use std::cmp::Ordering;
+
+/// A fingerprint as (quotient, remainder, count).
+type Fingerprint = (u64, u64, u64);
+
+impl Quotient {
+    /// A filter of fingerprints (quotient, remainder, count) in increasing order; the counts of
+    /// equal ones add up. The table is, byte for byte, what inserting them one by one gives.
+    pub fn from_sorted(
+        quotients: u64,
+        remainder_bits: u32,
+        fingerprints: impl IntoIterator<Item = Fingerprint>,
+    ) -> Result<Quotient> {
+        let mut builder = Builder {
+            filter: Quotient::new(quotients, remainder_bits)?,
+            run: None,
+            end: 0,
+            offsets: 0,
+        };
+        let mut fingerprints = fingerprints.into_iter().filter(|(_, _, count)| *count > 0);
+        let Some(mut last) = fingerprints.next() else { return Ok(builder.filter) };
+        for next in fingerprints {
+            match (last.0, last.1).cmp(&(next.0, next.1)) {
+                Ordering::Less => {
+                    builder.push(last)?;
+                    last = next;
+                }
+                Ordering::Equal => last.2 = last.2.saturating_add(next.2),
+                Ordering::Greater => {
+                    return Err(Error::Parameter("fingerprints must come in order".into()));
+                }
+            }
+        }
+        builder.push(last)?;
+        Ok(builder.finish())
+    }
+
+    /// The same fingerprints in twice the quotients, with one bit less per slot.
+    /// [`Error::Capacity`] if remainders have a single bit.
+    ///
+    /// Remainders of a single bit have no counters (`counts.rs`), so that from 2 bits to 1 the
+    /// filter grows to as many slots as it has keys.
+    pub fn double(&self) -> Result<Quotient> {
+        let bits = self.remainder_bits();
+        let quotients = self.quotients().checked_mul(2).filter(|_| bits > 1).ok_or_else(|| {
+            Error::Capacity(format!(
+                "a quotient filter with remainders of {bits} bits cannot double its {} quotients; \
+                 build a larger one from the keys",
+                self.quotients()
+            ))
+        })?;
+        Quotient::from_sorted(quotients, bits - 1, self.refined(1))
+    }
+
+    /// The filter of the keys of both; counts add up. Both must have the same space of
+    /// fingerprints `Q·2^r`, one may have been doubled more often than the other.
+    pub fn merge(&self, other: &Quotient) -> Result<Quotient> {
+        let space = |filter: &Quotient| u128::from(filter.quotients()) << filter.remainder_bits();
+        if space(self) != space(other) {
+            return Err(Error::Incompatible(format!(
+                "a quotient filter of {} quotients and {} bits of remainder does not merge with \
+                 one of {} and {}: quotients times 2^bits must agree",
+                self.quotients(),
+                self.remainder_bits(),
+                other.quotients(),
+                other.remainder_bits()
+            )));
+        }
+        let bits = self.remainder_bits().min(other.remainder_bits());
+        let (few, many) = (
+            self.refined(self.remainder_bits() - bits),
+            other.refined(other.remainder_bits() - bits),
+        );
+        let quotients = self.quotients().max(other.quotients());
+        Quotient::from_sorted(
+            quotients,
+            bits,
+            Merged { left: few.peekable(), right: many.peekable() },
+        )
+    }
+
+    /// The fingerprints as they are after so many doublings.
+    fn refined(&self, doublings: u32) -> impl Iterator<Item = Fingerprint> + '_ {
+        let bits = self.remainder_bits() - doublings;
+        self.fingerprints(0..self.quotients()).map(move |(quotient, remainder, count)| {
+            (quotient << doublings | remainder >> bits, remainder & ((1 << bits) - 1), count)
+        })
+    }
+}
+
+/// Two sorted streams as one.
+struct Merged<A: Iterator, B: Iterator> {
+    left: std::iter::Peekable<A>,
+    right: std::iter::Peekable<B>,
+}
+
+impl<A, B> Iterator for Merged<A, B>
+where
+    A: Iterator<Item = Fingerprint>,
+    B: Iterator<Item = Fingerprint>,
+{
+    type Item = Fingerprint;
+
+    #[inline]
+    fn next(&mut self) -> Option<Fingerprint> {
+        match (self.left.peek(), self.right.peek()) {
+            (Some(left), Some(right)) if right < left => self.right.next(),
+            (None, _) => self.right.next(),
+            _ => self.left.next(),
+        }
+    }
+}
+
+/// A filter whose runs up to one quotient are written.
+struct Builder {
+    filter: Quotient,
+    /// The quotient of the last run, which is still without its runend.
+    run: Option<u64>,
+    /// Behind the last slot written.
+    end: u64,
+    /// The first block whose offset is still to be written.
+    offsets: u64,
+}
+
+impl Builder {
+    /// Appends a fingerprint that is above the last one.
+    #[inline(always)]
+    fn push(&mut self, (quotient, remainder, count): Fingerprint) -> Result<()> {
+        let table = &mut self.filter.table;
+        let bits = table.remainder_bits();
+        if quotient >= table.quotients() || remainder >> bits != 0 {
+            return Err(Error::Parameter(format!(
+                "fingerprint ({quotient}, {remainder}) is outside {} quotients and {bits} bits",
+                table.quotients()
+            )));
+        }
+        if self.run != Some(quotient) {
+            close_run(table, self.run, self.end);
+            let block = quotient / SLOTS;
+            if self.offsets <= block {
+                write_offsets(table, self.offsets..block + 1, self.end);
+                self.offsets = block + 1;
+            }
+            table.set_occupieds(block, table.occupieds(block) | 1 << (quotient % SLOTS));
+            self.run = Some(quotient);
+            self.end = self.end.max(quotient);
+        }
+        let len = encoded_len(remainder, count, bits);
+        table.reserve(self.end.saturating_add(len))?;
+        table.append_slot(self.end, remainder);
+        for index in 1..len {
+            table.append_slot(self.end + index, encoded_slot(remainder, count, bits, index));
+        }
+        self.end += len;
+        table.used += len;
+        self.filter.total += u128::from(count);
+        self.filter.distinct += 1;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Quotient {
+        let table = &mut self.filter.table;
+        close_run(table, self.run, self.end);
+        write_offsets(table, self.offsets..table.slots() / SLOTS, self.end);
+        self.filter
+    }
+}
+
+/// Marks the end of the last run, if there is one.
+#[inline(always)]
+fn close_run(table: &mut Table, run: Option<u64>, end: u64) {
+    if run.is_some() {
+        let (block, bit) = ((end - 1) / SLOTS, (end - 1) % SLOTS);
+        table.set_runends(block, table.runends(block) | 1 << bit);
+    }
+}
+
+/// Writes the offsets of blocks between the last quotient and the next, given where runs end.
+#[inline(always)]
+fn write_offsets(table: &mut Table, blocks: std::ops::Range<u64>, end: u64) {
+    for block in blocks {
+        let offset = end.saturating_sub(block * SLOTS).min(u64::from(LONG));
+        table.set_offset(block, offset as u8);
+    }
+}

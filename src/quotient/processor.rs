@@ -1,0 +1,90 @@
+//! Select and popcount with the instructions that this machine has.
+//!
+//! The baseline of x86-64 has neither POPCNT nor PDEP, and a quotient filter does little else. So
+//! its inner code is generic over a [`Processor`] and always inlined, and is compiled twice:
+//! plainly, and inside [`Bmi2::enabled`], where the compiler may use both.
+
+use crate::bits;
+
+/// The instructions to compile for.
+pub trait Processor: Copy {
+    /// The position of the set bit of rank `rank` (from 0) in `word`, or 64 if there are too few.
+    fn select(self, word: u64, rank: u64) -> u64;
+}
+
+/// Any processor.
+#[derive(Clone, Copy)]
+pub struct Plain;
+
+impl Processor for Plain {
+    #[inline(always)]
+    fn select(self, word: u64, rank: u64) -> u64 {
+        u64::from(bits::select_plain(word, rank.min(64) as u32))
+    }
+}
+
+/// A processor with BMI1, BMI2 and POPCNT. Only [`Bmi2::detect`] makes one, so that holding it is
+/// the proof that the instructions are there.
+#[derive(Clone, Copy)]
+pub struct Bmi2(());
+
+impl Bmi2 {
+    /// The proof, if this processor has the instructions.
+    #[inline(always)]
+    pub fn detect() -> Option<Bmi2> {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("bmi1")
+            && std::arch::is_x86_feature_detected!("bmi2")
+            && std::arch::is_x86_feature_detected!("popcnt")
+        {
+            return Some(Bmi2(()));
+        }
+        None
+    }
+
+    /// Runs `work` where the compiler may use the instructions.
+    #[inline(always)]
+    pub fn enabled<R>(self, work: impl FnOnce() -> R) -> R {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "bmi1,bmi2,popcnt")]
+            fn enabled<R>(work: impl FnOnce() -> R) -> R {
+                work()
+            }
+            // SAFETY: self is the proof that the processor has these.
+            unsafe { enabled(work) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        work()
+    }
+}
+
+impl Processor for Bmi2 {
+    #[inline(always)]
+    fn select(self, word: u64, rank: u64) -> u64 {
+        if rank >= 64 {
+            return 64;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: self is the proof of BMI2, and the rank is below 64.
+        unsafe {
+            u64::from(bits::select_pdep(word, rank as u32))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        u64::from(bits::select_plain(word, rank as u32))
+    }
+}
+
+/// Evaluates an expression with the name bound to the best [`Processor`] of this machine.
+macro_rules! on_best {
+    ($processor:ident => $work:expr) => {
+        match $crate::quotient::processor::Bmi2::detect() {
+            Some($processor) => $processor.enabled(|| $work),
+            None => {
+                let $processor = $crate::quotient::processor::Plain;
+                $work
+            }
+        }
+    };
+}
+pub(crate) use on_best;
