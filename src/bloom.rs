@@ -212,15 +212,20 @@ impl Bloom {
     /// The share of segment `j` that answers "yes": set bits, and all that was cut off.
     fn segment_rate(&self, j: u32) -> f64 {
         let segment = self.shape.segment(j);
-        let (start, end) = (segment.start, segment.end.min(self.shape.kept).max(segment.start));
-        let yes = self.ones_below(end) - self.ones_below(start) + (segment.end - end);
+        let kept = segment.start.min(self.shape.kept)..segment.end.min(self.shape.kept);
+        let cut = (segment.end - segment.start) - (kept.end - kept.start);
+        let yes = self.ones_below(kept.end) - self.ones_below(kept.start) + cut;
         yes as f64 / (segment.end - segment.start) as f64
     }
 
     /// How many distinct keys would set as many bits (Swamidass and Baldi 2007, by layout).
     /// Infinite when all bits are set.
     pub fn cardinality(&self) -> f64 {
-        let zeros = 1.0 - self.ones() as f64 / self.shape.kept as f64;
+        let ones = self.ones();
+        if ones == self.shape.kept {
+            return f64::INFINITY;
+        }
+        let zeros = 1.0 - ones as f64 / self.shape.kept as f64;
         let k = f64::from(self.shape.hashes);
         // One key takes this share of the zeros away: it hits one block of all, and there a given
         // bit with one of its probes.

@@ -5,6 +5,7 @@ use crate::bloom;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
+use crate::quotient;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub trait Kernel: Any + Send + Sync {
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
     /// Shows what a frame should hold, while nobody changes it.
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
-    /// Inserts hashes: all of them, or as many as there is room for.
+    /// Inserts hashes: all of them, or none where it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
         Err(Error::Parameter("this filter takes no insertions".into()))
     }
@@ -62,6 +63,7 @@ pub fn open(
 ) -> Result<Arc<dyn Kernel>> {
     match head.kind {
         bloom::KIND => Ok(Arc::new(bloom::Bloom::from_frame(head, sections, own)?)),
+        quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

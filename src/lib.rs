@@ -1,4 +1,19 @@
 //! The native kernels of tamis: hashes in, bools out; no policy, no I/O.
+//!
+//! | module         | what                                             | from                              |
+//! |----------------|--------------------------------------------------|-----------------------------------|
+//! | [`hash`]       | keys to 128-bit hashes                           | DESIGN, "Keys"                    |
+//! | [`distinct`]   | hashes without repetitions, near ones together   |                                   |
+//! | [`bloom`]      | Bloom filters in three layouts                   | papers/001; Putze et al. 2009     |
+//! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
+//! | [`quotient`]   | rank-and-select quotient filter, counting        | papers/004 §2; Pandey et al. 2017 |
+//! | [`kernel`]     | the trait that the boundary sees                 |                                   |
+//! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
+//! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
+//! | `python`       | the only module that knows Python                |                                   |
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("tamis files and kernels are little-endian");
 
 pub mod bits;
 pub mod block;
@@ -8,5 +23,7 @@ pub mod error;
 pub mod format;
 pub mod hash;
 pub mod kernel;
+pub mod quotient;
+
 #[cfg(feature = "python")]
 mod python;

@@ -19,7 +19,7 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, from_bytes, load
+from tamis.filters import Bloom, Quotient, from_bytes, load
 
 __all__ = [
     "Bloom",
@@ -28,6 +28,7 @@ __all__ = [
     "CapacityWarning",
     "FormatError",
     "IncompatibleError",
+    "Quotient",
     "TamisError",
     "__version__",
     "from_bytes",

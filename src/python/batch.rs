@@ -125,17 +125,25 @@ pub fn insert(
     match Keys::new(keys)? {
         Keys::Column(column) => {
             let all = 0..column.len();
-            let mut done = Ok(());
             py.detach(|| {
-                column.for_each_chunk(hasher, all.clone(), |_, _| {})?;
-                column.for_each_chunk(hasher, all, |_, hashes| {
-                    if done.is_ok() {
-                        done = kernel.insert(hashes);
+                // First see that every key is one: hashing is cheap beside undoing insertions.
+                column.for_each_chunk(hasher, all.clone(), |_, _| {}).map_err(at_index)?;
+                let (mut done, mut failed) = (0, Ok(()));
+                let insert = |_, hashes: &[Hash128]| {
+                    if failed.is_ok() {
+                        failed = kernel.insert(hashes);
+                        done += if failed.is_ok() { hashes.len() } else { 0 };
                     }
-                })
+                };
+                column.for_each_chunk(hasher, all, insert).map_err(at_index)?;
+                if failed.is_err() {
+                    let undo = |_, hashes: &[Hash128]| {
+                        hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
+                    };
+                    column.for_each_chunk(hasher, 0..done, undo).map_err(at_index)?;
+                }
+                Ok(failed?)
             })
-            .map_err(at_index)?;
-            Ok(done?)
         }
         Keys::Objects(list) => {
             let mut all = Vec::with_capacity(list.len());

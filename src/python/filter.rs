@@ -41,13 +41,13 @@ impl Filter {
         self.kernel.capacity().unwrap_or(self.capacity)
     }
 
-    /// Says once that the filter holds more than it was made for.
+    /// Says once that the filter holds more keys than it was made for. One that tells its own
+    /// capacity may count repetitions without needing more room.
     #[inline]
     fn check_room(&self, py: Python<'_>) -> PyResult<()> {
-        if self.kernel.count() <= self.capacity || self.warned.load(Relaxed) {
-            return Ok(());
-        }
-        self.warn(py)
+        let full = self.kernel.count() > self.capacity
+            && self.kernel.capacity().is_none_or(|room| room > self.capacity);
+        if full && !self.warned.load(Relaxed) { self.warn(py) } else { Ok(()) }
     }
 
     #[cold]

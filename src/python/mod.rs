@@ -27,7 +27,8 @@ mod _native {
     #[pymodule_export]
     use super::kernels::{
         Kernel, bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape,
-        bloom_truncated, bloom_union, open_bytes, open_file,
+        bloom_truncated, bloom_union, open_bytes, open_file, quotient, quotient_build,
+        quotient_count, quotient_fingerprints, quotient_grow, quotient_merge, quotient_shape,
     };
 
     /// Whether this is a slow build without optimizations.

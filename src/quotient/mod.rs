@@ -20,12 +20,13 @@
 //!
 //! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
 //! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
-//! sorted fingerprints; grow, merge), `open.rs` (bytes from outside), `processor.rs` (PDEP and
-//! POPCNT where there are).
+//! sorted fingerprints; grow, merge), `open.rs` (bytes from outside), `growing.rs` (threads, and
+//! doubling when full), `processor.rs` (PDEP and POPCNT where there are).
 
 mod build;
 mod counts;
 mod find;
+mod growing;
 mod open;
 mod processor;
 mod shift;
@@ -33,6 +34,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use growing::{Growing, KIND};
 pub use table::{MAX_REMAINDER_BITS, Runs, Table};
 
 use crate::error::{Error, Result};

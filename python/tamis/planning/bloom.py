@@ -63,7 +63,7 @@ def size(
     """Find the smallest filter with at most this rate, or the best one within this budget.
 
     >>> size("standard", 1000, fpr=0.01)
-    Size(bits=9593, hashes=7)
+    Size(bits=9595, hashes=7)
     >>> size("segmented", 1000, bits_per_key=10)
     Size(bits=10000, hashes=7)
     """
@@ -132,7 +132,7 @@ def segmented_rate(keys: int, size: Size, *, kept: int) -> float:
 
     >>> full = Size(10_000, 7)
     >>> round(segmented_rate(1000, full, kept=10_000), 5), segmented_rate(1000, full, kept=0)
-    (0.0082, 1.0)
+    (0.00821, 1.0)
     """
     bits, hashes = size
     length, longer = divmod(bits, hashes)

@@ -1,0 +1,457 @@
+"""tamis beside the packages that one would pick otherwise, in one run, and the targets.
+
+    python benches/peers.py --quick
+    python benches/peers.py --keys 1000000 --repeats 9
+
+Every filter is asked for a rate of 1 %. Times are what one waits for (wall clock), in
+nanoseconds per key, and include the loop where there is one. Lists hold objects made just before
+the clock starts, as Python keeps the hash of a str that was hashed once. Lists are also the
+fastest input of every peer: those that take a NumPy array make objects of it first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tamis
+from measure import Integers, Keys, Ratio, Strings, Task, Times, print_table, take_turns
+from tamis import _native
+
+RATE = 0.01
+SEED = 1
+# A loop over a sample costs as much per key, and short turns let the drift hit all alike.
+LOOP = 250_000
+# Rates come from more keys, for two digits: 1 % of them are 10,000 ± 100.
+SAMPLE = 1_000_000
+# Turns of fewer keys than this are cheap, and noisier: they get three times the rounds.
+SHORT_TURN = 2_000_000
+BATCH_TARGET_KEYS = 1_000_000
+
+COLUMNS = ("build", "in, present", "in, absent", "batch, absent")
+
+
+def ask(filter_: Any, keys: list[Any]) -> None:
+    for key in keys:
+        key in filter_  # noqa: B015
+
+
+def bound(filter_: Any) -> Callable[[Any], bool]:
+    return filter_.__contains__
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to build and ask a filter; what a package does not offer is None.
+
+    `bits` is None for an exact set; `once` takes part in the first round only, being slow.
+    """
+
+    name: str
+    form: str
+    build: Callable[[Any], Any]
+    bits: Callable[[Any], int] | None
+    ask: Callable[[Any, list[Any]], None] | None = ask
+    predicate: Callable[[Any], Callable[[Any], bool]] = bound
+    batch: Callable[[Any, Any], Any] | None = None
+    once: bool = False
+
+
+# ---- the contenders ------------------------------------------------------------------------
+
+UPDATED = ("list", "NumPy", "NumPy U20", "Arrow")
+
+
+def of_tamis(kind: str, forms: list[str]) -> Iterator[Contender]:
+    """Yield `build`, which counts the distinct keys, and `update`, sized by hand as peers are."""
+
+    def updated(keys: Any) -> tamis.Bloom:
+        bloom = tamis.Bloom(len(keys), fpr=RATE)
+        bloom.update(keys)
+        return bloom
+
+    for form in ["list", *forms]:
+        yield Contender(
+            f"tamis, {form}",
+            form,
+            lambda keys: tamis.Bloom.build(keys, fpr=RATE),
+            lambda bloom: bloom.size_in_bits,
+            ask if form == "list" else None,
+            batch=lambda bloom, keys: bloom.contains(keys),
+        )
+        if form in UPDATED:
+            yield Contender(
+                f"tamis, {form}, update", form, updated, lambda bloom: bloom.size_in_bits, None
+            )
+
+
+def of_abloom(kind: str, forms: list[str]) -> Iterator[Contender]:
+    from abloom import BloomFilter
+
+    def builder(serializable: bool) -> Callable[[list[Any]], Any]:
+        def build(keys: list[Any]) -> Any:
+            bloom = BloomFilter(len(keys), RATE, serializable=serializable)
+            bloom.update(keys)
+            return bloom
+
+        return build
+
+    yield Contender("abloom", "list", builder(False), lambda bloom: bloom.bit_count)
+    yield Contender("abloom, saveable", "list", builder(True), lambda bloom: bloom.bit_count)
+
+
+def of_rbloom(kind: str, forms: list[str]) -> Iterator[Contender]:
+    from rbloom import Bloom
+
+    def stable(key: str) -> int:
+        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "big", signed=True)
+
+    def builder(*hash_func: Callable[[str], int]) -> Callable[[list[Any]], Any]:
+        def build(keys: list[Any]) -> Any:
+            bloom = Bloom(len(keys), RATE, *hash_func)
+            bloom.update(keys)
+            return bloom
+
+        return build
+
+    yield Contender("rbloom", "list", builder(), lambda bloom: bloom.size_in_bits)
+    if kind == "strings":
+        yield Contender(
+            "rbloom, saveable",
+            "list",
+            builder(stable),
+            lambda bloom: bloom.size_in_bits,
+            once=True,
+        )
+
+
+def of_fastbloom_rs(kind: str, forms: list[str]) -> Iterator[Contender]:
+    """Ask by the methods for one type, which are faster than its `in`."""
+    from fastbloom_rs import FilterBuilder
+
+    suffix = "int" if kind == "integers" else "str"
+
+    def build(keys: list[Any]) -> Any:
+        bloom = FilterBuilder(len(keys), RATE).build_bloom_filter()
+        getattr(bloom, f"add_{suffix}_batch")(keys)
+        return bloom
+
+    def predicate(bloom: Any) -> Callable[[Any], bool]:
+        return getattr(bloom, f"contains_{suffix}")
+
+    def ask_typed(bloom: Any, keys: list[Any]) -> None:
+        contains = predicate(bloom)
+        for key in keys:
+            contains(key)
+
+    yield Contender(
+        "fastbloom-rs",
+        "list",
+        build,
+        lambda bloom: len(bloom.get_bytes()) * 8,
+        ask_typed,
+        predicate,
+        lambda bloom, keys: getattr(bloom, f"contains_{suffix}_batch")(keys),
+    )
+
+
+def of_pybloomfilter(kind: str, forms: list[str]) -> Iterator[Contender]:
+    from pybloomfilter import BloomFilter
+
+    def build(keys: list[Any]) -> Any:
+        bloom = BloomFilter(len(keys), RATE)
+        bloom.update(keys)
+        return bloom
+
+    yield Contender("pybloomfiltermmap3", "list", build, lambda bloom: bloom.num_bits)
+
+
+def of_polars(kind: str, forms: list[str]) -> Iterator[Contender]:
+    """Yield the exact answer; its set is made in every call, and asking one row times that."""
+    importlib.import_module("polars")
+
+    def build(keys: Any) -> Any:
+        members = keys.implode()
+        keys.head(1).is_in(members)
+        return members
+
+    if "polars" in forms:
+        yield Contender(
+            "polars is_in, exact",
+            "polars",
+            build,
+            None,
+            None,
+            batch=lambda members, keys: keys.is_in(members),
+        )
+
+
+PACKAGES: dict[str, Callable[[str, list[str]], Iterator[Contender]]] = {
+    "tamis": of_tamis,
+    "abloom": of_abloom,
+    "rbloom": of_rbloom,
+    "fastbloom-rs": of_fastbloom_rs,
+    "pybloomfiltermmap3": of_pybloomfilter,
+    "polars": of_polars,
+}
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that was measured for one number and one kind of keys."""
+
+    kind: str
+    keys: int
+    times: dict[str, Times]
+    bits_per_key: dict[str, float]
+    rates: dict[str, float]
+    denied: dict[str, int]
+
+    def ratio(self, column: str, peer: str, ours: str) -> Ratio | None:
+        """How many times longer the peer took, or None if one of the two was not there."""
+        times = self.times[column]
+        if peer not in times or ours not in times:
+            return None
+        return Ratio.of(times[peer], times[ours])
+
+
+def contenders(kind: str, forms: list[str]) -> list[Contender]:
+    found = []
+    for package in PACKAGES.values():
+        try:
+            found += package(kind, forms)
+        except ImportError:
+            continue  # said once, in the heading
+    return found
+
+
+def measure(present: Keys, absent: Keys, repeats: int) -> Results:
+    kind, count = present.kind, len(present)
+    field = contenders(kind, list(present.columns))
+    filters: dict[str, Any] = {}
+
+    def turns(tasks: list[Task], keys: Keys, last: dict[str, Any] | None = None) -> Times:
+        return take_turns(tasks, repeats * (3 if len(keys) < SHORT_TURN else 1), last)
+
+    def task(keys: Keys, each: Contender, run: Callable[[Any], Any]) -> Task:
+        give = keys.fresh if each.form == "list" else lambda: keys.columns[each.form]
+        return Task(each.name, give, run, each.once)
+
+    def asking(keys: Keys) -> Times:
+        tasks = [
+            task(keys, each, functools.partial(each.ask, filters[each.name]))
+            for each in field
+            if each.ask
+        ]
+        return turns(tasks, keys)
+
+    built = turns([task(present, each, each.build) for each in field], present, filters)
+    batches = [
+        task(absent, each, functools.partial(each.batch, filters[each.name]))
+        for each in field
+        if each.batch
+    ]
+    times = {
+        "build": built,
+        "in, present": asking(present.head(LOOP)),
+        "in, absent": asking(absent.head(LOOP)),
+        "batch, absent": turns(batches, absent),
+    }
+    few_present, few_absent = present.head(SAMPLE), absent.head(SAMPLE)
+    bits, rates, denied = {}, {}, {}
+    for each in field:
+        if each.bits is None:
+            continue
+        predicate = each.predicate(filters[each.name])
+        bits[each.name] = each.bits(filters[each.name]) / count
+        rates[each.name] = sum(map(predicate, few_absent.fresh())) / len(few_absent)
+        denied[each.name] = len(few_present) - sum(map(predicate, few_present.fresh()))
+    return Results(kind, count, times, bits, rates, denied)
+
+
+# ---- telling -------------------------------------------------------------------------------
+
+REFERENCE = {
+    "build": "tamis, Arrow",
+    "in, present": "tamis, list",
+    "in, absent": "tamis, list",
+    "batch, absent": "tamis, Arrow",
+}
+
+
+def tell(results: Results) -> None:
+    """Print one table: ns per key, and ×, how many times as long as the line marked ×1.00."""
+    rows = []
+    for name in results.times["build"]:
+        cells = [name]
+        for column in COLUMNS:
+            times = results.times[column].get(name)
+            ratio = results.ratio(column, name, REFERENCE[column])
+            cells.append(f"{statistics.median(times):.1f}" if times else "–")
+            cells.append(f"×{ratio.median:.2f}" if ratio else "")
+        exact = name not in results.rates
+        cells.append("exact" if exact else f"{results.bits_per_key[name]:.2f}")
+        cells.append("0" if exact else f"{results.rates[name]:.2%}")
+        rows.append(cells)
+    header = ["", *(word for column in COLUMNS for word in (column, "")), "bits/key", "rate"]
+    print(f"\n{results.keys:,} {results.kind}\n")
+    print_table(header, rows, left={0})
+    for name, count in results.denied.items():
+        if count:
+            print(f"{name} denies {count:,} of {min(results.keys, SAMPLE):,} keys that are in it")
+
+
+Line = tuple[str, Ratio | None, float | None]
+"""What is compared, how many times as fast tamis was, and how many times it should be."""
+
+
+def targets(results: Results) -> Iterator[Line]:
+    """Yield the targets; those for batches are stated for a million keys."""
+    against = "abloom, saveable"
+    for column in ("in, present", "in, absent"):
+        yield f"{column}: {against}", results.ratio(column, against, "tamis, list"), 1
+
+    stated = results.keys == BATCH_TARGET_KEYS
+    integers = results.kind == "integers"
+    for form in ("NumPy", "Arrow") if integers else ("Arrow",):
+        for against, times in (
+            [("fastbloom-rs", 6), ("polars is_in, exact", 3)]
+            if integers
+            else [("polars is_in, exact", 5)]
+        ):
+            ratio = results.ratio("batch, absent", against, f"tamis, {form}")
+            yield f"batch, {form}: {against}", ratio, times if stated else None
+
+    built = results.times["build"]
+    peers = [name for name in built if not name.startswith(("tamis", "polars"))]
+    fastest = min(peers, key=lambda name: statistics.median(built[name]), default="any peer")
+    for form in ("NumPy" if integers else "NumPy U20", "Arrow"):
+        for way, line in (("build", f"tamis, {form}"), ("update", f"tamis, {form}, update")):
+            yield f"{way}, {form}: {fastest}, list", results.ratio("build", fastest, line), 1
+
+
+def asked_once(results: Results) -> Iterator[Line]:
+    """Yield what no target says: a filter built only to be asked once, against `is_in`."""
+    built, asked = results.times["build"], results.times["batch, absent"]
+    ours, polars = "tamis, Arrow", "polars is_in, exact"
+    if ours in built and polars in asked:
+        both = [a + b for a, b in zip(built[ours], asked[ours], strict=True)]
+        yield f"build and batch, Arrow: {polars}", Ratio.of(asked[polars], both), None
+
+
+def verdict(ratio: Ratio | None, at_least: float | None) -> str:
+    if ratio is None:
+        return "not measured"
+    if at_least is None:
+        return ""
+    if ratio.median >= at_least:
+        return "met"
+    return f"missed by a factor of {at_least / ratio.median:.2f}"
+
+
+def tell_targets(measured: list[Results]) -> None:
+    rows = []
+    for results in measured:
+        for what, ratio, at_least in [*targets(results), *asked_once(results)]:
+            rows.append(
+                (
+                    f"{results.keys:,} {results.kind}",
+                    what,
+                    str(ratio or "–"),
+                    f"{at_least}" if at_least else "–",
+                    verdict(ratio, at_least),
+                )
+            )
+    print(
+        "\nTargets: how many times as fast as the peer; median (least–most) over the rounds."
+        f"\nThose for batches are stated for {BATCH_TARGET_KEYS:,} keys; building is against the"
+        " fastest peer.\n"
+    )
+    print_table(("keys", "what: peer", "ratio", "at least", ""), rows, left={0, 1, 4})
+
+
+def introduce(repeats: int) -> None:
+    """Say what is compared with what, on which machine, and who is missing."""
+    if _native.DEBUG_BUILD:
+        print("WARNING: tamis was built without optimizations; no figure below means anything.")
+    versions = []
+    for package, offered in PACKAGES.items():
+        try:
+            list(offered("integers", []))
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except ImportError as missing:
+            print(f"skipped: {package} ({missing})")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"{', '.join(versions)};\nPython {platform.python_version()}, {cores} cores")
+    # tamis' thread counts are those of THREADED_BUILD and THREADED_QUERY in src/python/batch.rs.
+    print(
+        f"""
+Wall-clock ns per key, medians of {repeats} rounds in which all take turns, {3 * repeats} where turns
+are short; × is how many times as long as tamis took, the median of the ratios within a round.
+Lists are of fresh objects; loops are over up to {LOOP:,} keys and pay {empty_loop():.1f} ns a key
+for themselves. Threads: tamis {cores} to build from 2¹⁸ keys and to answer batches from 2²²,
+polars {polars_threads()}, others 1.
+tamis: build counts the distinct keys first; update fills a filter of known capacity, as peers do.
+polars: is_in makes its set anew in every call; build is that, timed by asking for one row.
+rbloom, saveable: one round, with the hash its manual shows, SHA-256, which is most of the time.""",
+        flush=True,
+    )
+
+
+def empty_loop() -> float:
+    def run(keys: list[int]) -> None:
+        for _ in keys:
+            pass
+
+    keys = Integers.pair(LOOP, SEED)[0]
+    return statistics.median(take_turns([Task("loop", keys.fresh, run)], 5)["loop"])
+
+
+def polars_threads() -> int:
+    try:
+        return importlib.import_module("polars").thread_pool_size()
+    except ImportError:
+        return 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        help="rounds of long measurements; short ones have three times as many",
+    )
+    parser.add_argument("--quick", action="store_true", help="200,000 keys, 3 rounds")
+    arguments = parser.parse_args()
+    sizes = [200_000] if arguments.quick else arguments.keys
+    repeats = 3 if arguments.quick else arguments.repeats
+    if min(sizes) < 1 or repeats < 1:
+        parser.error("--keys and --repeats are at least 1")
+    gc.disable()  # nothing here makes cycles, and a collection would hit one contender only
+    introduce(repeats)
+    measured = []
+    for size in sizes:
+        for kind in (Integers, Strings):
+            results = measure(*kind.pair(size, SEED), repeats)
+            tell(results)
+            measured.append(results)
+    tell_targets(measured)
+
+
+if __name__ == "__main__":
+    main()

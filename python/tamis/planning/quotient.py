@@ -1,0 +1,78 @@
+"""Quotient filters: slots and remainder bits for a rate or a budget.
+
+A filter of Q quotients and r-bit remainders tells Q·2^r fingerprints apart; n keys leave an absent
+one its own fingerprint with probability (1 − 1/(Q·2^r))^n. Each slot costs r bits and 2.125 of
+metadata (``src/quotient``).
+"""
+
+import math
+from typing import NamedTuple
+
+from tamis.planning.arguments import check_rate_or_budget
+
+LOAD = 0.95
+"""The share of the slots that are filled: above it insertions get slow."""
+
+METADATA_BITS = 2.125
+"""Bits of a slot beside its remainder: occupied, run end, and an eighth of a byte of offset."""
+
+MOST_REMAINDER_BITS = 56
+
+_BLOCK = 64
+# The last runs reach past the last quotient by about 1/(2·(1 − load)) slots, and hardly ever by
+# ten times that. In large filters the slots for it come out of the quotients' share, so that the
+# whole keeps to `LOAD`; in small ones the kernel adds a block where one is needed.
+_TAIL = 2 * _BLOCK
+_LARGE = 100_000
+
+
+class Size(NamedTuple):
+    """A quotient filter's size: quotients (Q) and bits of a remainder (r)."""
+
+    quotients: int
+    remainder_bits: int
+
+
+def rate(keys: int, size: Size) -> float:
+    """Predict the rate of a filter of this size that holds so many keys.
+
+    >>> round(rate(950, Size(1000, 8)) * 2**8, 3)
+    0.948
+    """
+    fingerprints = size.quotients * 2.0**size.remainder_bits
+    return -math.expm1(keys * math.log1p(-1 / fingerprints)) if fingerprints > 1 else 1.0
+
+
+def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
+    """Find the shortest remainders with at most this rate, or the longest within this budget.
+
+    >>> size(1_000_000, fpr=2**-8)
+    Size(quotients=1052480, remainder_bits=8)
+    >>> size(1_000_000, bits_per_key=12)
+    Size(quotients=1052480, remainder_bits=9)
+    """
+    check_rate_or_budget(fpr, bits_per_key)
+    quotients = _quotients(keys)
+    if fpr is not None:
+        for remainder_bits in range(1, MOST_REMAINDER_BITS + 1):
+            if rate(keys, found := Size(quotients, remainder_bits)) <= fpr:
+                return found
+        least = rate(keys, Size(quotients, MOST_REMAINDER_BITS))
+        raise ValueError(f"fpr is {fpr}; a quotient filter of {keys} keys reaches {least:.2g}")
+    assert bits_per_key is not None
+    slots = (quotients + (_TAIL if keys >= _LARGE else 0)) / max(keys, 1)
+    remainder_bits = math.floor(bits_per_key / slots - METADATA_BITS)
+    if remainder_bits < 1:
+        least = slots * (METADATA_BITS + 1)
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; a quotient filter of {keys} keys "
+            f"needs at least {least:.2f}"
+        )
+    return Size(quotients, min(remainder_bits, MOST_REMAINDER_BITS))
+
+
+def _quotients(keys: int) -> int:
+    slots = max(1, math.floor(keys / LOAD))
+    if keys < _LARGE:
+        return math.ceil(slots / _BLOCK) * _BLOCK
+    return slots // _BLOCK * _BLOCK - _TAIL

@@ -1,0 +1,210 @@
+//! A quotient filter that threads share and that doubles when it is full.
+
+use super::Quotient;
+use crate::bits::Buffer;
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The kind of a quotient filter in a frame.
+pub const KIND: u16 = 2;
+
+/// A [`Quotient`] behind a lock, with the number of keys at which it doubles.
+pub struct Growing {
+    inner: RwLock<Inner>,
+}
+
+struct Inner {
+    quotient: Quotient,
+    /// Keys that it was made for at its present size.
+    room: u64,
+}
+
+impl Inner {
+    /// The slots that may be used before it doubles: keys that share a fingerprint can take a few
+    /// more slots than there are keys.
+    fn most_slots(&self) -> u64 {
+        self.room.saturating_add(self.room.div_ceil(32))
+    }
+
+    /// Doubles until another slot may be used.
+    fn make_room(&mut self) -> Result<()> {
+        while self.quotient.used_slots() >= self.most_slots() {
+            self.double()?;
+        }
+        Ok(())
+    }
+
+    fn double(&mut self) -> Result<()> {
+        self.quotient = self.quotient.double()?;
+        self.room = self.room.max(1).saturating_mul(2);
+        Ok(())
+    }
+
+    /// All hashes, or none.
+    fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
+        let mut done = 0;
+        while done < hashes.len() {
+            let step = self
+                .make_room()
+                .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.most_slots()));
+            match step {
+                Ok(inserted) => done += inserted,
+                Err(error) => {
+                    for &hash in &hashes[..done] {
+                        self.quotient.remove(hash)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Growing {
+    /// An empty filter that doubles when it holds about `room` keys.
+    pub fn new(quotients: u64, remainder_bits: u32, room: u64) -> Result<Growing> {
+        Ok(Growing::over(Quotient::new(quotients, remainder_bits)?, room))
+    }
+
+    fn over(quotient: Quotient, room: u64) -> Growing {
+        Growing { inner: RwLock::new(Inner { quotient, room }) }
+    }
+
+    /// A filter of distinct hashes, whose order is the order of their fingerprints.
+    pub fn build(quotients: u64, remainder_bits: u32, hashes: &Distinct) -> Result<Growing> {
+        let empty = Quotient::new(quotients, remainder_bits)?;
+        let sorted = hashes.partitions().iter().flat_map(|partition| {
+            let mut partition = partition.clone();
+            partition.sort_unstable();
+            partition
+        });
+        let fingerprints = sorted.map(|hash| {
+            let (quotient, remainder) = empty.address(hash);
+            (quotient, remainder, 1)
+        });
+        let quotient = Quotient::from_sorted(quotients, remainder_bits, fingerprints)?;
+        Ok(Growing::over(quotient, hashes.len() as u64))
+    }
+
+    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Growing> {
+        let damaged = |what: &str| Error::Format(format!("the quotient filter is damaged: {what}"));
+        let (&[quotients, remainder_bits, distinct, room], [section]) =
+            (&head.parameters[..], sections)
+        else {
+            return Err(damaged("it has not four parameters and one section"));
+        };
+        let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
+        if section.kind != SECTION_BITS {
+            return Err(damaged("its slots are missing"));
+        }
+        let slots = own(section.bytes)?;
+        let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
+        Ok(Growing::over(quotient, room))
+    }
+
+    /// The filter of the insertions into both; counts add.
+    pub fn merge(&self, other: &Growing) -> Result<Growing> {
+        let one = self.read();
+        // A second lock on the same filter could wait for a writer that waits for the first.
+        let second = (!std::ptr::eq(self, other)).then(|| other.read());
+        let two = second.as_ref().unwrap_or(&one);
+        let larger = if one.quotient.quotients() > two.quotient.quotients() { &one } else { two };
+        let mut merged = Inner { quotient: one.quotient.merge(&two.quotient)?, room: larger.room };
+        while merged.quotient.used_slots() > merged.most_slots() {
+            merged.double()?;
+        }
+        Ok(Growing { inner: RwLock::new(merged) })
+    }
+
+    /// Twice the quotients, a bit less of remainder: room for as many keys again.
+    pub fn double(&self) -> Result<()> {
+        self.write().double()
+    }
+
+    /// Looks at the filter while nobody changes it.
+    pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
+        look(&self.read().quotient)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(|lock| lock.into_inner())
+    }
+}
+
+impl Kernel for Growing {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        self.read().quotient.contains_batch(hashes, out);
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        self.read().quotient.contains(hash)
+    }
+
+    fn count(&self) -> u64 {
+        self.look(Quotient::len)
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.read().room)
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.look(|quotient| 8 * quotient.size_in_bytes() as u64)
+    }
+
+    fn rate(&self) -> f64 {
+        self.look(Quotient::rate)
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let inner = self.read();
+        let Inner { quotient, room } = &*inner;
+        let slots = Buffer::copied(quotient.as_bytes())?;
+        let copy = Quotient::from_parts(
+            quotient.quotients(),
+            quotient.remainder_bits(),
+            quotient.len(),
+            quotient.distinct(),
+            slots,
+        )?;
+        Ok(Arc::new(Growing::over(copy, *room)))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let Inner { quotient, room } = &*self.read();
+        let parameters = vec![
+            quotient.quotients(),
+            u64::from(quotient.remainder_bits()),
+            quotient.distinct(),
+            *room,
+        ];
+        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
+        look(Content { parameters, count: quotient.len(), sections });
+    }
+
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        self.write().insert(hashes)
+    }
+
+    fn remove(&self, hash: Hash128) -> Result<()> {
+        self.write().quotient.remove(hash)
+    }
+}

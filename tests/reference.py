@@ -1,0 +1,151 @@
+"""Slow, obvious twins of the native code: the same answers from sets, lists and Python integers."""
+
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+import xxhash
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def moremur(x):
+    x ^= x >> 27
+    x = x * 0x3C79AC492BA7B653 & MASK
+    x ^= x >> 33
+    x = x * 0x1C69B3F74AC4AE35 & MASK
+    return x ^ x >> 27
+
+
+def mix13(x):
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & MASK
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def hash_key(key, seed=0):
+    """The seeded hash of one key as (hi, lo)."""
+    if isinstance(key, int):
+        return hash_int(key, seed)
+    wide = xxhash.xxh3_128_intdigest(key.encode() if isinstance(key, str) else key, seed)
+    return wide >> 64, wide & MASK
+
+
+def hash_int(value, seed=0):
+    if not -(2**63) <= value < 2**64:
+        return hash_key(value.to_bytes(16, "little", signed=True), seed)
+    constants = [moremur(mix13(seed) + GOLDEN * i & MASK) for i in (1, 2, 3, 4)]
+    hi, lo = constants[2:] if value < 0 else constants[:2]
+    return moremur(value & MASK ^ hi), mix13(value & MASK ^ lo)
+
+
+def reduce(hash, n):
+    return hash * n >> 64
+
+
+@dataclass
+class Bloom:
+    """A Bloom filter as a set of bit positions."""
+
+    layout: str
+    bits: int
+    hashes: int
+    ones: set = field(default_factory=set)
+
+    def positions(self, hash):
+        hi, lo = hash
+        if self.layout == "blocked":
+            block = 512 * reduce(hi, self.bits // 512)
+            rounds, first = (self.hashes + 7) // 8, lo >> 61
+            for round in range(rounds):
+                source = mix13(lo + round & MASK) if round else lo
+                count = 8 if round < rounds - 1 else self.hashes - 8 * (rounds - 1)
+                for word in [(first + j) % 8 for j in range(count)] if count < 8 else range(8):
+                    yield block + 64 * word + (source >> 6 * word & 63)
+            return
+        start = 0
+        for j in range(self.hashes):
+            probe = mix13(hi + j * lo & MASK)
+            if self.layout == "standard":
+                yield reduce(probe, self.bits)
+            else:
+                length = self.bits // self.hashes + (j < self.bits % self.hashes)
+                yield start + reduce(probe, length)
+                start += length
+
+    def add(self, hash):
+        self.ones.update(self.positions(hash))
+
+    def contains(self, hash, kept=None):
+        kept = self.bits if kept is None else kept
+        return all(p in self.ones or p >= kept for p in self.positions(hash))
+
+    def words(self):
+        out = bytearray((self.bits + 63) // 64 * 8)
+        for p in self.ones:
+            out[p // 8] |= 1 << p % 8
+        return bytes(out)
+
+
+@dataclass
+class Quotient:
+    """A quotient filter as a multiset of fingerprints."""
+
+    quotients: int
+    remainder_bits: int
+    counts: Counter = field(default_factory=Counter)
+
+    def fingerprint(self, hash):
+        hi, lo = hash
+        wide = hi << 64 | lo
+        return wide * self.quotients << self.remainder_bits >> 128
+
+    def add(self, hash):
+        self.counts[self.fingerprint(hash)] += 1
+
+    def remove(self, hash):
+        fingerprint = self.fingerprint(hash)
+        self.counts[fingerprint] -= 1
+        if not self.counts[fingerprint]:
+            del self.counts[fingerprint]
+
+    def contains(self, hash):
+        return self.fingerprint(hash) in self.counts
+
+    def double(self):
+        self.quotients *= 2
+        self.remainder_bits -= 1
+
+
+def frame(kind, hash_id, tag, count, capacity, parameters, sections):
+    """A frame as `docs/format.md` has it, with right checksums whatever it says.
+
+    ``sections`` are (type, piece, bytes) without the lists of piece checksums.
+    """
+    entries = []
+    for type_, piece, content in sections:
+        if piece:
+            size = 1 << piece
+            pieces = b"".join(
+                struct.pack("<Q", xxhash.xxh3_64_intdigest(content[i : i + size]))
+                for i in range(0, len(content), size)
+            )
+            entries.append((2, 0, pieces, pieces))
+            entries.append((type_, piece, content, pieces))
+        else:
+            entries.append((type_, 0, content, content))
+    header = 56 + 8 * len(parameters) + 32 * len(entries) + 8
+    end, table, body = header, b"", b""
+    for type_, piece, content, checked in entries:
+        offset = (end + 63) // 64 * 64
+        body += bytes(offset - end) + content
+        end = offset + len(content)
+        checksum = xxhash.xxh3_64_intdigest(checked)
+        table += struct.pack("<IIQQQ", type_, piece, offset, len(content), checksum)
+    head = b"\x89tamis\r\n" + struct.pack("<HHHH", 1, kind, hash_id, len(entries))
+    head += struct.pack("<QQQQQ", tag, count, capacity, end, len(parameters))
+    head += struct.pack(f"<{len(parameters)}Q", *parameters) + table
+    return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + body

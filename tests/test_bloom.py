@@ -1,0 +1,137 @@
+"""What is particular to Bloom filters: layouts bit by bit, set operations, truncation."""
+
+import numpy as np
+import pytest
+import tamis
+from contract import within_noise
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import Bloom as Twin
+from reference import frame, hash_key
+from tamis import _native
+from tamis.planning import bloom as planning
+
+LAYOUTS = ["blocked", "standard", "segmented"]
+keys_lists = st.lists(st.integers(-1000, 2**64 - 1), max_size=60)
+
+
+def native(layout, bits, hashes):
+    return tamis.Bloom._of(_native.bloom(layout, bits, hashes, 100))
+
+
+@given(st.sampled_from(LAYOUTS), st.integers(1, 2000), st.integers(1, 40), keys_lists, keys_lists)
+def test_sets_the_bits_of_its_twin(layout, bits, hashes, keys, others):
+    bits = -(-bits // 512) * 512 if layout == "blocked" else max(bits, hashes)
+    f, twin = native(layout, bits, hashes), Twin(layout, bits, hashes)
+    f.update(keys)
+    for key in keys:
+        twin.add(hash_key(key))
+    index, piece = LAYOUTS.index(layout), 12 if layout == "segmented" else 0
+    expected = frame(1, 1, 0, len(f), 100, [index, bits, hashes, bits], [(1, piece, twin.words())])
+    assert f.to_bytes() == expected
+    assert f.contains(others).tolist() == [twin.contains(hash_key(key)) for key in others]
+    assert [key in f for key in others] == f.contains(others).tolist()
+
+
+@given(st.integers(1, 500), st.integers(1, 12), st.data())
+def test_a_prefix_is_a_filter(bits, hashes, data):
+    bits = max(bits, hashes)
+    kept = data.draw(st.integers(0, bits))
+    again = data.draw(st.integers(0, kept))
+    f, twin = native("segmented", bits, hashes), Twin("segmented", bits, hashes)
+    for key in range(20):
+        f.add(key)
+        twin.add(hash_key(key))
+    cut = f.truncate(kept)
+    assert cut.size_in_bits == kept
+    assert cut.contains(range(20)).all()
+    expected = [twin.contains(hash_key(key), kept) for key in range(200)]
+    assert cut.contains(range(200)).tolist() == expected
+    assert tamis.from_bytes(cut.to_bytes()).contains(range(200)).tolist() == expected
+    assert cut.truncate(again).to_bytes() == f.truncate(again).to_bytes()
+    cut.add("later")
+    assert "later" in cut
+
+
+def test_truncated_rates_are_as_predicted():
+    n, trials = 20_000, 100_000
+    f = tamis.Bloom.build(np.arange(n), bits_per_key=10, layout="segmented")
+    size = planning.Size(f.size_in_bits, f.hashes)
+    absent = np.arange(n, n + trials)
+    for share in (0, 0.05, 1 / 7, 0.3, 0.5, 0.77, 1):
+        kept = round(share * f.size_in_bits)
+        cut = f.truncate(kept)
+        predicted = planning.segmented_rate(n, size, kept=kept)
+        assert within_noise(cut.contains(absent).mean(), cut.expected_fpr, trials)
+        assert cut.expected_fpr == pytest.approx(predicted, rel=0.03)
+    with pytest.raises(ValueError, match="bits is 200001; the filter has 200000 to keep from"):
+        f.truncate(200_001)
+    with pytest.raises(ValueError, match="layout is 'blocked'; only a segmented"):
+        tamis.Bloom.build([1], fpr=0.1).truncate(1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_unions_and_intersections(layout):
+    f, g, both = (tamis.Bloom(6000, fpr=0.01, layout=layout) for _ in range(3))
+    f.update(range(3000))
+    g.update(range(2000, 5000))
+    both.update(range(5000))
+    union, common = f | g, f & g
+    # Equal in every byte but the number of keys, which a union can only estimate.
+    assert union.to_bytes()[200:] == both.to_bytes()[200:]
+    assert len(union) == pytest.approx(5000, rel=0.03)
+    assert common.contains(range(2000, 3000)).all()
+    assert len(common) == pytest.approx(1000, abs=150)
+    trials = 200_000
+    measured = common.contains(np.arange(10_000, 10_000 + trials)).mean()
+    assert within_noise(measured, common.expected_fpr, trials)
+    assert common.expected_fpr < f.expected_fpr
+    with pytest.raises(tamis.IncompatibleError, match="only if their sizes agree: "):
+        f & tamis.Bloom(7000, fpr=0.01, layout=layout)
+    with pytest.raises(TypeError):
+        f & 5
+    assert len(f | f) == pytest.approx(3000, rel=0.03)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_cardinality(layout):
+    f = tamis.Bloom(50_000, fpr=0.01, layout=layout)
+    assert f.cardinality() == 0
+    for n in (1000, 10_000, 50_000):
+        f.update(np.arange(n))
+        assert f.cardinality() == pytest.approx(n, rel=5 / n**0.5)
+        assert len(f) == pytest.approx(n, rel=0.01)
+    full = native("standard", 1, 1)
+    full.add(1)
+    assert full.cardinality() == float("inf")
+    assert 1 <= len(full | full) <= 2
+
+
+def test_adding_a_present_key_changes_nothing():
+    f = tamis.Bloom(100, fpr=0.01)
+    f.add("a")
+    before = f.to_bytes()
+    f.add("a")
+    f.update(["a", b"a"])
+    assert f.to_bytes() == before
+    assert len(f) == 1
+
+
+def test_layouts_that_are_not():
+    with pytest.raises(ValueError, match="layout is 'round'; blocked, standard or segmented"):
+        tamis.Bloom(10, fpr=0.1, layout="round")
+    with pytest.raises(ValueError, match="fpr is 1e-13; a blocked filter reaches 1e-12"):
+        tamis.Bloom(10, fpr=1e-13)
+
+
+def test_parallel_and_serial_builds_agree():
+    """Above 2**18 keys a build runs on all cores; the filter must not tell."""
+    keys = np.random.default_rng(5).integers(0, 2**63, 600_000)
+    f = tamis.Bloom.build(keys, bits_per_key=9)
+    g = tamis.Bloom(len(f), bits_per_key=9)
+    for part in np.array_split(keys, 7):
+        g.update(part)
+    # Equal in every byte but the number of keys: `add` does not count what changes no bit.
+    assert f.to_bytes()[256:] == g.to_bytes()[256:]
+    assert f.size_in_bits == g.size_in_bits
+    assert f.contains(keys).all()

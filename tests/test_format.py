@@ -1,0 +1,176 @@
+"""The file format: frozen, strict, and never believed before it is checked."""
+
+import struct
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tamis
+from contract import SPECIMENS
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import frame
+
+GOLDEN = Path(__file__).parent / "golden"
+SECRET = bytes(range(16))
+
+
+def golden_filters():
+    """A small filter of each kind and shape by name, as version 1 of the format has it."""
+    for specimen in SPECIMENS:
+        yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=0.01, seed=42)
+    yield "v1-bloom-keyed", tamis.Bloom.build(["ada", "grace"], fpr=0.01, key=SECRET)
+    segmented = tamis.Bloom.build(range(100), bits_per_key=10, layout="segmented")
+    yield "v1-bloom-truncated", segmented.truncate(333)
+    counted = tamis.Quotient(100, fpr=0.01)
+    counted.update([1] * 1000 + [2] * 3 + [3, 3] + list(range(50)))
+    yield "v1-quotient-counts", counted
+
+
+@pytest.mark.parametrize(
+    ("name", "filter_"), list(golden_filters()), ids=lambda value: str(value)[:30]
+)
+def test_golden_files(name, filter_):
+    """The bytes of today are the bytes of version 1, and both open."""
+    path = GOLDEN / f"{name}.tamis"
+    assert filter_.to_bytes() == path.read_bytes()
+    key = SECRET if filter_.seed is None else None
+    for opened in (tamis.load(path, key=key), tamis.load(path, mmap=True, key=key)):
+        assert repr(opened) == repr(filter_)
+        keys = ["ada", "grace"] if key else range(50)
+        assert opened.contains(keys).all() == filter_.contains(keys).all() == True  # noqa: E712
+
+
+def parts(data):
+    """What a frame says, as the arguments of `reference.frame`."""
+    kind, hash_id, sections = struct.unpack_from("<HHH", data, 10)
+    tag, count, capacity, _, parameters = struct.unpack_from("<QQQQQ", data, 16)
+    values = list(struct.unpack_from(f"<{parameters}Q", data, 56))
+    table = [
+        struct.unpack_from("<IIQQQ", data, 56 + 8 * parameters + 32 * i) for i in range(sections)
+    ]
+    contents = [(t, p, data[o : o + n]) for t, p, o, n, _ in table if t != 2]
+    return kind, hash_id, tag, count, capacity, values, contents
+
+
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+def test_the_twin_writes_the_same_frame(specimen):
+    data = specimen.build(range(3000), fpr=0.01, seed=7).to_bytes()
+    assert frame(*parts(data)) == data
+
+
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+@given(data=st.data())
+def test_frames_that_lie(specimen, data):
+    """Checksums right, content wrong: refused, or opened as a filter that stays within bounds."""
+    good = parts(specimen.build(range(60), fpr=0.05).to_bytes())
+    kind, hash_id, tag, count, capacity, values, contents = good
+    number = st.one_of(
+        st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2, 63, 64, 2**32, 2**63, 2**64 - 1])
+    )
+    choice = data.draw(st.integers(0, 5))
+    if choice == 0:
+        values[data.draw(st.integers(0, len(values) - 1))] = data.draw(number)
+    elif choice == 1:
+        count, capacity = data.draw(number), data.draw(number)
+    elif choice == 2:
+        kind, hash_id = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
+    elif choice == 3:
+        values = data.draw(st.lists(number, max_size=8))
+    else:
+        type_, piece, content = contents[0]
+        content = bytearray(content)
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        cut = data.draw(st.integers(0, len(content))) if choice == 5 else len(content)
+        contents = [(type_, piece, bytes(content[:cut]))]
+    try:
+        f = tamis.from_bytes(frame(kind, hash_id, tag, count, capacity, values, contents))
+    except (tamis.FormatError, tamis.IncompatibleError):
+        return
+    f.contains(range(200))
+    assert f.expected_fpr >= 0
+    assert len(f) >= 0
+    repr(f)
+    twin = f.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tamis.CapacityWarning)
+        try:
+            twin.update(range(300))
+        except tamis.CapacityError:
+            assert twin.to_bytes()
+        else:
+            assert twin.contains(range(300)).all()
+
+
+def test_sizes_in_a_header_claim_no_memory():
+    """A header of a few bytes may speak of petabytes; it is refused by what is there."""
+    huge = 2**50
+    for kind, values in ((1, [0, huge, 6, huge]), (1, [2, huge, 6, huge]), (2, [huge, 8, 0, 1])):
+        for content in (b"", bytes(64)):
+            with pytest.raises(tamis.FormatError):
+                tamis.from_bytes(frame(kind, 1, 0, huge, huge, values, [(1, 0, content)]))
+    header = bytearray(tamis.Bloom.build([1], fpr=0.1).to_bytes())
+    for at in (40, 48):  # the length, and the number of parameters
+        lying = header.copy()
+        struct.pack_into("<Q", lying, at, 2**60)
+        with pytest.raises(tamis.FormatError):
+            tamis.from_bytes(bytes(lying))
+
+
+def test_what_is_not_a_frame(tmp_path):
+    for data in (b"", b"\0", b"tamis", b"x" * 1000, bytearray(3), memoryview(b"\x89tamis\r\n")):
+        with pytest.raises(tamis.FormatError):
+            tamis.from_bytes(data)
+    for wrong in ("text", 5, None):
+        with pytest.raises(TypeError):
+            tamis.from_bytes(wrong)
+    (tmp_path / "empty").write_bytes(b"")
+    for mmap in (False, True):
+        with pytest.raises(tamis.FormatError):
+            tamis.load(tmp_path / "empty", mmap=mmap)
+        with pytest.raises(FileNotFoundError):
+            tamis.load(tmp_path / "nowhere", mmap=mmap)
+        with pytest.raises(IsADirectoryError if not mmap else OSError):
+            tamis.load(tmp_path, mmap=mmap)
+    newer = bytearray(tamis.Bloom.build([1], fpr=0.1).to_bytes())
+    newer[8] = 2
+    with pytest.raises(tamis.FormatError, match="version 2: this tamis reads version 1"):
+        tamis.from_bytes(newer)
+
+
+def test_a_failed_save_leaves_what_was_there(tmp_path):
+    f = tamis.Bloom.build(range(10), fpr=0.1)
+    path = tmp_path / "f"
+    path.mkdir()
+    with pytest.raises(OSError, match="f"):
+        f.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    with pytest.raises(FileNotFoundError):
+        f.save(tmp_path / "no" / "where")
+
+
+def test_a_saved_file_is_readable_as_others_are(tmp_path):
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    other.write_bytes(b"")
+    tamis.Bloom.build([1], fpr=0.1).save(mine)
+    assert mine.stat().st_mode == other.stat().st_mode
+
+
+def test_sections_are_aligned_for_mapping(tmp_path):
+    f = tamis.Bloom.build(np.arange(10_000), fpr=0.01, layout="segmented")
+    f.save(tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+    sections, parameters = (
+        struct.unpack_from("<H", data, 14)[0],
+        struct.unpack_from("<Q", data, 48)[0],
+    )
+    for i in range(sections):
+        offset = struct.unpack_from("<IIQQQ", data, 56 + 8 * parameters + 32 * i)[2]
+        assert offset % 64 == 0
+
+
+if __name__ == "__main__":  # run once per format version; frozen from then on
+    for name, filter_ in golden_filters():
+        filter_.save(GOLDEN / f"{name}.tamis")

@@ -1,0 +1,76 @@
+"""Columns are read where they are: a query allocates its answers and next to nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tamis
+
+CLEAR = Path("/proc/self/clear_refs")
+KEYS = 3_000_000
+
+
+def resident(field):
+    status = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in status if line.startswith(field)).split()[1])
+
+
+def peak_of(call):
+    """By how much the process grew at most during a call."""
+    CLEAR.write_text("5")  # forget the peak so far
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
+
+def columns():
+    import pyarrow as pa
+
+    numbers = np.arange(KEYS)
+    text = pa.array(np.char.add("key-", numbers.astype("U12")))
+    yield "numpy int64", numbers
+    yield "numpy strided", np.arange(2 * KEYS)[::2]
+    yield "numpy bytes", numbers.astype("S8")
+    yield "numpy text", numbers.astype("U8")
+    yield "arrow int64", pa.array(numbers)
+    yield "arrow string", text
+    yield "arrow string view", text.cast(pa.string_view())
+    yield "arrow chunked", pa.chunked_array([text[: KEYS // 2], text[KEYS // 2 :]])
+    yield "arrow dictionary, small", pa.array(numbers % 1000).dictionary_encode()
+    yield "arrow dictionary, large", pa.array(numbers // 2).dictionary_encode()
+
+
+def measure():
+    """Print the peak of a query on each column, in bytes per key."""
+    for f in (tamis.Bloom.build(range(1000), fpr=0.01), tamis.Quotient.build(range(9), fpr=0.01)):
+        for name, column in columns():
+            f.contains(column[:10])
+            peak = peak_of(lambda f=f, column=column: f.contains(column))
+            print(f"{type(f).__name__}, {name}: {peak / KEYS:.3f}")
+
+
+@pytest.mark.skipif(not CLEAR.exists(), reason="the peak of a process is read from Linux's /proc")
+def test_contains_allocates_less_than_two_bytes_per_key():
+    pytest.importorskip("pyarrow")
+    # A fresh process whose allocator takes what is large from the system and gives it back, so
+    # that memory which was free before does not hide an allocation.
+    returning = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    run = subprocess.run(
+        [sys.executable, __file__],
+        env=os.environ | returning,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peaks = {line.split(": ")[0]: float(line.split(": ")[1]) for line in run.stdout.splitlines()}
+    assert len(peaks) == 20
+    # The answers alone are one byte per key: much less would mean that nothing was measured. (The
+    # kernel counts pages in batches of some dozens, a tenth of a byte per key here.)
+    assert all(0.8 < peak < 2 for peak in peaks.values()), run.stdout
+
+
+if __name__ == "__main__":
+    measure()
