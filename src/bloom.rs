@@ -442,7 +442,7 @@ impl Writer<'_> {
     /// Inserts hashes.
     pub fn insert(&mut self, hashes: &[Hash128]) {
         let new = self.bloom.set(hashes);
-        self.bloom.count.store(self.bloom.count() + new, Relaxed);
+        self.bloom.count.store(self.bloom.count().saturating_add(new), Relaxed);
     }
 }
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-import tamis
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
+
+import tamis
+from contract import within_noise
 from reference import Bloom as Twin
 from reference import frame, hash_key
 from tamis import _native

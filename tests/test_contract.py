@@ -1,6 +1,7 @@
 import inspect
 
 import pytest
+
 from contract import CHECKS, SPECIMENS
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tamis
-from contract import SPECIMENS
 from hypothesis import given
 from hypothesis import strategies as st
+
+import tamis
+from contract import SPECIMENS
 from reference import frame
 
 GOLDEN = Path(__file__).parent / "golden"

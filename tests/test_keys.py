@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tamis
 from hypothesis import given
 from hypothesis import strategies as st
+
+import tamis
 from reference import hash_int, hash_key
 from tamis import hash_keys
 

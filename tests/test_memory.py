@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import tamis
 
 CLEAR = Path("/proc/self/clear_refs")

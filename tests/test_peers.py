@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 import tamis
 
 SPECIMENS = [tamis.Bloom, tamis.Quotient]

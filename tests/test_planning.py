@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 import pytest
-import tamis
 from hypothesis import given
 from hypothesis import strategies as st
+
+import tamis
 from tamis.planning import bloom, quotient
 from tamis.planning.bloom import Size
 

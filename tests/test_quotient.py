@@ -4,11 +4,12 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import tamis
-from contract import within_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import tamis
+from contract import within_noise
 from reference import Quotient as Twin
 from reference import hash_key
 from tamis import _native
