@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from measure import BUDGET, Integers, Keys, Ratio, Strings, Task, Times, print_table, take_turns
+
 import tamis
-from measure import Integers, Keys, Ratio, Strings, Task, Times, print_table, take_turns
 from tamis import _native
 
 RATE = 0.01
@@ -54,7 +55,7 @@ def bound(filter_: Any) -> Callable[[Any], bool]:
 class Contender:
     """A way to build and ask a filter; what a package does not offer is None.
 
-    `bits` is None for an exact set; `once` takes part in the first round only, being slow.
+    `bits` is None for an exact set.
     """
 
     name: str
@@ -64,7 +65,6 @@ class Contender:
     ask: Callable[[Any, list[Any]], None] | None = ask
     predicate: Callable[[Any], Callable[[Any], bool]] = bound
     batch: Callable[[Any, Any], Any] | None = None
-    once: bool = False
 
 
 # ---- the contenders ------------------------------------------------------------------------
@@ -127,11 +127,7 @@ def of_rbloom(kind: str, forms: list[str]) -> Iterator[Contender]:
     yield Contender("rbloom", "list", builder(), lambda bloom: bloom.size_in_bits)
     if kind == "strings":
         yield Contender(
-            "rbloom, saveable",
-            "list",
-            builder(stable),
-            lambda bloom: bloom.size_in_bits,
-            once=True,
+            "rbloom, saveable", "list", builder(stable), lambda bloom: bloom.size_in_bits
         )
 
 
@@ -248,7 +244,7 @@ def measure(present: Keys, absent: Keys, repeats: int) -> Results:
 
     def task(keys: Keys, each: Contender, run: Callable[[Any], Any]) -> Task:
         give = keys.fresh if each.form == "list" else lambda: keys.columns[each.form]
-        return Task(each.name, give, run, each.once)
+        return Task(each.name, give, run)
 
     def asking(keys: Keys) -> Times:
         tasks = [
@@ -399,14 +395,15 @@ def introduce(repeats: int) -> None:
     # tamis' thread counts are those of THREADED_BUILD and THREADED_QUERY in src/python/batch.rs.
     print(
         f"""
-Wall-clock ns per key, medians of {repeats} rounds in which all take turns, {3 * repeats} where turns
-are short; × is how many times as long as tamis took, the median of the ratios within a round.
-Lists are of fresh objects; loops are over up to {LOOP:,} keys and pay {empty_loop():.1f} ns a key
-for themselves. Threads: tamis {cores} to build from 2¹⁸ keys and to answer batches from 2²²,
+Wall-clock ns per key, medians of {repeats} rounds in which all take turns, {3 * repeats} of short
+turns; who has run for {BUDGET:.0f} s sits out the rest. × is how many times as long as tamis
+took, the median of the ratios within a round.
+Lists are of fresh objects; loops are over up to {LOOP:,} keys and pay {empty_loop():.1f} ns a key.
+Threads: tamis {cores} to build from 2¹⁸ keys and to answer batches from 2²²,
 polars {polars_threads()}, others 1.
 tamis: build counts the distinct keys first; update fills a filter of known capacity, as peers do.
 polars: is_in makes its set anew in every call; build is that, timed by asking for one row.
-rbloom, saveable: one round, with the hash its manual shows, SHA-256, which is most of the time.""",
+rbloom, saveable: with the hash that its manual shows, SHA-256, which is most of the time.""",
         flush=True,
     )
 

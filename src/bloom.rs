@@ -77,6 +77,10 @@ pub struct Shape {
     pub hashes: u32,
     /// How many of the bits, from the first, are kept.
     pub kept: u64,
+    /// Bits of a segment, of which the first `longer` have one more; a filter that is not
+    /// segmented is one segment that all probes share.
+    segment: u64,
+    longer: u64,
 }
 
 impl Shape {
@@ -100,34 +104,38 @@ impl Shape {
                 "kept is {kept}; only a segmented filter is cut, to at most {bits}"
             ));
         }
-        Ok(Shape { layout, bits, hashes, kept })
+        let k = u64::from(hashes);
+        let (segment, longer) = match layout {
+            Layout::Segmented => (bits / k, bits % k),
+            _ => (bits, 0),
+        };
+        Ok(Shape { layout, bits, hashes, kept, segment, longer })
     }
 
     fn bytes(&self) -> usize {
         self.kept.div_ceil(64) as usize * 8
     }
 
-    /// The bits of segment `j`: all have ⌊m/k⌋ bits, and the first m mod k of them one more.
-    pub fn segment(&self, j: u32) -> Range<u64> {
-        let (k, j) = (u64::from(self.hashes), u64::from(j));
-        let (length, longer) = (self.bits / k, self.bits % k);
-        let start = j * length + j.min(longer);
-        start..start + length + u64::from(j < longer)
+    /// The bits that probe `j` may fall on.
+    #[inline(always)]
+    fn segment(&self, j: u32) -> Range<u64> {
+        let j = u64::from(j);
+        let start = match self.layout {
+            Layout::Segmented => j * self.segment + j.min(self.longer),
+            _ => 0,
+        };
+        start..start + self.segment + u64::from(j < self.longer)
     }
 
     /// The positions of a hash among the bits, for the layouts that are not blocked.
     #[inline(always)]
     fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
-        let shape = *self;
         (0..self.hashes).map(move |j| {
             // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose
             // regularity shows in the rate of small filters.
             let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
-            let range = match shape.layout {
-                Layout::Segmented => shape.segment(j),
-                _ => 0..shape.bits,
-            };
-            range.start + reduce(probe, range.end - range.start)
+            let segment = self.segment(j);
+            segment.start + reduce(probe, segment.end - segment.start)
         })
     }
 }
@@ -260,7 +268,7 @@ impl Bloom {
         let (mine, others) = (self.shape, other.shape);
         if mine != others {
             let told = |shape: Shape| {
-                let Shape { layout, bits, hashes, kept } = shape;
+                let Shape { layout, bits, hashes, kept, .. } = shape;
                 format!("{} with {kept} of {bits} bits and {hashes} hashes", layout.name())
             };
             return Err(Error::Incompatible(format!(
@@ -279,7 +287,7 @@ impl Bloom {
 
     /// The same filter with only the first `kept` bits.
     pub fn truncated(&self, kept: u64) -> Result<Bloom> {
-        let Shape { layout, bits, hashes, kept: current } = self.shape;
+        let Shape { layout, bits, hashes, kept: current, .. } = self.shape;
         if kept > current {
             let message = format!("bits is {kept}; the filter has {current} to keep from");
             return Err(Error::Parameter(message));
@@ -417,7 +425,7 @@ impl Kernel for Bloom {
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Shape { layout, bits, hashes, kept } = self.shape;
+        let Shape { layout, bits, hashes, kept, .. } = self.shape;
         let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
         let piece = if layout == Layout::Segmented { PIECE } else { 0 };
         self.frozen_bytes(|bytes| {

@@ -87,10 +87,12 @@ impl Filter {
         Filter::over(kernel)
     }
 
+    /// Tell whether the key may be in the set; False is certain.
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.kernel.contains_one(self.hash(key)?))
     }
 
+    /// Tell for each key whether it may be in the set.
     fn contains<'py>(
         &self,
         py: Python<'py>,
@@ -99,26 +101,30 @@ impl Filter {
         batch::contains(py, &*self.kernel, &self.hasher, keys)
     }
 
+    /// Tell how many keys the filter holds.
     fn __len__(&self) -> usize {
         self.kernel.count().min(isize::MAX as u64) as usize
     }
 
+    /// How many keys the filter was made for.
     #[getter]
     fn capacity(&self) -> u64 {
         self.room()
     }
 
+    /// The memory of the structure.
     #[getter]
     fn size_in_bits(&self) -> u64 {
         self.kernel.size_in_bits()
     }
 
+    /// The probability that a random absent key is answered True, given what is stored.
     #[getter]
     fn expected_fpr(&self, py: Python<'_>) -> f64 {
         py.detach(|| self.kernel.rate())
     }
 
-    /// The seed, or None where a secret key took its place.
+    /// The seed of the hash, or None where a secret key took its place.
     #[getter]
     fn seed(&self) -> Option<u64> {
         (self.hasher.id() != HASH_KEYED).then(|| self.hasher.tag())
@@ -136,6 +142,7 @@ impl Filter {
         Ok(Kernel { kernel, hasher: self.hasher.clone(), capacity: self.room() })
     }
 
+    /// Return the filter as the bytes that `save` writes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let mut out = Vec::new();
         py.detach(|| self.write(&mut out))?;
@@ -166,12 +173,14 @@ impl Inserting {
         PyClassInitializer::from(Filter::over(kernel)).add_subclass(Inserting)
     }
 
+    /// Insert a key.
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().get();
         filter.kernel.insert(&[filter.hash(key)?])?;
         filter.check_room(self_.py())
     }
 
+    /// Insert many keys, or none of them if one is not a key.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().get();
         batch::insert(self_.py(), &*filter.kernel, &filter.hasher, keys)?;
@@ -190,6 +199,7 @@ impl Deleting {
         Inserting::new(kernel).add_subclass(Deleting)
     }
 
+    /// Take one insertion of the key back; KeyError if it is surely absent.
     fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         Ok(filter.kernel.remove(filter.hash(key)?)?)

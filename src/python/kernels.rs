@@ -109,21 +109,25 @@ pub fn bloom_build(
 /// The bits of either.
 #[pyfunction]
 pub fn bloom_union(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel> {
-    a.check_hash(b)?;
-    let (one, other) = (a.of::<Bloom>()?, b.of::<Bloom>()?);
-    let mut merged = a.with(py.detach(|| one.union(other))?);
-    merged.capacity = a.capacity.max(b.capacity);
-    Ok(merged)
+    bloom_merge(py, a, b, Bloom::union)
 }
 
 /// The bits of both.
 #[pyfunction]
 pub fn bloom_intersection(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel> {
+    bloom_merge(py, a, b, Bloom::intersection)
+}
+
+fn bloom_merge(
+    py: Python<'_>,
+    a: &Kernel,
+    b: &Kernel,
+    merge: fn(&Bloom, &Bloom) -> Result<Bloom>,
+) -> PyResult<Kernel> {
     a.check_hash(b)?;
     let (one, other) = (a.of::<Bloom>()?, b.of::<Bloom>()?);
-    let mut merged = a.with(py.detach(|| one.intersection(other))?);
-    merged.capacity = a.capacity.max(b.capacity);
-    Ok(merged)
+    let merged = py.detach(|| merge(one, other))?;
+    Ok(Kernel { capacity: a.capacity.max(b.capacity), ..a.with(merged) })
 }
 
 /// How many keys the set bits tell of.
@@ -143,7 +147,7 @@ pub fn bloom_truncated(py: Python<'_>, kernel: &Kernel, bits: u64) -> PyResult<K
 /// Layout, bits of the whole, probes per key, bits kept.
 #[pyfunction]
 pub fn bloom_shape(kernel: &Kernel) -> PyResult<(&'static str, u64, u32, u64)> {
-    let Shape { layout, bits, hashes, kept } = kernel.of::<Bloom>()?.shape();
+    let Shape { layout, bits, hashes, kept, .. } = kernel.of::<Bloom>()?.shape();
     Ok((layout.name(), bits, hashes, kept))
 }
 
