@@ -53,6 +53,7 @@ demo: $(VENV)/built
 # Side by side with other packages, and the kernels beside a yardstick.
 bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
+	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/peers.py
 
 # The long runs: a hundred million keys, fuzzing, more examples per property.

@@ -6,8 +6,8 @@
 
 use crate::hash::Hash128;
 
-/// Hashes per partition aimed at: 8,192 of 16 bytes, with their lookup table, fit 256 KiB.
-const PER_PARTITION: usize = 1 << 13;
+/// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
+const PER_PARTITION: usize = 1 << 14;
 /// More partitions than this would thrash the TLB while they are filled.
 const MOST_PARTITIONS: usize = 1 << 12;
 
@@ -49,23 +49,23 @@ pub struct Distinct {
 impl Distinct {
     /// Joins what threads collected (each with the same `expected`) and drops repetitions, using
     /// up to `threads` threads.
-    pub fn new(collected: Vec<Partitions>, threads: usize) -> Distinct {
-        let mut collected = collected.into_iter();
-        let first = collected.next().unwrap_or_else(|| Partitions::new(0, 0));
-        let (mut partitions, shift) = (first.buckets, first.shift);
-        for more in collected {
-            for (joined, bucket) in partitions.iter_mut().zip(more.buckets) {
-                joined.extend_from_slice(&bucket);
-            }
-        }
-        let share = partitions.len().div_ceil(threads.max(1)).max(1);
+    pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Distinct {
+        let Partitions { buckets: mut partitions, shift } =
+            if collected.is_empty() { Partitions::new(0, 0) } else { collected.remove(0) };
+        let share = partitions.len().div_ceil(threads.max(1));
         std::thread::scope(|scope| {
-            let mut shares = partitions.chunks_mut(share);
+            let collected = &collected;
+            let work = |(i, own): (usize, &mut [Vec<Hash128>])| {
+                let mut table = Vec::new();
+                for (partition, at) in own.iter_mut().zip(i * share..) {
+                    collected.iter().for_each(|more| partition.extend(&more.buckets[at]));
+                    deduplicate(partition, &mut table);
+                }
+            };
+            let mut shares = partitions.chunks_mut(share).enumerate();
             let own = shares.next();
-            for part in shares {
-                scope.spawn(|| deduplicate_all(part));
-            }
-            own.map(deduplicate_all);
+            shares.for_each(|part| drop(scope.spawn(move || work(part))));
+            own.map(work);
         });
         let len = partitions.iter().map(Vec::len).sum();
         Distinct { partitions, shift, len }
@@ -95,13 +95,6 @@ impl Distinct {
     /// Sorts each partition, so that the whole is in order.
     pub fn sort(&mut self) {
         self.partitions.iter_mut().for_each(|partition| partition.sort_unstable());
-    }
-}
-
-fn deduplicate_all(partitions: &mut [Vec<Hash128>]) {
-    let mut table = Vec::new();
-    for partition in partitions {
-        deduplicate(partition, &mut table);
     }
 }
 

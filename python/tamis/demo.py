@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tamis
-from tamis.filters import Layout
+from tamis.filters.bloom import Layout
 from tamis.planning import bloom, quotient
 
 COLUMNS = ("filter", "bits/key", "predicted", "expected", "measured", "build ns", "ask ns", "in ns")

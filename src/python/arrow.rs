@@ -138,6 +138,16 @@ impl ArrowPart {
         self.array.len()
     }
 
+    /// Whether some value of this type is not a key: a decimal of too many digits.
+    pub fn may_fail(&self) -> bool {
+        use DataType::*;
+        let of_values = match self.array.data_type() {
+            Dictionary(_, values) => values,
+            other => other,
+        };
+        matches!(of_values, Decimal32(..) | Decimal64(..) | Decimal128(..))
+    }
+
     /// Hashes the keys from `first` on.
     pub fn hash(
         &self,

@@ -122,35 +122,44 @@ pub fn insert(
     hasher: &Hasher,
     keys: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    match Keys::new(keys)? {
+    let keys = Keys::new(keys)?;
+    let mut all = Vec::new();
+    match keys {
+        Keys::Column(column) if !column.may_fail() => {
+            return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
+        }
         Keys::Column(column) => {
-            let all = 0..column.len();
-            py.detach(|| {
-                // First see that every key is one: hashing is cheap beside undoing insertions.
-                column.for_each_chunk(hasher, all.clone(), |_, _| {}).map_err(at_index)?;
-                let (mut done, mut failed) = (0, Ok(()));
-                let insert = |_, hashes: &[Hash128]| {
-                    if failed.is_ok() {
-                        failed = kernel.insert(hashes);
-                        done += if failed.is_ok() { hashes.len() } else { 0 };
-                    }
-                };
-                column.for_each_chunk(hasher, all, insert).map_err(at_index)?;
-                if failed.is_err() {
-                    let undo = |_, hashes: &[Hash128]| {
-                        hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
-                    };
-                    column.for_each_chunk(hasher, 0..done, undo).map_err(at_index)?;
-                }
-                Ok(failed?)
-            })
+            let collect = |_, hashes: &[Hash128]| all.extend_from_slice(hashes);
+            py.detach(|| column.for_each_chunk(hasher, 0..column.len(), collect))
+                .map_err(at_index)?;
         }
         Keys::Objects(list) => {
-            let mut all = Vec::with_capacity(list.len());
             for_each_chunk(hasher, &list, |_, hashes| all.extend_from_slice(hashes))?;
-            Ok(py.detach(|| kernel.insert(&all))?)
         }
     }
+    Ok(py.detach(|| kernel.insert(&all))?)
+}
+
+/// Inserts a column of keys that are all good, without holding their hashes. Where there is no
+/// room for one, those before it are taken out again.
+fn insert_column(
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    column: &Column,
+) -> crate::error::Result<()> {
+    let (mut done, mut failed) = (0, Ok(()));
+    let _ = column.for_each_chunk(hasher, 0..column.len(), |_, hashes| {
+        if failed.is_ok() {
+            failed = kernel.insert(hashes);
+            done += if failed.is_ok() { hashes.len() } else { 0 };
+        }
+    });
+    if failed.is_err() {
+        let _ = column.for_each_chunk(hasher, 0..done, |_, hashes| {
+            hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
+        });
+    }
+    failed
 }
 
 /// The 128-bit hashes of keys as rows (high half, low half).

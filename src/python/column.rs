@@ -105,6 +105,14 @@ impl Column {
         self.len
     }
 
+    /// Whether some value of this type is not a key, so that hashing may fail half-way.
+    pub fn may_fail(&self) -> bool {
+        self.parts.iter().any(|part| match part {
+            Part::Strided(part) => matches!(part.item, Item::Text { .. }),
+            Part::Arrow(part) => part.may_fail(),
+        })
+    }
+
     /// Hashes the keys of `range` chunk by chunk: `chunk(first, hashes)`.
     pub fn for_each_chunk(
         &self,
@@ -231,25 +239,45 @@ impl Strided {
                 }
             }
             Item::Text { width, swapped } => {
-                let mut text = String::with_capacity(4 * width);
+                let mut text = Vec::with_capacity(4 * width);
                 for (i, out) in out.iter_mut().enumerate() {
                     // SAFETY: `place(i)` is an item of `width` code points of 4 bytes.
                     let code = |j| unsafe { place(i).cast::<u32>().add(j).read_unaligned() };
                     let code = |j| if swapped { code(j).swap_bytes() } else { code(j) };
-                    let length = (0..width).rev().find(|&j| code(j) != 0).map_or(0, |j| j + 1);
-                    text.clear();
-                    for j in 0..length {
-                        text.push(char::from_u32(code(j)).ok_or_else(|| {
-                            let what = "a str with lone surrogates, which has no UTF-8";
-                            (first + i, NotAKey::Type(what.into()))
-                        })?);
-                    }
-                    *out = hasher.bytes(text.as_bytes());
+                    encode(width, code, &mut text).ok_or_else(|| {
+                        let what = "a str with lone surrogates, which has no UTF-8";
+                        (first + i, NotAKey::Type(what.into()))
+                    })?;
+                    *out = hasher.bytes(&text);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Replaces `text` by the UTF-8 of code points, without the zeros at the end; `None` if one is
+/// not a character.
+#[inline(always)]
+fn encode(width: usize, code: impl Fn(usize) -> u32, text: &mut Vec<u8>) -> Option<()> {
+    text.resize(width, 0);
+    let mut any = 0;
+    for (j, byte) in text.iter_mut().enumerate() {
+        any |= code(j);
+        *byte = code(j) as u8;
+    }
+    if any < 0x80 {
+        let length = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        text.truncate(length);
+        return Some(());
+    }
+    let length = (0..width).rev().find(|&j| code(j) != 0).map_or(0, |last| last + 1);
+    text.clear();
+    for j in 0..length {
+        let character = char::from_u32(code(j))?;
+        text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+    }
+    Some(())
 }
 
 impl Item {

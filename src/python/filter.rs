@@ -3,7 +3,7 @@
 
 use super::batch;
 use super::error::class;
-use super::kernels::Kernel;
+use super::handle::Kernel;
 use super::keys::hash_object;
 use crate::format::{self, Head};
 use crate::hash::{HASH_KEYED, Hash128, Hasher};

@@ -5,15 +5,18 @@
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
-//! * `kernels.rs`: making, combining and opening kernels
+//! * `handle.rs`: kernels as Python holds them, and the ways to open one
+//! * `bloom.rs`, `quotient.rs`: what each structure offers beside the contract
 
 mod arrow;
 mod batch;
+mod bloom;
 mod column;
 mod error;
 mod filter;
-mod kernels;
+mod handle;
 mod keys;
+mod quotient;
 
 use pyo3::prelude::*;
 
@@ -23,12 +26,18 @@ mod _native {
     #[pymodule_export]
     use super::batch::{Distinct, hash_keys};
     #[pymodule_export]
+    use super::bloom::{
+        bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape, bloom_truncated,
+        bloom_union,
+    };
+    #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting};
     #[pymodule_export]
-    use super::kernels::{
-        Kernel, bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape,
-        bloom_truncated, bloom_union, open_bytes, open_file, quotient, quotient_build,
-        quotient_count, quotient_fingerprints, quotient_grow, quotient_merge, quotient_shape,
+    use super::handle::{Kernel, open_bytes, open_file};
+    #[pymodule_export]
+    use super::quotient::{
+        quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
+        quotient_merge, quotient_shape,
     };
 
     /// Whether this is a slow build without optimizations.
