@@ -176,9 +176,9 @@ def test_fingerprints_in_parts():
         assert column.dtype == np.uint64
         assert (np.concatenate([first, second]) == column).all()
     assert f.fingerprints(5, 5)[0].shape == (0,)
-    with pytest.raises(ValueError, match="start and stop are 3 and 2"):
+    with pytest.raises(ValueError, match="start is 3; from 0 to 2 is possible"):
         f.fingerprints(3, 2)
-    with pytest.raises(ValueError, match="start and stop are 0 and"):
+    with pytest.raises(ValueError, match="stop is"):
         f.fingerprints(0, f.quotients + 1)
 
 

@@ -1,5 +1,6 @@
 """Names for the types of arguments."""
 
+import os
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
 
@@ -30,3 +31,6 @@ Keys: TypeAlias = (
     Iterable[str] | Iterable[bytes] | Iterable[int] | npt.NDArray[Any] | ArrowArray | ArrowStream
 )
 """Many keys: a list or other iterable, a NumPy array, an Arrow column."""
+
+FilePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""Where a file is."""

@@ -2,7 +2,7 @@
 //! released where no Python object is touched, and on several threads where they help.
 
 use super::column::{CHUNK, Column, Keys};
-use super::keys::{Family, NotAKey, hash_object, hasher};
+use super::keys::{self, Family, NotAKey, hash_object, hasher};
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
@@ -33,7 +33,7 @@ impl Distinct {
     fn new(
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
-        seed: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
         key: Option<&[u8]>,
     ) -> PyResult<Distinct> {
         let hasher = hasher(seed, key)?;
@@ -168,7 +168,7 @@ fn insert_column(
 pub fn hash_keys<'py>(
     py: Python<'py>,
     keys: &Bound<'py, PyAny>,
-    seed: u64,
+    #[pyo3(from_py_with = keys::seed)] seed: u64,
     key: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;

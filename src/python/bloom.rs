@@ -2,7 +2,7 @@
 
 use super::batch::Distinct;
 use super::handle::Kernel;
-use super::keys::hasher;
+use super::keys::{self, hasher};
 use crate::bloom::{Bloom, Layout, Shape};
 use crate::error::Result;
 use pyo3::exceptions::PyValueError;
@@ -25,7 +25,7 @@ pub fn bloom(
     bits: u64,
     hashes: u32,
     capacity: u64,
-    seed: u64,
+    #[pyo3(from_py_with = keys::seed)] seed: u64,
     key: Option<&[u8]>,
 ) -> PyResult<Kernel> {
     let kernel = Arc::new(Bloom::new(bloom_sizes(layout, bits, hashes)?)?);

@@ -160,3 +160,15 @@ pub fn hasher(seed: u64, secret: Option<&[u8]>) -> PyResult<Hasher> {
     })?;
     Ok(Hasher::keyed(secret))
 }
+
+/// The argument `seed` of a filter.
+pub fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    value.extract().map_err(|error: PyErr| {
+        let shown = value.repr().map_or_else(|_| "?".into(), |repr| repr.to_string());
+        let message = format!("seed is {shown}; an int from 0 to 2**64-1 is wanted");
+        match error.is_instance_of::<PyOverflowError>(value.py()) {
+            true => PyOverflowError::new_err(message),
+            false => PyTypeError::new_err(message),
+        }
+    })
+}

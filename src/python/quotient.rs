@@ -2,7 +2,7 @@
 
 use super::batch::Distinct;
 use super::handle::Kernel;
-use super::keys::{hash_object, hasher};
+use super::keys::{self, hash_object, hasher};
 use crate::kernel;
 use crate::quotient::Growing;
 use numpy::PyArray1;
@@ -16,7 +16,7 @@ pub fn quotient(
     quotients: u64,
     remainder_bits: u32,
     capacity: u64,
-    seed: u64,
+    #[pyo3(from_py_with = keys::seed)] seed: u64,
     key: Option<&[u8]>,
 ) -> PyResult<Kernel> {
     let kernel = Arc::new(Growing::new(quotients, remainder_bits, capacity)?);

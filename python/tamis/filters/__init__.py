@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from tamis import _native
+from tamis._types import FilePath
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.quotient import Quotient
@@ -29,13 +30,13 @@ def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None
     return _public(_native.open_bytes(data, key))
 
 
-def load(path: str | os.PathLike[str], *, mmap: bool = False, key: bytes | None = None) -> Any:
+def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any:
     """Open a filter from a file that `save` wrote; `FormatError` if it is damaged.
 
     With ``mmap`` it answers from the mapped file: checked as strictly, but shared with other
     processes and not copied. Insertions stay private to this process.
     """
-    return _public(_native.open_file(os.fspath(path), mmap, key))
+    return _public(_native.open_file(os.fsdecode(path), mmap, key))
 
 
 def _public(kernel: _native.Kernel) -> Contract:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
 from tamis.filters.contract import Contract
 from tamis.planning import bloom as planning
-from tamis.planning.arguments import check_capacity
+from tamis.planning.arguments import MOST_KEYS, whole
 
 Layout = Literal["blocked", "standard", "segmented"]
 
@@ -35,7 +35,7 @@ class Bloom(_native.Inserting, Contract):
 
     def __new__(
         cls,
-        capacity: int,
+        capacity: SupportsIndex,
         *,
         fpr: float | None = None,
         bits_per_key: float | None = None,
@@ -44,7 +44,7 @@ class Bloom(_native.Inserting, Contract):
         key: bytes | None = None,
     ) -> Self:
         """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
-        check_capacity(capacity)
+        capacity = whole("capacity", capacity, MOST_KEYS)
         bits, hashes = planning.size(layout, capacity, fpr=fpr, bits_per_key=bits_per_key)
         return cls._of(_native.bloom(layout, bits, hashes, capacity, seed, key))
 
@@ -102,7 +102,7 @@ class Bloom(_native.Inserting, Contract):
         """
         return _native.bloom_cardinality(self._kernel)
 
-    def truncate(self, bits: int) -> Self:
+    def truncate(self, bits: SupportsIndex) -> Self:
         """Return this segmented filter cut to its first ``bits`` bits: smaller, and errs more.
 
         >>> f = Bloom.build(range(1000), bits_per_key=10, layout="segmented")
@@ -112,6 +112,7 @@ class Bloom(_native.Inserting, Contract):
         """
         if self.layout != "segmented":
             raise ValueError(f"layout is {self.layout!r}; only a segmented filter can be truncated")
+        bits = whole("bits", bits, self.size_in_bits)
         return self._of(_native.bloom_truncated(self._kernel, bits))
 
     def _told(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
+from tamis._types import FilePath
 
 
 class Contract(_native.Filter):
@@ -30,9 +31,9 @@ class Contract(_native.Filter):
         """The memory per key: of the keys it was made for, or of those it holds if more."""
         return self.size_in_bits / max(len(self), self.capacity, 1)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Write the filter to a file: whole and flushed under this name, or not at all."""
-        target = Path(path)
+        target = Path(os.path.realpath(os.fsdecode(path)))
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from tamis import _native
 from tamis._types import Key, Keys
 from tamis.filters.contract import Contract
 from tamis.planning import quotient as planning
-from tamis.planning.arguments import check_capacity
+from tamis.planning.arguments import MOST_KEYS, whole
 
 
 class Quotient(_native.Deleting, Contract):
@@ -38,7 +38,7 @@ class Quotient(_native.Deleting, Contract):
 
     def __new__(
         cls,
-        capacity: int,
+        capacity: SupportsIndex,
         *,
         fpr: float | None = None,
         bits_per_key: float | None = None,
@@ -46,7 +46,7 @@ class Quotient(_native.Deleting, Contract):
         key: bytes | None = None,
     ) -> Self:
         """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
-        check_capacity(capacity)
+        capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key)
         return cls._of(_native.quotient(*size, capacity, seed, key))
 
@@ -101,7 +101,7 @@ class Quotient(_native.Deleting, Contract):
         _native.quotient_grow(self._kernel)
 
     def fingerprints(
-        self, start: int = 0, stop: int | None = None
+        self, start: SupportsIndex = 0, stop: SupportsIndex | None = None
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Return the quotients, remainders and counts that are stored, in order.
 
@@ -111,12 +111,8 @@ class Quotient(_native.Deleting, Contract):
         >>> len(quotients), int(counts.sum())
         (3, 3)
         """
-        stop = self.quotients if stop is None else stop
-        if not 0 <= start <= stop <= self.quotients:
-            raise ValueError(
-                f"start and stop are {start} and {stop}; 0 <= start <= stop <= {self.quotients} "
-                "is wanted"
-            )
+        stop = whole("stop", self.quotients if stop is None else stop, self.quotients)
+        start = whole("start", start, stop)
         return _native.quotient_fingerprints(self._kernel, start, stop)
 
     def __or__(self, other: Quotient) -> Self:

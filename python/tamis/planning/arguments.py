@@ -1,6 +1,7 @@
 """Checks of the arguments that all plans share."""
 
 import math
+from typing import SupportsIndex
 
 
 def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
@@ -14,10 +15,16 @@ def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
         raise ValueError(f"bits_per_key is {bits_per_key}; a positive number is wanted")
 
 
-def check_capacity(capacity: int) -> None:
-    """Refuse anything but a number of keys that a filter can be made for."""
-    if isinstance(capacity, bool) or not isinstance(capacity, int):
-        kind = type(capacity).__name__
-        raise TypeError(f"capacity is {capacity!r} (of type {kind}); an int is wanted")
-    if not 0 <= capacity < 2**48:
-        raise ValueError(f"capacity is {capacity}; from 0 to 2**48 - 1 keys are possible")
+def whole(name: str, value: SupportsIndex, most: int) -> int:
+    """Return an argument as an int from 0 to ``most``; a NumPy integer will do, a bool not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is {value!r} (of type {kind}); an int is wanted")
+    number = value.__index__()
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {number}; from 0 to {most} is possible")
+    return number
+
+
+MOST_KEYS = 2**48 - 1
+"""The most keys that a filter can be made for."""
