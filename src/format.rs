@@ -38,6 +38,9 @@ pub const SECTION_BITS: u32 = 1;
 /// Section type: the piece checksums of the section that follows.
 pub const SECTION_PIECES: u32 = 2;
 
+/// Section type: a frame within the frame, of a part that is a filter itself.
+pub const SECTION_FRAME: u32 = 3;
+
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

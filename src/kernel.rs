@@ -3,10 +3,12 @@
 use crate::bits::Buffer;
 use crate::bloom;
 use crate::error::{Error, Result};
-use crate::format::{Head, Section};
+use crate::format::{self, Head, Section};
 use crate::hash::Hash128;
 use crate::quotient;
+use crate::sharded;
 use std::any::Any;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 /// What a frame holds of a structure.
@@ -55,15 +57,32 @@ pub trait Kernel: Any + Send + Sync {
     }
 }
 
+/// Writes the frame of a filter that was built with this hash (its id and tag).
+pub fn write(
+    kernel: &dyn Kernel,
+    (hash, tag): (u16, u64),
+    capacity: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut written = Ok(());
+    kernel.frozen(&mut |content| {
+        let Content { parameters, count, sections } = content;
+        let head = Head { kind: kernel.kind(), hash, tag, count, capacity, parameters };
+        written = format::write(&head, &sections, out);
+    });
+    written
+}
+
 /// Opens the filter in a frame; `own` turns a section into the buffer to live in.
 pub fn open(
     head: &Head,
     sections: &[Section<'_>],
-    own: impl Fn(&[u8]) -> Result<Buffer>,
+    own: &dyn Fn(&[u8]) -> Result<Buffer>,
 ) -> Result<Arc<dyn Kernel>> {
     match head.kind {
         bloom::KIND => Ok(Arc::new(bloom::Bloom::from_frame(head, sections, own)?)),
         quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
+        sharded::KIND => Ok(Arc::new(sharded::Sharded::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

@@ -7,6 +7,7 @@
 //! | [`bloom`]      | Bloom filters in three layouts                   | papers/001; Putze et al. 2009     |
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | papers/004 §2; Pandey et al. 2017 |
+//! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -24,6 +25,7 @@ pub mod format;
 pub mod hash;
 pub mod kernel;
 pub mod quotient;
+pub mod sharded;
 
 #[cfg(feature = "python")]
 mod python;

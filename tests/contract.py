@@ -46,6 +46,7 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "standard"}),
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
+    Specimen(tamis.Sharded, {"shards": 5}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn open(head: &Head, sections: &[Section<'_>]) {
-    let Ok(filter) = kernel::open(head, sections, Buffer::copied) else { return };
+    let Ok(filter) = kernel::open(head, sections, &Buffer::copied) else { return };
     exercise(&*filter);
 }
 

@@ -19,7 +19,7 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Quotient, from_bytes, load
+from tamis.filters import Bloom, Quotient, Sharded, from_bytes, load
 
 __all__ = [
     "Bloom",
@@ -29,6 +29,7 @@ __all__ = [
     "FormatError",
     "IncompatibleError",
     "Quotient",
+    "Sharded",
     "TamisError",
     "__version__",
     "from_bytes",

@@ -3,6 +3,7 @@
 `tamis.filters` makes the public classes of them; sizes come from `tamis.planning`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, Self, final
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "Filter",
     "Inserting",
     "Kernel",
+    "Spill",
     "__version__",
     "bloom",
     "bloom_build",
@@ -36,6 +38,8 @@ __all__ = [
     "quotient_grow",
     "quotient_merge",
     "quotient_shape",
+    "sharded",
+    "sharded_shape",
 ]
 
 __version__: str
@@ -54,6 +58,21 @@ class Distinct:
 
     def __new__(cls, keys: Keys, seed: int = 0, key: bytes | None = None) -> Self: ...
     def __len__(self) -> int: ...
+
+@final
+class Spill:
+    """Keys by shard, as hashes: in memory, or in a file each."""
+
+    def __new__(
+        cls,
+        partitions: int,
+        files: Sequence[str] | None,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self: ...
+    def add(self, keys: Keys) -> None: ...
+    def lengths(self) -> list[int]: ...
+    def distinct(self, start: int, stop: int) -> Distinct: ...
 
 @disjoint_base
 class Filter:
@@ -135,5 +154,7 @@ def quotient_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
 def quotient_fingerprints(
     kernel: Kernel, start: int, stop: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
+def sharded(shards: Sequence[Kernel]) -> Kernel: ...
+def sharded_shape(kernel: Kernel) -> tuple[int, int]: ...
 def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
 def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...

@@ -5,8 +5,8 @@ use super::batch;
 use super::error::class;
 use super::handle::Kernel;
 use super::keys::hash_object;
-use crate::format::{self, Head};
 use crate::hash::{HASH_KEYED, Hash128, Hasher};
+use crate::kernel;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Answers questions; the base of every filter.
 #[pyclass(subclass, frozen, module = "tamis._native")]
 pub struct Filter {
-    kernel: Arc<dyn crate::kernel::Kernel>,
+    kernel: Arc<dyn kernel::Kernel>,
     hasher: Hasher,
     capacity: u64,
     /// Whether the caller was told that there are more keys than planned for.
@@ -64,19 +64,8 @@ impl Filter {
     }
 
     fn write(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
-        let mut written = Ok(());
-        self.kernel.frozen(&mut |content| {
-            let head = Head {
-                kind: self.kernel.kind(),
-                hash: self.hasher.id(),
-                tag: self.hasher.tag(),
-                count: content.count,
-                capacity: self.room(),
-                parameters: content.parameters,
-            };
-            written = format::write(&head, &content.sections, out);
-        });
-        written
+        let hash = (self.hasher.id(), self.hasher.tag());
+        kernel::write(&*self.kernel, hash, self.room(), out)
     }
 }
 

@@ -143,6 +143,6 @@ fn open(
             return Err(of_tamis("FormatError", format!("hash {other} is unknown to this tamis")));
         }
     };
-    let kernel = kernel::open(&head, &sections, own)?;
+    let kernel = kernel::open(&head, &sections, &own)?;
     Ok(Kernel { kernel, hasher, capacity: head.capacity })
 }

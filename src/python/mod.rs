@@ -6,7 +6,7 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `quotient.rs`: what each structure offers beside the contract
+//! * `bloom.rs`, `quotient.rs`, `sharded.rs`: what each structure offers beside the contract
 
 mod arrow;
 mod batch;
@@ -17,6 +17,7 @@ mod filter;
 mod handle;
 mod keys;
 mod quotient;
+mod sharded;
 
 use pyo3::prelude::*;
 
@@ -39,6 +40,9 @@ mod _native {
         quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
         quotient_merge, quotient_shape,
     };
+
+    #[pymodule_export]
+    use super::sharded::{Spill, sharded, sharded_shape};
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

@@ -14,11 +14,12 @@ from tamis._types import FilePath
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.quotient import Quotient
+from tamis.filters.sharded import Sharded
 
-__all__ = ["Bloom", "Contract", "Quotient", "from_bytes", "load"]
+__all__ = ["Bloom", "Contract", "Quotient", "Sharded", "from_bytes", "load"]
 
 # By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient}
+_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient, 7: Sharded}
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:

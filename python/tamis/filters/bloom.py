@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
@@ -65,8 +65,14 @@ class Bloom(_native.Inserting, Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        bits, hashes = planning.size(layout, len(distinct), fpr=fpr, bits_per_key=bits_per_key)
-        return cls._of(_native.bloom_build(layout, bits, hashes, distinct))
+        return cls._of(cls._built(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key))
+
+    @classmethod
+    def _built(
+        cls, distinct: _native.Distinct, *, layout: Layout = "blocked", **rate: Any
+    ) -> _native.Kernel:
+        bits, hashes = planning.size(layout, len(distinct), **rate)
+        return _native.bloom_build(layout, bits, hashes, distinct)
 
     @property
     def layout(self) -> Layout:

@@ -83,6 +83,11 @@ class Contract(_native.Filter):
         raise NotImplementedError
 
     @classmethod
+    def _built(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Kernel:
+        """Plan and build the kernel of distinct keys, with the arguments of `build`."""
+        raise NotImplementedError
+
+    @classmethod
     def _of(cls, kernel: _native.Kernel) -> Self:
         """Make the public filter around a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)

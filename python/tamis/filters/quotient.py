@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +66,11 @@ class Quotient(_native.Deleting, Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        size = planning.size(len(distinct), fpr=fpr, bits_per_key=bits_per_key)
-        return cls._of(_native.quotient_build(*size, distinct))
+        return cls._of(cls._built(distinct, fpr=fpr, bits_per_key=bits_per_key))
+
+    @classmethod
+    def _built(cls, distinct: _native.Distinct, **rate: Any) -> _native.Kernel:
+        return _native.quotient_build(*planning.size(len(distinct), **rate), distinct)
 
     @property
     def remainder_bits(self) -> int:

@@ -1,0 +1,124 @@
+"""`tamis.Sharded`: any filter that is built at once, split by hash."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from tamis import _native
+from tamis._types import FilePath, Keys
+from tamis.filters.bloom import Bloom
+from tamis.filters.contract import Contract
+
+PARTITIONS = 256
+"""Into how many parts the hashes are split while their number is not known."""
+
+SHARD_KEYS = 2_000_000
+"""Keys per shard aimed at: few enough that a shard is built in some hundred megabytes."""
+
+MOST_SHARDS = 2**15
+
+
+class Sharded(Contract):
+    """A filter in shards, each the filter of the keys in its part of the hash space.
+
+    Shards are built side by side, on all cores, and `from_batches` builds from more keys than fit
+    in memory. Everything but ``filter``, ``shards`` and ``threads`` goes to each shard's
+    own `build`.
+
+    >>> f = Sharded.build(range(10_000), fpr=0.01, shards=4)
+    >>> f.shards, bool(f.contains(range(10_000)).all())
+    (4, True)
+    """
+
+    @classmethod
+    def build(
+        cls,
+        keys: Keys,
+        *,
+        filter: type[Contract] = Bloom,
+        shards: int | None = None,
+        threads: int | None = None,
+        seed: int = 0,
+        key: bytes | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """Build the filter of these keys, in memory."""
+        spill = _native.Spill(_partitions(shards), None, seed, key)
+        spill.add(keys)
+        return cls._of(_joined(spill, filter, shards, threads, arguments))
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Iterable[Keys],
+        *,
+        filter: type[Contract] = Bloom,
+        shards: int | None = None,
+        threads: int | None = None,
+        directory: FilePath | None = None,
+        seed: int = 0,
+        key: bytes | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """Build the filter of all keys of an iterable of batches, which need not fit in memory.
+
+        The hashes, 16 bytes per key, are spilled to a temporary folder in ``directory`` (else
+        where temporary files go), which is removed whatever happens.
+
+        >>> len(Sharded.from_batches([[1, 2], [2, 3]], fpr=0.01))
+        3
+        """
+        with tempfile.TemporaryDirectory(
+            prefix="tamis-", dir=None if directory is None else os.fsdecode(directory)
+        ) as folder:
+            files = [str(Path(folder) / str(i)) for i in range(_partitions(shards))]
+            spill = _native.Spill(len(files), files, seed, key)
+            for batch in batches:
+                spill.add(batch)
+            return cls._of(_joined(spill, filter, shards, threads, arguments))
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return _native.sharded_shape(self._kernel)[0]
+
+    def _told(self) -> str:
+        return f"{self.shards} shards"
+
+
+def _partitions(shards: int | None) -> int:
+    if shards is None:
+        return PARTITIONS
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ValueError(f"shards is {shards}; from 1 to {MOST_SHARDS} are possible")
+    return shards
+
+
+def _joined(
+    spill: _native.Spill,
+    filter: type[Contract],
+    shards: int | None,
+    threads: int | None,
+    arguments: dict[str, Any],
+) -> _native.Kernel:
+    """Build each shard and join them."""
+    lengths = spill.lengths()
+    if shards is None:
+        shards = PARTITIONS
+        # Halves of neighbouring ranges are a range: fewer, larger shards while they stay small.
+        while shards > 1 and sum(lengths) <= (shards // 2) * SHARD_KEYS:
+            shards //= 2
+    step = len(lengths) // shards
+
+    def built(shard: int) -> _native.Kernel:
+        distinct = spill.distinct(shard * step, (shard + 1) * step)
+        return filter._built(distinct, **arguments)
+
+    threads = threads or os.cpu_count() or 1
+    with ThreadPoolExecutor(min(threads, shards)) as pool:
+        return _native.sharded(list(pool.map(built, range(shards))))

@@ -1,0 +1,158 @@
+//! Keys by shard, in memory or spilled to disk, for builds that are larger than one structure
+//! or than memory.
+
+use super::batch::{Distinct, for_each_hash};
+use super::handle::Kernel;
+use super::keys::{self, hasher};
+use crate::distinct;
+use crate::hash::{Hash128, Hasher};
+use crate::sharded::{Sharded, shard_of};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
+const WAITING: usize = 1 << 12;
+
+/// Hashes of keys by shard; where a directory is given, in files there that have no name.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Spill {
+    hasher: Hasher,
+    partitions: Mutex<Vec<Partition>>,
+}
+
+struct Partition {
+    waiting: Vec<Hash128>,
+    file: Option<File>,
+    written: usize,
+}
+
+impl Partition {
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(as_bytes(&self.waiting))?;
+            self.written += self.waiting.len();
+            self.waiting.clear();
+        }
+        Ok(())
+    }
+
+    /// Everything that was added, in order.
+    fn read(&mut self) -> io::Result<Vec<Hash128>> {
+        let Some(file) = &mut self.file else { return Ok(std::mem::take(&mut self.waiting)) };
+        let mut bytes = Vec::with_capacity(self.written * size_of::<Hash128>());
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        let half = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
+        let (pairs, _) = bytes.as_chunks::<16>();
+        let mut hashes: Vec<Hash128> = pairs
+            .iter()
+            .filter_map(|pair| {
+                let (hi, lo) = (pair.first_chunk()?, pair.last_chunk()?);
+                Some(Hash128 { hi: half(hi), lo: half(lo) })
+            })
+            .collect();
+        hashes.append(&mut self.waiting);
+        Ok(hashes)
+    }
+}
+
+fn as_bytes(hashes: &[Hash128]) -> &[u8] {
+    // SAFETY: a Hash128 is two u64 without padding (repr(C)), and any byte may be read.
+    unsafe { std::slice::from_raw_parts(hashes.as_ptr().cast(), size_of_val(hashes)) }
+}
+
+impl Spill {
+    fn lock(&self) -> MutexGuard<'_, Vec<Partition>> {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Spill {
+    #[new]
+    #[pyo3(signature = (partitions, files, seed=0, key=None))]
+    fn new(
+        partitions: usize,
+        files: Option<Vec<PathBuf>>,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Spill> {
+        let open = |i: usize| {
+            let file = match &files {
+                Some(files) => {
+                    let path = files.get(i).ok_or_else(|| {
+                        PyValueError::new_err(format!("files has no path for partition {i}"))
+                    })?;
+                    Some(File::options().read(true).write(true).create_new(true).open(path)?)
+                }
+                None => None,
+            };
+            Ok(Partition { waiting: Vec::new(), file, written: 0 })
+        };
+        let partitions = (0..partitions).map(open).collect::<PyResult<_>>()?;
+        Ok(Spill { hasher: hasher(seed, key)?, partitions: Mutex::new(partitions) })
+    }
+
+    /// Hashes a column of keys and puts each where it belongs.
+    fn add(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut failed = Ok(());
+        for_each_hash(py, &self.hasher, keys, |hashes| {
+            let mut partitions = self.lock();
+            let count = partitions.len() as u64;
+            for &hash in hashes {
+                let partition = &mut partitions[shard_of(hash, count)];
+                partition.waiting.push(hash);
+                if partition.waiting.len() >= WAITING && failed.is_ok() {
+                    failed = partition.flush();
+                }
+            }
+        })?;
+        Ok(failed?)
+    }
+
+    /// How many hashes each partition holds, repetitions included.
+    fn lengths(&self) -> Vec<usize> {
+        self.lock().iter().map(|partition| partition.written + partition.waiting.len()).collect()
+    }
+
+    /// The distinct keys of partitions `start` to `stop`, which are forgotten here.
+    fn distinct(&self, py: Python<'_>, start: usize, stop: usize) -> PyResult<Distinct> {
+        let hashes = py.detach(|| {
+            let mut parts = Vec::new();
+            for partition in self.lock().get_mut(start..stop).unwrap_or_default() {
+                parts.push(partition.read()?);
+                *partition = Partition { waiting: Vec::new(), file: None, written: 0 };
+            }
+            let count = parts.iter().map(Vec::len).sum();
+            let mut partitions = distinct::Partitions::new(count, count);
+            parts.iter().for_each(|part| partitions.extend(part));
+            drop(parts);
+            io::Result::Ok(distinct::Distinct::new(vec![partitions], 1))
+        })?;
+        Ok(Distinct { hashes, hasher: self.hasher.clone(), threads: 1 })
+    }
+}
+
+/// One filter of shards, in the order of their ranges.
+#[pyfunction]
+pub fn sharded(shards: Vec<PyRef<'_, Kernel>>) -> PyResult<Kernel> {
+    let Some(first) = shards.first() else {
+        return Err(PyValueError::new_err("shards is empty; at least one is wanted"));
+    };
+    shards.iter().try_for_each(|shard| first.check_hash(shard))?;
+    let capacity = shards.iter().map(|shard| shard.capacity).sum();
+    let kernels = shards.iter().map(|shard| shard.kernel.clone()).collect();
+    let kernel = Arc::new(Sharded::new(kernels)?);
+    Ok(Kernel { kernel, hasher: first.hasher.clone(), capacity })
+}
+
+/// How many shards, and the kind of each.
+#[pyfunction]
+pub fn sharded_shape(kernel: &Kernel) -> PyResult<(usize, u16)> {
+    let shards = kernel.of::<Sharded>()?.shards();
+    Ok((shards.len(), shards[0].kind()))
+}

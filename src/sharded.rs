@@ -1,0 +1,154 @@
+//! A filter in shards: each hash belongs to one, and each shard is a filter of its own.
+//!
+//! Shard i of S holds the hashes whose remix under a domain of its own falls into the i-th of S
+//! equal ranges. The shards see the hashes themselves, so a shard is the filter that would have
+//! been built of its keys alone, and an absent key meets each shard with probability 1/S:
+//!
+//! ```text
+//! rate = Σ rate_i / S
+//! ```
+//!
+//! Shards are built one by one or side by side, in memory or from disk, and merged with nothing
+//! but their names in a table; `src/python/sharded.rs` does that.
+
+use crate::bits::{Buffer, reduce};
+use crate::error::{Error, Result};
+use crate::format::{self, Head, SECTION_FRAME, Section};
+use crate::hash::Hash128;
+use crate::kernel::{self, Content, Kernel};
+use std::sync::Arc;
+
+/// The kind of a sharded filter in a frame.
+pub const KIND: u16 = 7;
+/// The most shards: each has a section in the frame, whose number has 16 bits.
+pub const MOST_SHARDS: u64 = 1 << 15;
+/// The domain of the remix that chooses a shard: "shard" in ASCII.
+const DOMAIN: u64 = 0x73_6861_7264;
+
+/// The shard of a hash among `shards`.
+#[inline(always)]
+pub fn shard_of(hash: Hash128, shards: u64) -> usize {
+    reduce(hash.remix(DOMAIN).hi, shards) as usize
+}
+
+/// Filters of one kind, one per range of hashes.
+pub struct Sharded {
+    shards: Vec<Arc<dyn Kernel>>,
+}
+
+impl Sharded {
+    /// Joins shards in the order of their ranges.
+    pub fn new(shards: Vec<Arc<dyn Kernel>>) -> Result<Sharded> {
+        if shards.is_empty() || shards.len() as u64 > MOST_SHARDS {
+            let message =
+                format!("shards is {}; from 1 to {MOST_SHARDS} are possible", shards.len());
+            return Err(Error::Parameter(message));
+        }
+        if shards.iter().any(|shard| shard.kind() == KIND || shard.kind() != shards[0].kind()) {
+            return Err(Error::Parameter("shards are of one kind, and not sharded again".into()));
+        }
+        Ok(Sharded { shards })
+    }
+
+    /// The shards, in the order of their ranges.
+    pub fn shards(&self) -> &[Arc<dyn Kernel>] {
+        &self.shards
+    }
+
+    /// Opens what a frame holds: each section is the frame of a shard.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+    ) -> Result<Sharded> {
+        let damaged = |what: &str| Error::Format(format!("the sharded filter is damaged: {what}"));
+        let &[shards] = &head.parameters[..] else {
+            return Err(damaged("it has not one parameter"));
+        };
+        if shards != sections.len() as u64 || sections.iter().any(|s| s.kind != SECTION_FRAME) {
+            return Err(damaged("its shards are not as many as it says"));
+        }
+        let open = |section: &Section<'_>| {
+            let (inner, sections) = format::read(section.bytes)?;
+            if (inner.hash, inner.tag) != (0, 0) || inner.kind == KIND {
+                return Err(damaged("a shard is not one"));
+            }
+            kernel::open(&inner, &sections, own)
+        };
+        let shards = sections.iter().map(open).collect::<Result<_>>()?;
+        let sharded = Sharded::new(shards).map_err(|error| damaged(&error.to_string()))?;
+        if sharded.count() != head.count {
+            return Err(damaged("its shards hold another number of keys"));
+        }
+        Ok(sharded)
+    }
+}
+
+impl Kernel for Sharded {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    /// Sorts the hashes by shard, so that each shard answers a batch of its own.
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let count = self.shards.len();
+        let of: Vec<usize> = hashes.iter().map(|&hash| shard_of(hash, count as u64)).collect();
+        let mut ends = vec![0; count + 1];
+        of.iter().for_each(|&shard| ends[shard + 1] += 1);
+        (0..count).for_each(|shard| ends[shard + 1] += ends[shard]);
+        let mut places = ends.clone();
+        let mut order = vec![0; hashes.len()];
+        for (i, &shard) in of.iter().enumerate() {
+            order[places[shard]] = i;
+            places[shard] += 1;
+        }
+        let sorted: Vec<Hash128> = order.iter().map(|&i| hashes[i]).collect();
+        let mut answers = vec![false; hashes.len()];
+        for (shard, range) in self.shards.iter().zip(ends.windows(2)) {
+            if range[0] < range[1] {
+                shard.contains(&sorted[range[0]..range[1]], &mut answers[range[0]..range[1]]);
+            }
+        }
+        for (&i, answer) in order.iter().zip(answers) {
+            out[i] = answer;
+        }
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        self.shards[shard_of(hash, self.shards.len() as u64)].contains_one(hash)
+    }
+
+    fn count(&self) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.count()))
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.size_in_bits()).sum()
+    }
+
+    fn rate(&self) -> f64 {
+        self.shards.iter().map(|shard| shard.rate()).sum::<f64>() / self.shards.len() as f64
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let shards = self.shards.iter().map(|shard| shard.copy()).collect::<Result<_>>()?;
+        Ok(Arc::new(Sharded { shards }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let frames: Vec<Vec<u8>> = self.shards.iter().map(|shard| nested(&**shard)).collect();
+        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
+        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+        let parameters = vec![self.shards.len() as u64];
+        look(Content { parameters, count: self.count(), sections });
+    }
+}
+
+/// The frame of a shard, which leaves the hash to the frame around it.
+fn nested(shard: &dyn Kernel) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let capacity = shard.capacity().unwrap_or(shard.count());
+    // Writing to memory does not fail.
+    let _ = kernel::write(shard, (0, 0), capacity, &mut frame);
+    frame
+}

@@ -1,0 +1,67 @@
+"""What is particular to shards: any filter inside, batches from anywhere, nothing left behind."""
+
+import numpy as np
+import pytest
+
+import tamis
+
+
+@pytest.mark.parametrize("cls", [tamis.Bloom, tamis.Quotient])
+def test_batches_build_what_a_column_builds(cls, tmp_path):
+    keys = np.random.default_rng(3).integers(0, 2**63, 50_000)
+    whole = tamis.Sharded.build(keys, filter=cls, fpr=0.01, shards=7)
+    batches = (part for part in np.array_split(np.concatenate([keys, keys[:999]]), 13))
+    spilled = tamis.Sharded.from_batches(
+        batches, filter=cls, fpr=0.01, shards=7, directory=tmp_path, threads=1
+    )
+    assert spilled.to_bytes() == whole.to_bytes()
+    assert not list(tmp_path.iterdir())
+    assert whole.contains(keys).all()
+    assert whole.shards == 7
+    assert len(whole) == len(set(keys.tolist()))
+
+
+def test_a_shard_is_the_filter_of_its_keys():
+    """With one shard, the sharded filter errs on the very keys the plain one errs on."""
+    keys, asked = np.arange(3000), np.arange(10_000)
+    plain = tamis.Bloom.build(keys, fpr=0.05)
+    one = tamis.Sharded.build(keys, fpr=0.05, shards=1)
+    assert (one.contains(asked) == plain.contains(asked)).all()
+    assert one.size_in_bits == plain.size_in_bits
+    assert one.expected_fpr == plain.expected_fpr
+
+
+def test_the_number_of_shards_follows_the_keys(monkeypatch):
+    monkeypatch.setattr("tamis.filters.sharded.SHARD_KEYS", 1000)
+    for keys, shards in ((0, 1), (1000, 1), (1001, 2), (30_000, 32), (10**6, 256)):
+        assert tamis.Sharded.build(np.arange(keys), fpr=0.1).shards == shards
+
+
+def test_what_goes_wrong_leaves_nothing_behind(tmp_path):
+    def broken():
+        yield [1, 2]
+        raise RuntimeError("the source dried up")
+
+    with pytest.raises(RuntimeError, match="dried up"):
+        tamis.Sharded.from_batches(broken(), fpr=0.1, directory=tmp_path)
+    with pytest.raises(TypeError, match=r"keys\[1\] is None"):
+        tamis.Sharded.from_batches([[1, 2], [3, None]], fpr=0.1, directory=tmp_path)
+    with pytest.raises(ValueError, match="fpr is 7"):
+        tamis.Sharded.from_batches([[1, 2]], fpr=7, directory=tmp_path)
+    with pytest.raises(ValueError, match="shards is 0; from 1 to 32768 are possible"):
+        tamis.Sharded.build([1], fpr=0.1, shards=0)
+    with pytest.raises(FileNotFoundError):
+        tamis.Sharded.from_batches([[1]], fpr=0.1, directory=tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+def test_parquet_batches(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = pa.array([f"user {i % 7000}" for i in range(20_000)])
+    pq.write_table(pa.table({"user": names}), tmp_path / "users.parquet")
+    batches = pq.ParquetFile(tmp_path / "users.parquet").iter_batches(1000, columns=["user"])
+    f = tamis.Sharded.from_batches(batches, fpr=0.01)
+    assert len(f) == 7000
+    assert f.contains(names).all()
+    f.save(tmp_path / "users.tamis")
+    assert tamis.load(tmp_path / "users.tamis", mmap=True).contains(names).all()
