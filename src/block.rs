@@ -6,8 +6,8 @@
 //! rounds over all eight words before that, each with a remix of `lo`.
 //!
 //! So a key is a mask of 512 bits, made and compared eight words at once where the processor has
-//! AVX2. Against probes that fall anywhere in the line this costs 1 to 2 % of the rate (see
-//! `planning/bloom.py`) and halves the time.
+//! AVX2. One bit per word rather than k bits anywhere costs little of the rate, which
+//! `planning/bloom.py` computes exactly.
 
 use crate::bits::{LINE, prefetch, reduce};
 use crate::hash::{Hash128, mix13};

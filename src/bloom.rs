@@ -6,8 +6,10 @@
 //!   as `block.rs` says. One cache miss per key; the uneven load of the blocks costs some rate
 //!   (Putze, Sanders, Singler 2009), which `planning/bloom.py` computes exactly.
 //! * **Standard**: k independent positions anywhere.
-//! * **Segmented**: probe j stays in segment j of k (nearly) equal ones. A prefix of the bits keeps the first probes whole: a probe past `kept` bits says "yes", so a
-//!   truncated filter errs more but never denies a key (papers/001, and our notes on it).
+//! * **Segmented**: probe j stays in segment j of k (nearly) equal ones. A prefix of the bits
+//!   keeps the first probes whole: a probe past `kept` bits says "yes", so a truncated filter errs
+//!   more but never denies a key. (Mersy, Wang, Sintos, Krishnan 2024 truncate filters whose
+//!   probes fall anywhere; with segments, no probe is lost that the prefix could have kept.)
 //!
 //! Invariant: every position of every inserted hash that lies below `kept` is set.
 //!
@@ -54,6 +56,11 @@ impl Layout {
     /// The layout with this name.
     pub fn named(name: &str) -> Option<Layout> {
         Layout::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+
+    /// log2 of the bytes per checksum in a file: what may be cut to a prefix has pieces.
+    fn piece(self) -> u32 {
+        if self == Layout::Segmented { PIECE } else { 0 }
     }
 
     /// Its name in Python.
@@ -147,6 +154,10 @@ pub struct Bloom {
     bits: Buffer,
     /// Insertions that changed a bit; for unions and intersections, an estimate.
     count: AtomicU64,
+    /// Insertions, and how many of them there may be before the bits are counted again: in a full
+    /// filter most new keys change nothing.
+    insertions: AtomicU64,
+    recount_at: AtomicU64,
     writer: Mutex<()>,
 }
 
@@ -157,8 +168,15 @@ impl Bloom {
     }
 
     fn with(shape: Shape, bits: Buffer, count: u64) -> Bloom {
-        let (prober, count) = (Prober::new(shape.hashes), AtomicU64::new(count));
-        Bloom { shape, prober, bits, count, writer: Mutex::new(()) }
+        Bloom {
+            shape,
+            prober: Prober::new(shape.hashes),
+            bits,
+            count: AtomicU64::new(count),
+            insertions: AtomicU64::new(count),
+            recount_at: AtomicU64::new(0),
+            writer: Mutex::new(()),
+        }
     }
 
     /// A filter of these distinct hashes.
@@ -259,7 +277,10 @@ impl Bloom {
         let either = self.combine(other, |a, b| a | b)?.cardinality();
         let merged = self.combine(other, |a, b| a & b)?;
         let (a, b) = (self.count(), other.count());
-        let estimate = (a as f64 + b as f64 - either).round().max(0.0) as u64;
+        let estimate = match either.is_finite() {
+            true => (a as f64 + b as f64 - either).round().max(0.0) as u64,
+            false => u64::MAX,
+        };
         merged.count.store(estimate.min(a.min(b)), Relaxed);
         Ok(merged)
     }
@@ -315,8 +336,9 @@ impl Bloom {
         let hashes = u32::try_from(hashes).map_err(|_| damaged("too many hashes"))?;
         let shape =
             Shape::new(layout, bits, hashes, kept).map_err(|error| damaged(&error.to_string()))?;
-        if section.kind != SECTION_BITS || section.bytes.len() != shape.bytes() {
-            return Err(damaged("its bits are not as long as its parameters say"));
+        let as_written = section.kind == SECTION_BITS && section.piece == layout.piece();
+        if !as_written || section.bytes.len() != shape.bytes() {
+            return Err(damaged("its bits are not as its parameters say"));
         }
         let last = section.bytes.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
         if last & !last_word_mask(kept) != 0 {
@@ -401,6 +423,22 @@ impl Kernel for Bloom {
         self.count.load(Relaxed)
     }
 
+    /// Beyond its capacity, the count follows what the bits tell.
+    fn overfull(&self, capacity: u64) -> bool {
+        let insertions = self.insertions.load(Relaxed);
+        if insertions > capacity && insertions >= self.recount_at.load(Relaxed) {
+            let told = (self.cardinality().round() as u64).min(insertions);
+            self.count.fetch_max(told, Relaxed);
+            self.recount_at.store(insertions.saturating_add(capacity / 8 + 1024), Relaxed);
+        }
+        // An estimate is within a few percent; a filter that is just full should not warn.
+        self.count() > capacity.saturating_add(capacity / 32)
+    }
+
+    fn busy(&self, writer: bool) -> bool {
+        writer && self.writer.try_lock().is_err()
+    }
+
     fn size_in_bits(&self) -> u64 {
         self.shape.kept
     }
@@ -427,10 +465,10 @@ impl Kernel for Bloom {
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let Shape { layout, bits, hashes, kept, .. } = self.shape;
         let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
-        let piece = if layout == Layout::Segmented { PIECE } else { 0 };
+        let piece = layout.piece();
         self.frozen_bytes(|bytes| {
             let sections = vec![Section { kind: SECTION_BITS, piece, bytes }];
-            look(Content { parameters, count: self.count(), sections });
+            look(Content { parameters, count: self.count(), capacity: None, sections });
         });
     }
 
@@ -450,7 +488,10 @@ impl Writer<'_> {
     /// Inserts hashes.
     pub fn insert(&mut self, hashes: &[Hash128]) {
         let new = self.bloom.set(hashes);
-        self.bloom.count.store(self.bloom.count().saturating_add(new), Relaxed);
+        let bloom = self.bloom;
+        bloom.count.store(bloom.count().saturating_add(new), Relaxed);
+        let insertions = bloom.insertions.load(Relaxed).saturating_add(hashes.len() as u64);
+        bloom.insertions.store(insertions, Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@
 //! after the other. Both are had by splitting the hashes by their top bits into partitions that
 //! fit a core's cache, then looking for repetitions within each.
 
+use crate::error::{Error, Result};
 use crate::hash::Hash128;
 
 /// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
@@ -18,14 +19,21 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Room for about `expected` hashes in all, of which `share` of them will come to this one.
-    pub fn new(expected: usize, share: usize) -> Partitions {
+    /// Room for about `expected` hashes in all, of which `share` will come to this one; or
+    /// [`Error::Memory`] where the machine has not that much.
+    pub fn new(expected: usize, share: usize) -> Result<Partitions> {
         let count = (expected / PER_PARTITION).next_power_of_two().min(MOST_PARTITIONS);
         // Partition sizes vary like a binomial: a few standard deviations of room save most moves.
         let mean = share / count;
         let room = mean + 4 * (mean as f64).sqrt() as usize;
-        let buckets = (0..count).map(|_| Vec::with_capacity(room)).collect();
-        Partitions { buckets, shift: 64 - count.ilog2() }
+        let bucket = |_| {
+            let mut bucket = Vec::new();
+            let refused = |_| Error::Memory(format!("cannot allocate the hashes of {share} keys"));
+            bucket.try_reserve_exact(room).map_err(refused)?;
+            Ok(bucket)
+        };
+        let buckets = (0..count).map(bucket).collect::<Result<_>>()?;
+        Ok(Partitions { buckets, shift: 64 - count.ilog2() })
     }
 
     /// Takes hashes in.
@@ -50,8 +58,10 @@ impl Distinct {
     /// Joins what threads collected (each with the same `expected`) and drops repetitions, using
     /// up to `threads` threads.
     pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Distinct {
-        let Partitions { buckets: mut partitions, shift } =
-            if collected.is_empty() { Partitions::new(0, 0) } else { collected.remove(0) };
+        if collected.is_empty() {
+            return Distinct { partitions: vec![Vec::new()], shift: 64, len: 0 };
+        }
+        let Partitions { buckets: mut partitions, shift } = collected.remove(0);
         let share = partitions.len().div_ceil(threads.max(1));
         std::thread::scope(|scope| {
             let collected = &collected;
@@ -137,7 +147,7 @@ mod tests {
             let hashes: Vec<Hash128> = (0..n).map(|i| hasher.signed(i % distinct)).collect();
             let (front, back) = hashes.split_at(hashes.len() / 3);
             let collected = [front, back].map(|part| {
-                let mut partitions = Partitions::new(hashes.len(), part.len());
+                let mut partitions = Partitions::new(hashes.len(), part.len()).unwrap();
                 partitions.extend(part);
                 partitions
             });

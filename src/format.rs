@@ -180,6 +180,10 @@ fn read_sections<'a>(
         if offset != expected as u64 || bytes[end..expected].iter().any(|&byte| byte != 0) {
             return Err(damaged("it is not where it should be"));
         }
+        let listed = sections.last().is_some_and(|last| last.kind == SECTION_PIECES);
+        if listed != (piece > 0) {
+            return Err(damaged("a list of pieces is not before what it lists"));
+        }
         let section = Section { kind, piece, bytes: content };
         let actual = match piece {
             0 => xxh3_64(content),
@@ -197,6 +201,9 @@ fn read_sections<'a>(
         }
         sections.push(section);
         end = stop;
+    }
+    if sections.last().is_some_and(|last| last.kind == SECTION_PIECES) {
+        return Err(Error::Format("the frame is damaged: a list of pieces lists nothing".into()));
     }
     if end != bytes.len() {
         return Err(Error::Format("the frame is damaged: bytes behind its end".into()));

@@ -17,6 +17,8 @@ pub struct Content<'a> {
     pub parameters: Vec<u64>,
     /// How many keys.
     pub count: u64,
+    /// How many it has room for, where it says so itself.
+    pub capacity: Option<u64>,
     /// The bits.
     pub sections: Vec<Section<'a>>,
 }
@@ -38,6 +40,14 @@ pub trait Kernel: Any + Send + Sync {
     /// How many keys it has room for, where it changes that itself.
     fn capacity(&self) -> Option<u64> {
         None
+    }
+    /// Whether it holds more than it was made for, `capacity` unless it changes that itself.
+    fn overfull(&self, capacity: u64) -> bool {
+        self.count() > capacity
+    }
+    /// Whether a reader, or a writer, would have to wait now: then others should run meanwhile.
+    fn busy(&self, _writer: bool) -> bool {
+        false
     }
     /// The memory of the structure.
     fn size_in_bits(&self) -> u64;
@@ -66,7 +76,8 @@ pub fn write(
 ) -> io::Result<()> {
     let mut written = Ok(());
     kernel.frozen(&mut |content| {
-        let Content { parameters, count, sections } = content;
+        let Content { parameters, count, capacity: own, sections } = content;
+        let capacity = own.unwrap_or(capacity);
         let head = Head { kind: kernel.kind(), hash, tag, count, capacity, parameters };
         written = format::write(&head, &sections, out);
     });

@@ -4,9 +4,9 @@
 //! |----------------|--------------------------------------------------|-----------------------------------|
 //! | [`hash`]       | keys to 128-bit hashes                           | DESIGN, "Keys"                    |
 //! | [`distinct`]   | hashes without repetitions, near ones together   |                                   |
-//! | [`bloom`]      | Bloom filters in three layouts                   | papers/001; Putze et al. 2009     |
+//! | [`bloom`]      | Bloom filters in three layouts                   | Putze et al. 2009                |
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
-//! | [`quotient`]   | rank-and-select quotient filter, counting        | papers/004 §2; Pandey et al. 2017 |
+//! | [`quotient`]   | rank-and-select quotient filter, counting        | Pandey et al. 2017                |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |

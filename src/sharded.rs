@@ -65,7 +65,9 @@ impl Sharded {
         let &[shards] = &head.parameters[..] else {
             return Err(damaged("it has not one parameter"));
         };
-        if shards != sections.len() as u64 || sections.iter().any(|s| s.kind != SECTION_FRAME) {
+        if shards != sections.len() as u64
+            || sections.iter().any(|s| (s.kind, s.piece) != (SECTION_FRAME, 0))
+        {
             return Err(damaged("its shards are not as many as it says"));
         }
         let open = |section: &Section<'_>| {
@@ -122,6 +124,10 @@ impl Kernel for Sharded {
         self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.count()))
     }
 
+    fn busy(&self, writer: bool) -> bool {
+        self.shards.iter().any(|shard| shard.busy(writer))
+    }
+
     fn size_in_bits(&self) -> u64 {
         self.shards.iter().map(|shard| shard.size_in_bits()).sum()
     }
@@ -140,14 +146,14 @@ impl Kernel for Sharded {
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
         let parameters = vec![self.shards.len() as u64];
-        look(Content { parameters, count: self.count(), sections });
+        look(Content { parameters, count: self.count(), capacity: None, sections });
     }
 }
 
 /// The frame of a shard, which leaves the hash to the frame around it.
 fn nested(shard: &dyn Kernel) -> Vec<u8> {
     let mut frame = Vec::new();
-    let capacity = shard.capacity().unwrap_or(shard.count());
+    let capacity = shard.count();
     // Writing to memory does not fail.
     let _ = kernel::write(shard, (0, 0), capacity, &mut frame);
     frame

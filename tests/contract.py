@@ -7,6 +7,7 @@ import copy
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,8 @@ class Specimen:
     least_rate: float = 1e-6
 
     def __str__(self):
-        return "-".join([self.cls.__name__, *map(str, self.shape.values())])
+        shape = (getattr(value, "__name__", str(value)) for value in self.shape.values())
+        return "-".join([self.cls.__name__, *shape])
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -46,10 +48,14 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "standard"}),
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
-    Specimen(tamis.Sharded, {"shards": 5}),
+    Specimen(tamis.Sharded, {"filter": tamis.Bloom, "shards": 5}),
 ]
 
 CHECKS: list[Callable[..., None]] = []
+
+
+class Stranger(tamis.Sharded):
+    """A filter of another class than any specimen."""
 
 
 def check(function):
@@ -112,6 +118,15 @@ def keeps_to_the_budget(specimen):
         rates.append(f.expected_fpr)
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.01
+
+
+@check
+def small_sets_take_a_budget_too(specimen):
+    """A structure has a least size; below it a budget cannot be kept, but nothing fails."""
+    for n in (0, 1, 2, 50):
+        f = specimen.build(range(n), bits_per_key=12)
+        assert f.contains(range(n)).all()
+        assert f.size_in_bits <= 8192
 
 
 @check
@@ -232,7 +247,11 @@ def says_what_it_can(specimen):
     cls = specimen.cls
     assert hasattr(f, "add") == hasattr(f, "update") == cls.inserts
     assert hasattr(f, "remove") == cls.deletes
-    assert hasattr(f, "__or__") == cls.merges
+    if not cls.merges:
+        with pytest.raises(tamis.IncompatibleError, match="do not merge"):
+            f | f
+    with pytest.raises(tamis.IncompatibleError):
+        f | Stranger.build([1], fpr=0.01)
     assert isinstance(cls.one_sided, bool)
     assert cls.__name__ in repr(f)
 
@@ -307,6 +326,18 @@ def overrun_is_visible(specimen):
 
 
 @check
+def overrun_is_visible_at_any_rate(specimen):
+    if not specimen.cls.inserts:
+        return
+    rate = 0.05 if specimen.cls.deletes else 0.4  # fingerprints of one bit have none to give
+    f = specimen.make(10_000, fpr=rate)
+    with pytest.warns(tamis.CapacityWarning):
+        f.update(np.arange(25_000))
+    assert len(f) > 20_000
+    assert f.expected_fpr > rate
+
+
+@check
 def merges_what_it_says(specimen):
     if not specimen.cls.merges:
         return
@@ -375,3 +406,35 @@ def answers_while_one_adds(specimen):
         reader.join()
     assert not denied
     assert len(f) > 0.99 * n
+
+
+@check
+def is_saved_while_one_adds(specimen):
+    """Every snapshot is whole: it opens, and holds what was in before it was asked for."""
+    if not specimen.cls.inserts:
+        return
+    n = 20_000
+    f = specimen.make(1000, fpr=2**-12)
+    added, failures, done = [0], [], threading.Event()
+
+    def snapshot():
+        while not done.is_set():
+            known = added[0]
+            for twin in (tamis.from_bytes(f.to_bytes()), f.copy(), pickle.loads(pickle.dumps(f))):
+                if not twin.contains(np.arange(known)).all():
+                    failures.append(known)
+
+    readers = [threading.Thread(target=snapshot, daemon=True) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tamis.CapacityWarning)
+        for start in range(0, n, 200):
+            f.update(list(range(start, start + 199)))
+            f.add(start + 199)
+            added[0] = start + 200
+    done.set()
+    for reader in readers:
+        reader.join(timeout=60)
+        assert not reader.is_alive(), "a snapshot hangs"
+    assert not failures

@@ -121,7 +121,7 @@ def test_adding_a_present_key_changes_nothing():
 def test_layouts_that_are_not():
     with pytest.raises(ValueError, match="layout is 'round'; blocked, standard or segmented"):
         tamis.Bloom(10, fpr=0.1, layout="round")
-    with pytest.raises(ValueError, match="fpr is 1e-13; a blocked filter reaches 1e-12"):
+    with pytest.raises(ValueError, match="fpr is 1e-13; a blocked filter reaches 1e-10"):
         tamis.Bloom(10, fpr=1e-13)
 
 

@@ -1,5 +1,6 @@
 """The file format: frozen, strict, and never believed before it is checked."""
 
+import pickle
 import struct
 import warnings
 from pathlib import Path
@@ -152,13 +153,40 @@ def test_a_failed_save_leaves_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     with pytest.raises(FileNotFoundError):
         f.save(tmp_path / "no" / "where")
+    (tmp_path / "damaged").write_bytes(b"nothing")
+    with pytest.raises(tamis.FormatError, match="damaged: this is not a tamis filter"):
+        tamis.load(tmp_path / "damaged")
+    with pytest.raises(FileNotFoundError, match="no-such-file"):
+        tamis.load(tmp_path / "no-such-file")
 
 
 def test_a_saved_file_is_readable_as_others_are(tmp_path):
     other, mine = tmp_path / "other", tmp_path / "mine"
     other.write_bytes(b"")
-    tamis.Bloom.build([1], fpr=0.1).save(mine)
+    f = tamis.Bloom.build([1], fpr=0.1)
+    f.save(mine)
     assert mine.stat().st_mode == other.stat().st_mode
+    mine.chmod(0o600)
+    f.save(mine)
+    assert mine.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / ("long" * 60))
+    tamis.Bloom.build([1], fpr=0.1).save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert 1 in tamis.load(tmp_path / "link")
+
+
+class Mine(tamis.Bloom):
+    """A user's own filter."""
+
+
+def test_a_subclass_stays_what_it_is():
+    mine = Mine.build([1, 2], fpr=0.1)
+    for twin in (pickle.loads(pickle.dumps(mine)), mine.copy(), mine | mine):
+        assert type(twin) is Mine
+        assert 1 in twin
 
 
 def test_sections_are_aligned_for_mapping(tmp_path):

@@ -261,6 +261,49 @@ def test_what_is_not_a_key(keys, error, message):
     assert len(f) == 0
 
 
+def test_empty_columns_hold_no_bad_key():
+    for column in (np.array([]), pa.array([]), pa.array([], pa.float64()), np.array([], bool), []):
+        assert rows(column) == []
+
+
+def test_dictionaries_with_values_that_are_not_keys():
+    """A value that no key refers to does no harm; one that is referred to is found."""
+    wide = pa.Array.from_buffers(
+        pa.decimal128(3, -38), 2, [None, pa.py_buffer((999).to_bytes(16, "little") + bytes(16))]
+    )
+    unused = pa.DictionaryArray.from_arrays(pa.array([1] * 100, pa.int8()), wide)
+    assert rows(unused) == rows([0] * 100)
+    used = pa.DictionaryArray.from_arrays(pa.array([1] * 50 + [0], pa.int8()), wide)
+    with pytest.raises(OverflowError, match=r"keys\[50\] is 999e38"):
+        rows(used)
+    lost = pa.DictionaryArray.from_arrays(pa.array([0, 7], pa.int8()), pa.array(["a"]), safe=False)
+    with pytest.raises(TypeError, match=r"keys\[1\] is beyond the values of its dictionary"):
+        rows(lost)
+
+
+def test_nulls_of_a_table_row():
+    table = pa.StructArray.from_arrays([pa.array([1, 2])], ["a"], mask=pa.array([False, True]))
+    with pytest.raises(TypeError, match=r"keys\[1\] is null"):
+        rows(table)
+
+
+def test_what_an_object_raises_is_raised():
+    class Broken:
+        def __index__(self):
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        rows([Broken()])
+
+
+def test_memory_that_is_not_there_is_an_error():
+    endless = np.broadcast_to(np.int64(1), 2**46)
+    f = tamis.Bloom(10, fpr=0.1)
+    for call in (hash_keys, f.contains, lambda keys: tamis.Bloom.build(keys, fpr=0.1)):
+        with pytest.raises(MemoryError):
+            call(endless)
+
+
 @pytest.mark.parametrize("key", [None, 1.5, True, (1,), bytearray(b"a"), np.bool_(False), []])
 def test_one_key_that_is_not_one(key):
     f = tamis.Bloom(10, fpr=0.1)

@@ -28,7 +28,7 @@ class IncompatibleError(TamisError, ValueError):
 
 
 class CapacityError(TamisError, ValueError):
-    """No room for another key; the filter is as it was."""
+    """No room for another key; what the filter holds is as it was."""
 
 
 class BuildError(TamisError, ValueError):

@@ -16,12 +16,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
 /// One contiguous array of a column.
 pub struct ArrowPart {
     array: ArrayRef,
     /// The hashes of a dictionary's values, where they are few beside the keys.
-    dictionary: std::sync::OnceLock<Vec<Hash128>>,
+    dictionary: OnceLock<Option<Vec<Hash128>>>,
 }
 
 /// The arrays of an object that speaks Arrow, or `None` if it does not.
@@ -44,7 +45,7 @@ pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
         let stream = keys.call_method0("__arrow_c_stream__")?;
         let stream = within(&stream, c"arrow_array_stream")?;
         // SAFETY: see above.
-        read_stream(unsafe { FFI_ArrowArrayStream::from_raw(stream) })?
+        read_stream(keys.py(), unsafe { FFI_ArrowArrayStream::from_raw(stream) })?
     } else {
         return Ok(None);
     };
@@ -52,6 +53,9 @@ pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
     let mut start = 0;
     let mut parts = Vec::with_capacity(arrays.len());
     for array in arrays {
+        if array.is_empty() {
+            continue;
+        }
         check_type(array.data_type())?;
         if let Some(null) = first_null(&array) {
             let message = format!("keys[{}] is null; {ACCEPTED}", start + null);
@@ -69,14 +73,20 @@ fn within<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
 }
 
 /// All arrays of a stream.
-fn read_stream(stream: FFI_ArrowArrayStream) -> PyResult<(Vec<ArrayRef>, DataType)> {
+fn read_stream(
+    py: Python<'_>,
+    stream: FFI_ArrowArrayStream,
+) -> PyResult<(Vec<ArrayRef>, DataType)> {
     if stream.get_next().is_none() {
         return Err(PyTypeError::new_err("keys is an Arrow stream without a way to read it"));
     }
-    let mut reader = ArrayStreamReader::try_new(stream).map_err(foreign)?;
-    let data_type = reader.field().data_type().clone();
-    let arrays = reader.by_ref().collect::<Result<_, _>>().map_err(foreign)?;
-    Ok((arrays, data_type))
+    // A producer may need the interpreter in a thread of its own to go on.
+    py.detach(|| {
+        let mut reader = ArrayStreamReader::try_new(stream)?;
+        let data_type = reader.field().data_type().clone();
+        Ok((reader.by_ref().collect::<Result<_, _>>()?, data_type))
+    })
+    .map_err(foreign)
 }
 
 /// A table with one column stands for the column.
@@ -88,11 +98,17 @@ fn only_column(arrays: Vec<ArrayRef>, data_type: &DataType) -> PyResult<Vec<Arra
             fields.len()
         )));
     }
-    let column = |array: ArrayRef| -> ArrayRef {
+    let mut start = 0;
+    let column = |array: ArrayRef| {
+        if let Some(null) = first_null(&array) {
+            let message = format!("keys[{}] is null; {ACCEPTED}", start + null);
+            return Err(PyTypeError::new_err(message));
+        }
+        start += array.len();
         let table: &StructArray = array.as_struct();
-        table.column(0).clone()
+        Ok(table.column(0).clone())
     };
-    Ok(arrays.into_iter().map(column).collect())
+    arrays.into_iter().map(column).collect()
 }
 
 fn check_type(data_type: &DataType) -> PyResult<()> {
@@ -138,14 +154,11 @@ impl ArrowPart {
         self.array.len()
     }
 
-    /// Whether some value of this type is not a key: a decimal of too many digits.
+    /// Whether some value of this type is not a key: a decimal of too many digits, a wrong index.
     pub fn may_fail(&self) -> bool {
         use DataType::*;
-        let of_values = match self.array.data_type() {
-            Dictionary(_, values) => values,
-            other => other,
-        };
-        matches!(of_values, Decimal32(..) | Decimal64(..) | Decimal128(..))
+        let kind = self.array.data_type();
+        matches!(kind, Decimal32(..) | Decimal64(..) | Decimal128(..) | Dictionary(..))
     }
 
     /// Hashes the keys from `first` on.
@@ -162,20 +175,24 @@ impl ArrowPart {
         let values = dictionary.values();
         // 16 bytes per value stay below one byte per key, so that columns need no memory to speak
         // of; a large dictionary is looked up value by value instead.
-        if values.len() <= self.array.len() / 16 {
-            let known = self.dictionary.get_or_init(|| {
-                let mut hashes = vec![Hash128::default(); values.len()];
-                // A value that is not a key is met again below if a key refers to it.
-                let _ = hash_array(values, hasher, 0, &mut hashes);
-                hashes
-            });
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = known[index(dictionary.keys(), first + i)];
+        let known = self.dictionary.get_or_init(|| {
+            if values.len() > self.array.len() / 16 {
+                return None;
             }
-            return Ok(());
-        }
+            let mut hashes = vec![Hash128::default(); values.len()];
+            // One value that is not a key, and all are looked up: it may not be referred to.
+            hash_array(values, hasher, 0, &mut hashes).ok().map(|()| hashes)
+        });
         for (i, out) in out.iter_mut().enumerate() {
             let at = index(dictionary.keys(), first + i);
+            if at >= values.len() {
+                let what = "beyond the values of its dictionary";
+                return Err((first + i, NotAKey::Type(what.into())));
+            }
+            if let Some(known) = known {
+                *out = known[at];
+                continue;
+            }
             hash_array(values, hasher, at, std::slice::from_mut(out))
                 .map_err(|(_, reason)| (first + i, reason))?;
         }

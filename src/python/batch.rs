@@ -4,6 +4,7 @@
 use super::column::{CHUNK, Column, Keys};
 use super::keys::{self, Family, NotAKey, hash_object, hasher};
 use crate::distinct;
+use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
@@ -43,14 +44,16 @@ impl Distinct {
         let collected = match keys {
             Keys::Column(column) => {
                 let collect = |range: Range<usize>| {
-                    let mut partitions = distinct::Partitions::new(count, range.len());
-                    column.for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))?;
-                    Ok(partitions)
+                    let mut partitions = distinct::Partitions::new(count, range.len())?;
+                    column
+                        .for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))
+                        .map_err(at_index)?;
+                    PyResult::Ok(partitions)
                 };
-                py.detach(|| in_ranges(count, threads, collect)).map_err(at_index)?
+                py.detach(|| in_ranges(count, threads, collect))?
             }
             Keys::Objects(list) => {
-                let mut partitions = distinct::Partitions::new(count, count);
+                let mut partitions = distinct::Partitions::new(count, count)?;
                 for_each_chunk(&hasher, &list, |_, hashes| partitions.extend(hashes))?;
                 vec![partitions]
             }
@@ -72,6 +75,7 @@ pub fn contains<'py>(
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let keys = Keys::new(keys)?;
+    afford(py, keys.len())?;
     let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
@@ -111,7 +115,10 @@ fn contains_column(
                 scope.spawn(move || answer(range, out))
             })
             .collect();
-        running.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        running.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
     })
 }
 
@@ -124,6 +131,9 @@ pub fn insert(
 ) -> PyResult<()> {
     let keys = Keys::new(keys)?;
     let mut all = Vec::new();
+    if !matches!(&keys, Keys::Column(column) if !column.may_fail()) {
+        all.try_reserve_exact(keys.len()).map_err(|_| no_memory(keys.len()))?;
+    }
     match keys {
         Keys::Column(column) if !column.may_fail() => {
             return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
@@ -137,7 +147,17 @@ pub fn insert(
             for_each_chunk(hasher, &list, |_, hashes| all.extend_from_slice(hashes))?;
         }
     }
-    Ok(py.detach(|| kernel.insert(&all))?)
+    // In chunks, so that others who ask need not wait for all of them.
+    let in_chunks = || {
+        for (i, chunk) in all.chunks(CHUNK).enumerate() {
+            if let Err(error) = kernel.insert(chunk) {
+                all[..i * CHUNK].iter().for_each(|&hash| drop(kernel.remove(hash)));
+                return Err(error);
+            }
+        }
+        Ok(())
+    };
+    Ok(py.detach(in_chunks)?)
 }
 
 /// Inserts a column of keys that are all good, without holding their hashes. Where there is no
@@ -173,6 +193,7 @@ pub fn hash_keys<'py>(
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;
     let keys = Keys::new(keys)?;
+    afford(py, keys.len().saturating_mul(16))?;
     let rows = PyArray2::<u64>::zeros(py, [keys.len(), 2], false);
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { rows.as_slice_mut()? };
@@ -250,6 +271,19 @@ fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family) -> PyErr {
 
 fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
+}
+
+/// Refuses an array of so many bytes if there is no memory for it: NumPy says so in Python, but
+/// not to those who make arrays through its C interface.
+fn afford(py: Python<'_>, bytes: usize) -> PyResult<()> {
+    if bytes >= 1 << 24 {
+        py.import("numpy")?.call_method1("empty", (bytes, "u1"))?;
+    }
+    Ok(())
+}
+
+fn no_memory(count: usize) -> PyErr {
+    Error::Memory(format!("cannot allocate the hashes of {count} keys")).into()
 }
 
 /// How many threads work on `count` keys.

@@ -182,7 +182,15 @@ impl Strided {
             )));
         }
         let format = buffer.format().to_str().unwrap_or("?").to_owned();
-        let Some(item) = Item::parse(&format, buffer.item_size()) else {
+        if buffer.suboffsets().is_some() {
+            let message = "keys is a buffer of pointers; items that lie in it are wanted";
+            return Err(PyTypeError::new_err(message));
+        }
+        let item = match buffer.shape()[0] {
+            0 => Some(Item::Bytes { width: 0 }), // no items, so none that is not a key
+            _ => Item::parse(&format, buffer.item_size()),
+        };
+        let Some(item) = item else {
             if format == "O" {
                 return Ok(None);
             }

@@ -5,9 +5,11 @@ use super::batch;
 use super::error::class;
 use super::handle::Kernel;
 use super::keys::hash_object;
+use crate::error::Error;
 use crate::hash::{HASH_KEYED, Hash128, Hasher};
 use crate::kernel;
 use numpy::PyArray1;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -41,13 +43,28 @@ impl Filter {
         self.kernel.capacity().unwrap_or(self.capacity)
     }
 
-    /// Says once that the filter holds more keys than it was made for. One that tells its own
-    /// capacity may count repetitions without needing more room.
+    /// Runs `work` on the kernel: at once, or with the interpreter released where it would wait.
+    #[inline(always)]
+    fn with_kernel<R: Send>(
+        &self,
+        py: Python<'_>,
+        writer: bool,
+        work: impl FnOnce(&dyn kernel::Kernel) -> R + Send,
+    ) -> R {
+        if self.kernel.busy(writer) {
+            py.detach(|| work(&*self.kernel))
+        } else {
+            work(&*self.kernel)
+        }
+    }
+
+    /// Says once that the filter holds more keys than it was made for.
     #[inline]
     fn check_room(&self, py: Python<'_>) -> PyResult<()> {
-        let full = self.kernel.count() > self.capacity
-            && self.kernel.capacity().is_none_or(|room| room > self.capacity);
-        if full && !self.warned.load(Relaxed) { self.warn(py) } else { Ok(()) }
+        if !self.warned.load(Relaxed) && self.kernel.overfull(self.capacity) {
+            return self.warn(py);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -78,7 +95,8 @@ impl Filter {
 
     /// Tell whether the key may be in the set; False is certain.
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.kernel.contains_one(self.hash(key)?))
+        let hash = self.hash(key)?;
+        Ok(self.with_kernel(key.py(), false, |kernel| kernel.contains_one(hash)))
     }
 
     /// Tell for each key whether it may be in the set.
@@ -165,7 +183,8 @@ impl Inserting {
     /// Insert a key.
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().get();
-        filter.kernel.insert(&[filter.hash(key)?])?;
+        let hash = filter.hash(key)?;
+        filter.with_kernel(self_.py(), true, |kernel| kernel.insert(&[hash]))?;
         filter.check_room(self_.py())
     }
 
@@ -191,6 +210,10 @@ impl Deleting {
     /// Take one insertion of the key back; KeyError if it is surely absent.
     fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
-        Ok(filter.kernel.remove(filter.hash(key)?)?)
+        let hash = filter.hash(key)?;
+        match filter.with_kernel(self_.py(), true, |kernel| kernel.remove(hash)) {
+            Err(Error::Absent(_)) => Err(PyKeyError::new_err(key.clone().unbind())),
+            other => Ok(other?),
+        }
     }
 }

@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::format;
 use crate::hash::{HASH_KEYED, HASH_SEEDED, Hasher};
 use crate::kernel;
-use memmap2::MmapOptions;
+use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::any::Any;
 use std::fs::File;
-use std::io::Read;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -91,25 +91,62 @@ pub fn open_file(
 ) -> PyResult<Kernel> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {
-        let mut file = File::open(&path)?;
-        let length = file.metadata()?.len();
-        if !mmap || length == 0 {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            return open(&bytes, hasher, Buffer::copied);
-        }
-        // SAFETY: saved files are replaced, never changed in place, so the mapping keeps its
-        // content; copy-on-write keeps our insertions out of the file.
-        let mapping = unsafe { MmapOptions::new().map_copy(&file)? };
-        let mapping = Arc::new(mapping);
-        let own = |section: &[u8]| {
-            let start = NonNull::from(section).cast::<u8>();
-            // SAFETY: sections start at multiples of 64 in a mapping that starts at a page, no
-            // two buffers are made of one section, and the mapping is kept.
-            Ok(unsafe { Buffer::mapped(start, section.len(), Box::new(mapping.clone())) })
-        };
-        open(&mapping, hasher, own)
+        let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))??;
+        open(region.bytes(), hasher, |section| Ok(region.part(section)))
     })
+}
+
+/// An `OSError` as Python's own functions raise it, with the name of the file.
+fn named(error: io::Error, path: &Path) -> PyErr {
+    let Some(code) = error.raw_os_error() else { return error.into() };
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    PyOSError::new_err((code, text, path.to_owned()))
+}
+
+/// A whole file in memory that its filter's buffers share: nothing is copied out of it.
+struct Region {
+    start: *mut u8,
+    len: usize,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Region {
+    fn of_file(path: &Path, mmap: bool) -> io::Result<Result<Region>> {
+        let mut file = File::open(path)?;
+        let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        if mmap && len > 0 {
+            // SAFETY: saved files are replaced, never changed in place, so the mapping keeps its
+            // content; copy-on-write keeps our insertions out of the file.
+            let mapping = MmapRaw::from(unsafe { MmapOptions::new().map_copy(&file)? });
+            let (start, len) = (mapping.as_mut_ptr(), mapping.len());
+            return Ok(Ok(Region { start, len, owner: Arc::new(mapping) }));
+        }
+        let mut buffer = match Buffer::zeroed(len) {
+            Ok(buffer) => buffer,
+            Err(error) => return Ok(Err(error)),
+        };
+        file.read_exact(buffer.as_mut_slice())?;
+        let start = buffer.as_mut_slice().as_mut_ptr();
+        Ok(Ok(Region { start, len, owner: Arc::new(buffer) }))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the owner keeps `len` bytes at `start`, and no buffer of them is written to
+        // before the frame is open.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// The buffer of a section of [`Region::bytes`].
+    fn part(&self, section: &[u8]) -> Buffer {
+        let offset = section.as_ptr().addr() - self.start.addr();
+        // SAFETY: sections lie inside the region, at multiples of 64 from its start, which is
+        // aligned to a page or a cache line; each becomes one buffer; the region is kept.
+        unsafe {
+            let start = NonNull::new_unchecked(self.start.add(offset));
+            Buffer::mapped(start, section.len(), Box::new(self.owner.clone()))
+        }
+    }
 }
 
 fn open(

@@ -1,10 +1,12 @@
 //! One Python object to one hash, as the canonical table of `hash.rs` says.
 
 use crate::hash::{Hash128, Hasher};
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyAttributeError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
+};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 
 /// What a key may be: the end of every message about one that is not.
 pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1";
@@ -15,6 +17,8 @@ pub enum NotAKey {
     Type(String),
     /// An integer that is too large.
     Range(String),
+    /// What the object itself raised when it was asked.
+    Raised(PyErr),
 }
 
 impl NotAKey {
@@ -25,6 +29,7 @@ impl NotAKey {
             NotAKey::Range(what) => {
                 PyOverflowError::new_err(format!("{name} is {what}; {ACCEPTED}"))
             }
+            NotAKey::Raised(error) => error,
         }
     }
 }
@@ -71,12 +76,23 @@ unsafe fn hash_text(
         let mut length = 0;
         let text = ffi::PyUnicode_AsUTF8AndSize(object, &mut length);
         if text.is_null() {
-            ffi::PyErr_Clear();
-            return Err(NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()));
+            return Err(not_utf8());
         }
         let bytes = std::slice::from_raw_parts(text.cast(), length as usize);
         Ok((hasher.bytes(bytes), Family::Bytes))
     }
+}
+
+/// Why a str has no UTF-8, from the exception that is set.
+#[cold]
+fn not_utf8() -> NotAKey {
+    Python::attach(|py| {
+        let error = PyErr::fetch(py);
+        if error.is_instance_of::<PyUnicodeEncodeError>(py) {
+            return NotAKey::Type("a str with lone surrogates, which has no UTF-8".into());
+        }
+        NotAKey::Raised(error)
+    })
 }
 
 /// # Safety
@@ -128,11 +144,27 @@ fn hash_other(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Famil
             return Ok(hash_bytes(hasher, key.as_ptr()));
         }
     }
-    let is_bool = key.get_type().name().is_ok_and(|name| name.to_string().starts_with("bool"));
+    if key.is_instance_of::<PyBool>() || is_numpy_bool(key) {
+        return Err(described(key));
+    }
     match key.call_method0("__index__") {
-        Ok(value) if !is_bool && value.is_instance_of::<PyInt>() => hash_int(hasher, &value),
+        Ok(value) if value.is_instance_of::<PyInt>() => hash_int(hasher, &value),
+        Err(error) if !is_missing(&error, key.py()) => Err(NotAKey::Raised(error)),
         _ => Err(described(key)),
     }
+}
+
+fn is_numpy_bool(key: &Bound<'_, PyAny>) -> bool {
+    let kind = key.get_type();
+    let named = |name: PyResult<Bound<'_, PyString>>, values: &[&str]| {
+        name.is_ok_and(|name| values.iter().any(|value| name == *value))
+    };
+    named(kind.name(), &["bool", "bool_"]) && named(kind.module(), &["numpy"])
+}
+
+/// Whether an object only says that it is no integer.
+fn is_missing(error: &PyErr, py: Python<'_>) -> bool {
+    error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyAttributeError>(py)
 }
 
 /// An object in words: its value where that is short, and its type.

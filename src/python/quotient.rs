@@ -57,7 +57,8 @@ pub fn quotient_grow(py: Python<'_>, kernel: &Kernel) -> PyResult<()> {
 #[pyfunction]
 pub fn quotient_count(kernel: &Kernel, key: &Bound<'_, PyAny>) -> PyResult<u64> {
     let (hash, _) = hash_object(&kernel.hasher, key).map_err(|reason| reason.named("key"))?;
-    Ok(kernel.of::<Growing>()?.look(|quotient| quotient.count(hash)))
+    let growing = kernel.of::<Growing>()?;
+    Ok(key.py().detach(|| growing.look(|quotient| quotient.count(hash))))
 }
 
 /// Quotients, bits of a remainder, slots in use, slots.

@@ -1,5 +1,5 @@
 //! Keys by shard, in memory or spilled to disk, for builds that are larger than one structure
-//! or than memory.
+//! or than memory. Decisions (how many shards, where the files are) are Python's.
 
 use super::batch::{Distinct, for_each_hash};
 use super::handle::Kernel;
@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
 const WAITING: usize = 1 << 12;
 
-/// Hashes of keys by shard; where a directory is given, in files there that have no name.
+/// Hashes of keys by shard: in memory, or in a file each.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Spill {
     hasher: Hasher,
     partitions: Mutex<Vec<Partition>>,
 }
 
+#[derive(Default)]
 struct Partition {
     waiting: Vec<Hash128>,
     file: Option<File>,
@@ -31,6 +32,10 @@ struct Partition {
 }
 
 impl Partition {
+    fn len(&self) -> usize {
+        self.written + self.waiting.len()
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file {
             file.write_all(as_bytes(&self.waiting))?;
@@ -91,7 +96,7 @@ impl Spill {
                 }
                 None => None,
             };
-            Ok(Partition { waiting: Vec::new(), file, written: 0 })
+            Ok(Partition { file, ..Partition::default() })
         };
         let partitions = (0..partitions).map(open).collect::<PyResult<_>>()?;
         Ok(Spill { hasher: hasher(seed, key)?, partitions: Mutex::new(partitions) })
@@ -116,22 +121,23 @@ impl Spill {
 
     /// How many hashes each partition holds, repetitions included.
     fn lengths(&self) -> Vec<usize> {
-        self.lock().iter().map(|partition| partition.written + partition.waiting.len()).collect()
+        self.lock().iter().map(Partition::len).collect()
     }
 
     /// The distinct keys of partitions `start` to `stop`, which are forgotten here.
     fn distinct(&self, py: Python<'_>, start: usize, stop: usize) -> PyResult<Distinct> {
         let hashes = py.detach(|| {
-            let mut parts = Vec::new();
-            for partition in self.lock().get_mut(start..stop).unwrap_or_default() {
-                parts.push(partition.read()?);
-                *partition = Partition { waiting: Vec::new(), file: None, written: 0 };
+            // Taken out under the lock, read without it: threads build shards side by side.
+            let taken: Vec<Partition> = match self.lock().get_mut(start..stop) {
+                Some(range) => range.iter_mut().map(std::mem::take).collect(),
+                None => Vec::new(),
+            };
+            let count = taken.iter().map(Partition::len).sum();
+            let mut partitions = distinct::Partitions::new(count, count)?;
+            for mut partition in taken {
+                partitions.extend(&partition.read()?);
             }
-            let count = parts.iter().map(Vec::len).sum();
-            let mut partitions = distinct::Partitions::new(count, count);
-            parts.iter().for_each(|part| partitions.extend(part));
-            drop(parts);
-            io::Result::Ok(distinct::Distinct::new(vec![partitions], 1))
+            PyResult::Ok(distinct::Distinct::new(vec![partitions], 1))
         })?;
         Ok(Distinct { hashes, hasher: self.hasher.clone(), threads: 1 })
     }

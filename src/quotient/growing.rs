@@ -21,19 +21,23 @@ struct Inner {
     quotient: Quotient,
     /// Keys that it was made for at its present size.
     room: u64,
+    /// Whether it had to double for want of room.
+    overran: bool,
 }
 
 impl Inner {
-    /// The slots that may be used before it doubles: keys that share a fingerprint can take a few
-    /// more slots than there are keys.
+    /// The slots that may be used before it doubles: a few more than the keys it was made for,
+    /// since those that share a fingerprint can take more, or 61 of 64 where blocks were rounded up.
     fn most_slots(&self) -> u64 {
-        self.room.saturating_add(self.room.div_ceil(32))
+        let rounded_up = self.quotient.quotients() / 64 * 61;
+        self.room.saturating_add(self.room.div_ceil(32)).max(rounded_up)
     }
 
     /// Doubles until another slot may be used.
     fn make_room(&mut self) -> Result<()> {
         while self.quotient.used_slots() >= self.most_slots() {
             self.double()?;
+            self.overran = true;
         }
         Ok(())
     }
@@ -72,7 +76,7 @@ impl Growing {
     }
 
     fn over(quotient: Quotient, room: u64) -> Growing {
-        Growing { inner: RwLock::new(Inner { quotient, room }) }
+        Growing { inner: RwLock::new(Inner { quotient, room, overran: false }) }
     }
 
     /// A filter of distinct hashes, whose order is the order of their fingerprints.
@@ -104,8 +108,8 @@ impl Growing {
             return Err(damaged("it has not four parameters and one section"));
         };
         let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
-        if section.kind != SECTION_BITS {
-            return Err(damaged("its slots are missing"));
+        if section.kind != SECTION_BITS || section.piece != 0 || room != head.capacity {
+            return Err(damaged("it is not as its parameters say"));
         }
         let slots = own(section.bytes)?;
         let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
@@ -114,12 +118,19 @@ impl Growing {
 
     /// The filter of the insertions into both; counts add.
     pub fn merge(&self, other: &Growing) -> Result<Growing> {
-        let one = self.read();
-        // A second lock on the same filter could wait for a writer that waits for the first.
-        let second = (!std::ptr::eq(self, other)).then(|| other.read());
+        // Locks in the order of addresses, and one for a filter with itself: a second one could
+        // wait for a writer that waits for the first.
+        let (first, second) = if std::ptr::from_ref(self) <= std::ptr::from_ref(other) {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let one = first.read();
+        let second = (!std::ptr::eq(self, other)).then(|| second.read());
         let two = second.as_ref().unwrap_or(&one);
         let larger = if one.quotient.quotients() > two.quotient.quotients() { &one } else { two };
-        let mut merged = Inner { quotient: one.quotient.merge(&two.quotient)?, room: larger.room };
+        let quotient = one.quotient.merge(&two.quotient)?;
+        let mut merged = Inner { quotient, room: larger.room, overran: false };
         while merged.quotient.used_slots() > merged.most_slots() {
             merged.double()?;
         }
@@ -166,6 +177,14 @@ impl Kernel for Growing {
         Some(self.read().room)
     }
 
+    fn overfull(&self, _capacity: u64) -> bool {
+        self.read().overran
+    }
+
+    fn busy(&self, writer: bool) -> bool {
+        if writer { self.inner.try_write().is_err() } else { self.inner.try_read().is_err() }
+    }
+
     fn size_in_bits(&self) -> u64 {
         self.look(|quotient| 8 * quotient.size_in_bytes() as u64)
     }
@@ -176,7 +195,7 @@ impl Kernel for Growing {
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let inner = self.read();
-        let Inner { quotient, room } = &*inner;
+        let Inner { quotient, room, .. } = &*inner;
         let slots = Buffer::copied(quotient.as_bytes())?;
         let copy = Quotient::from_parts(
             quotient.quotients(),
@@ -189,7 +208,7 @@ impl Kernel for Growing {
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Inner { quotient, room } = &*self.read();
+        let Inner { quotient, room, .. } = &*self.read();
         let parameters = vec![
             quotient.quotients(),
             u64::from(quotient.remainder_bits()),
@@ -197,7 +216,7 @@ impl Kernel for Growing {
             *room,
         ];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
-        look(Content { parameters, count: quotient.len(), sections });
+        look(Content { parameters, count: quotient.len(), capacity: Some(*room), sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -11,6 +11,7 @@ from typing import Any
 
 from tamis import _native
 from tamis._types import FilePath
+from tamis.errors import FormatError
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.quotient import Quotient
@@ -37,7 +38,10 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
     With ``mmap`` it answers from the mapped file: checked as strictly, but shared with other
     processes and not copied. Insertions stay private to this process.
     """
-    return _public(_native.open_file(os.fsdecode(path), mmap, key))
+    try:
+        return _public(_native.open_file(os.fsdecode(path), mmap, key))
+    except FormatError as error:
+        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
 def _public(kernel: _native.Kernel) -> Contract:

@@ -87,7 +87,7 @@ class Bloom(_native.Inserting, Contract):
     def __or__(self, other: Bloom) -> Self:
         """Return the filter of all keys of both; its `len` is an estimate from its bits."""
         if not isinstance(other, Bloom):
-            return NotImplemented
+            return super().__or__(other)
         return self._of(_native.bloom_union(self._kernel, other._kernel))
 
     def __and__(self, other: Bloom) -> Self:

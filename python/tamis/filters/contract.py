@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
 from tamis._types import FilePath
+from tamis.errors import IncompatibleError
 
 
 class Contract(_native.Filter):
@@ -34,10 +36,12 @@ class Contract(_native.Filter):
     def save(self, path: FilePath) -> None:
         """Write the filter to a file: whole and flushed under this name, or not at all."""
         target = Path(os.path.realpath(os.fsdecode(path)))
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        temporary = target.with_name(f".tamis-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
+                if target.exists():
+                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
                 self._write(descriptor)
                 os.fsync(descriptor)
             finally:
@@ -68,9 +72,14 @@ class Contract(_native.Filter):
                 "a filter with a secret key is not pickled, since the key would be; "
                 "use to_bytes() and tamis.from_bytes(data, key=...)"
             )
-        from tamis.filters import from_bytes
+        return _reopened, (type(self), self.to_bytes())
 
-        return from_bytes, (self.to_bytes(),)
+    def __or__(self, other: Any) -> Self:
+        """Merge; `IncompatibleError` where the two filters cannot be."""
+        if isinstance(other, Contract):
+            one, two = type(self).__name__, type(other).__name__
+            raise IncompatibleError(f"a {one} and a {two} filter do not merge")
+        return NotImplemented
 
     def __repr__(self) -> str:
         return (
@@ -92,3 +101,8 @@ class Contract(_native.Filter):
         """Make the public filter around a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)
         return cast(Self, native.__new__(cls, kernel))
+
+
+def _reopened(cls: type[Contract], data: bytes) -> Contract:
+    """Make a filter of its pickled bytes; the class may be a user's own."""
+    return cls._of(_native.open_bytes(data, None))

@@ -121,7 +121,7 @@ class Quotient(_native.Deleting, Contract):
     def __or__(self, other: Quotient) -> Self:
         """Return the filter of the insertions into both, counts added, doubled where needed."""
         if not isinstance(other, Quotient):
-            return NotImplemented
+            return super().__or__(other)
         return self._of(_native.quotient_merge(self._kernel, other._kernel))
 
     def _told(self) -> str:

@@ -1,7 +1,10 @@
 """Checks of the arguments that all plans share."""
 
-import math
+from numbers import Real
 from typing import SupportsIndex
+
+MOST_BITS_PER_KEY = 4096
+"""A budget beyond any use."""
 
 
 def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
@@ -9,10 +12,16 @@ def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
     if (fpr is None) == (bits_per_key is None):
         given = "neither" if fpr is None else "both"
         raise ValueError(f"{given} of fpr and bits_per_key given; exactly one is wanted")
+    for name, value in (("fpr", fpr), ("bits_per_key", bits_per_key)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            kind = type(value).__name__
+            raise TypeError(f"{name} is {value!r} (of type {kind}); a number is wanted")
     if fpr is not None and not 0 < fpr < 1:
         raise ValueError(f"fpr is {fpr}; a rate between 0 and 1 is wanted, such as 0.01")
-    if bits_per_key is not None and not (0 < bits_per_key < math.inf):
-        raise ValueError(f"bits_per_key is {bits_per_key}; a positive number is wanted")
+    if bits_per_key is not None and not 0 < bits_per_key <= MOST_BITS_PER_KEY:
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; a number from 0 to {MOST_BITS_PER_KEY} is wanted"
+        )
 
 
 def whole(name: str, value: SupportsIndex, most: int) -> int:

@@ -28,7 +28,7 @@ MOST_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
 
 # Below this, a rate of the blocked layout is rounding: the terms of its sum are of order 1.
 _ROUNDING = 1e-13
-_LEAST_BLOCKED = 1e-12
+_LEAST_BLOCKED = 1e-10
 
 
 class Size(NamedTuple):
@@ -76,7 +76,7 @@ def size(
         return _best(layout, keys, max(1, math.floor(keys * bits_per_key / unit)) * unit)
     assert fpr is not None
     if layout == "blocked" and fpr < _LEAST_BLOCKED:
-        raise ValueError(f"fpr is {fpr}; a blocked filter reaches 1e-12, other layouts go below")
+        raise ValueError(f"fpr is {fpr}; a blocked filter reaches 1e-10, other layouts go below")
 
     def enough(units: int) -> bool:
         return rate(layout, keys, _best(layout, keys, units * unit)) <= fpr
@@ -128,7 +128,8 @@ def segmented_rate(keys: int, size: Size, *, kept: int) -> float:
     """Predict the rate of a segmented filter cut to its first ``kept`` bits.
 
     Segments are independent, so the rate is the product over them of the share that answers
-    "yes": bits that were hit, and all that was cut off. (``papers/001``, and the notes on it.)
+    "yes": bits that were hit, and all that was cut off. (Mersy et al. 2024 cut filters whose
+    probes fall anywhere; there, a mixture of numbers of probes costs some rate.)
 
     >>> full = Size(10_000, 7)
     >>> round(segmented_rate(1000, full, kept=10_000), 5), segmented_rate(1000, full, kept=0)

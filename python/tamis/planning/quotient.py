@@ -60,7 +60,10 @@ def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = No
         least = rate(keys, Size(quotients, MOST_REMAINDER_BITS))
         raise ValueError(f"fpr is {fpr}; a quotient filter of {keys} keys reaches {least:.2g}")
     assert bits_per_key is not None
-    slots = (quotients + (_TAIL if keys >= _LARGE else 0)) / max(keys, 1)
+    if quotients == _BLOCK:
+        slots = 1 / LOAD  # a set so small has a block of its own, whatever the budget
+    else:
+        slots = (quotients + (_TAIL if keys >= _LARGE else 0)) / keys
     remainder_bits = math.floor(bits_per_key / slots - METADATA_BITS)
     if remainder_bits < 1:
         least = slots * (METADATA_BITS + 1)
