@@ -45,6 +45,7 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "standard"}),
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
+    Specimen(tamis.Cuckoo),
 ]
 
 CHECKS: list[Callable[..., None]] = []
@@ -292,6 +293,13 @@ def overrun_is_visible(specimen):
     f = specimen.make(1000, fpr=2**-8)
     f.update(range(900))
     rate = f.expected_fpr
+    if specimen.cls.bounded:
+        before = f.to_bytes()
+        for more in (range(900, 4000), np.arange(900, 4000), [str(i) for i in range(3000)]):
+            with pytest.raises(tamis.CapacityError, match="no room"):
+                f.update(more)
+            assert f.to_bytes() == before
+        return
     with pytest.warns(tamis.CapacityWarning, match="made for 1000 keys"):
         f.update(range(3000))
     f.update(range(3000, 3100))  # said once: a second warning would be an error here

@@ -125,7 +125,7 @@ pub fn insert(
     let keys = Keys::new(keys)?;
     let mut all = Vec::new();
     match keys {
-        Keys::Column(column) if !column.may_fail() => {
+        Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
             return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
         }
         Keys::Column(column) => {
