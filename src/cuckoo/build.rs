@@ -31,7 +31,7 @@ impl Table {
             others.into_iter().fold(own, |fits, thread| thread.join().unwrap_or(false) && fits)
         });
         if !fits {
-            return Err(table.full());
+            return Err(table.full(hashes.len() as u64));
         }
         table.count = hashes.len() as u64;
         Ok(table)

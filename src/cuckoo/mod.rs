@@ -21,16 +21,15 @@
 //! are never the same bucket. Odd fingerprints have the chunk as their range; even ones a near
 //! range of 2^near buckets (the last one longer, by what is left over), a few cache lines.
 //!
-//! **Rate.** An absent key's first bucket b and its v are uniform over B buckets and V
-//! fingerprints, and it is taken for present where v is in b or in the other bucket b′ of v. Each
-//! distinct v of a bucket b makes (b, v) and (b′, v) such pairs, the same ones again if v is in b′
-//! too. With D distinct fingerprints, bucket by bucket, E of which are in their other bucket also:
+//! **Rate.** A fingerprint and its pair of buckets are all that the filter knows of a key: one of
+//! B·V/2 identities for B buckets, all equally likely. An absent key is taken for present where
+//! its identity is stored, so the false positive rate is, exactly,
 //!
 //! ```text
-//! α = (2·D − E) / (B·V)      exactly
+//! α = distinct / (B·V/2)
 //! ```
 //!
-//! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
+//! //! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
 //! file (query, remove, rate), `insert.rs` (making room), `build.rs` (from distinct hashes, chunk
 //! by chunk), `shared.rs` (threads; bytes from outside).
 
@@ -166,6 +165,7 @@ impl Table {
         let journal = hashes.len() > 1;
         let mut changes: Vec<(u64, u32, u32)> = Vec::new();
         let mut pairs = [(0, [0, 0], 0); TOGETHER];
+        let mut done = 0;
         for hashes in hashes.chunks(TOGETHER) {
             for (pair, &hash) in pairs.iter_mut().zip(hashes) {
                 let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
@@ -190,19 +190,20 @@ impl Table {
                     for (start, slot, old) in changes.into_iter().rev() {
                         slots.set(bytes, start, slot, old);
                     }
-                    return Err(self.full());
+                    return Err(self.full(self.count + done));
                 }
+                done += 1;
             }
         }
-        self.count += hashes.len() as u64;
+        self.count += done;
         Ok(())
     }
 
-    fn full(&self) -> Error {
+    /// What a key is told that came when so many slots were in use.
+    fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
-            "no room for the key: {} of {} slots are in use, and the buckets that it could come \
-             to by moving others are all full; build a filter with more capacity",
-            self.count,
+            "no room for the key: {used} of {} slots are in use, and the buckets that it could \
+             come to by moving others are all full; build a filter with more capacity",
             self.shape.slots()
         ))
     }
@@ -228,33 +229,34 @@ impl Table {
 
     /// α: the share of absent keys that are taken for present, exactly.
     pub fn rate(&self) -> f64 {
-        let pairs = on_width!(self.shape, W => self.matching_pairs::<W>());
+        let distinct = on_width!(self.shape, W => self.distinct::<W>());
         let buckets = self.shape.chunks * self.shape.buckets;
-        pairs as f64 / buckets as f64 / self.shape.fingerprints() as f64
+        distinct / (buckets as f64 * self.shape.fingerprints() as f64 / 2.0)
     }
 
-    /// 2·D − E.
-    fn matching_pairs<W: Word>(&self) -> u64 {
+    /// How many identities are stored: fingerprints that differ within their bucket, those that
+    /// are also in their other bucket counted half here and half there.
+    fn distinct<W: Word>(&self) -> f64 {
         let slots = Slots::<W>::new(self.shape.bits);
         let bytes = self.slots.as_slice();
-        let mut pairs = 0;
+        let mut halves = 0u64;
         for chunk in 0..self.shape.chunks {
             let start = chunk * self.shape.buckets;
             for bucket in 0..self.shape.buckets {
                 let content = slots.bucket(bytes, slots.start(start + bucket));
-                let distinct = slots.all().into_iter().filter_map(|slot| {
+                for slot in slots.all() {
                     let fingerprint = slots.get(content, slot);
                     let first = slots.first(slots.matching(content, fingerprint)) == Some(slot);
-                    (first && fingerprint != 0).then_some(fingerprint)
-                });
-                for fingerprint in distinct {
+                    if fingerprint == 0 || !first {
+                        continue;
+                    }
                     let other = slots.start(start + self.shape.other(bucket, fingerprint));
                     let again = slots.matching(slots.bucket(bytes, other), fingerprint);
-                    pairs += 2 - u64::from(again != W::from(0));
+                    halves += if again == W::from(0) { 2 } else { 1 };
                 }
             }
         }
-        pairs
+        halves as f64 / 2.0
     }
 
     /// How many slots are in use, by looking.

