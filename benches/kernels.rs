@@ -4,7 +4,7 @@
 //!
 //! Where there is one, the figure of a C or C++ implementation stands below ours. They were read
 //! on a machine of the kind this was developed on (two cores of an AMD EPYC with AVX2): blocked
-//! Bloom of fastfilter_cpp, and the rank-and-select quotient filter of the telescoping filter's
+//! Bloom and cuckoo of fastfilter_cpp, and the rank-and-select quotient filter of the telescoping filter's
 //! authors, built with link-time optimization and PDEP.
 //!
 //! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
@@ -13,6 +13,8 @@ use std::hint::black_box;
 use std::time::Instant;
 use tamis::bits::{Buffer, LINE, prefetch, reduce};
 use tamis::bloom::{Bloom, Layout, Shape};
+use tamis::cuckoo::{self, Cuckoo};
+use tamis::distinct::{Distinct, Partitions};
 use tamis::hash::{Hash128, Hasher};
 use tamis::kernel::Kernel;
 use tamis::quotient::{Growing, Quotient};
@@ -43,6 +45,7 @@ fn main() {
         };
         let (present, absent) = (hash(0..keys), hash(keys..2 * keys));
         bloom(&present, &absent);
+        cuckoo(&present, &absent);
         quotient(&present, &absent);
     }
 }
@@ -66,6 +69,35 @@ fn bloom(present: &[Hash128], absent: &[Hash128]) {
         };
         row(&format!("Bloom, {}", layout.name()), bits, times, absent, reference);
     }
+}
+
+/// Fingerprints of 12 bits at a load of 0.95: one by one, then as `build` does.
+fn cuckoo(present: &[Hash128], absent: &[Hash128]) {
+    let buckets = present.len() as u64 * 5 / 19;
+    let chunks = (buckets >> 14).max(1);
+    let shape = cuckoo::Shape::new(chunks, buckets / chunks / 2 * 2, 12, 5).unwrap();
+    let fill = || {
+        let filter = Cuckoo::new(shape).unwrap();
+        present.chunks(CHUNK).for_each(|chunk| filter.insert(chunk).unwrap());
+        filter
+    };
+    let build = median(present.len(), || drop(black_box(fill())));
+    let filter = fill();
+    let times = ask(&filter, build, present, absent);
+    let reference = match present.len() {
+        1_000_000 => Some([45.0, 10.0, 10.0]),
+        10_000_000 => Some([200.0, 53.0, 52.0]),
+        _ => None,
+    };
+    row("Cuckoo, 12 bits", filter.size_in_bits(), times, absent, reference);
+
+    let mut partitions = Partitions::new(present.len(), present.len());
+    partitions.extend(present);
+    let distinct = Distinct::new(vec![partitions], 1);
+    let build = median(present.len(), || {
+        drop(black_box(Cuckoo::build(shape, &distinct, 1).unwrap()));
+    });
+    println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from distinct hashes", "", "");
 }
 
 /// Remainders of 8 bits at a load of 0.95: one by one, then from sorted hashes.

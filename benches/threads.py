@@ -54,6 +54,7 @@ def main():
         ("Bloom, blocked", tamis.Bloom(2 * keys, fpr=0.01)),
         ("Bloom, standard", tamis.Bloom(2 * keys, fpr=0.01, layout="standard")),
         ("Quotient", tamis.Quotient(2 * keys, fpr=0.01)),
+        ("Cuckoo", tamis.Cuckoo(2 * keys, fpr=0.01)),
     ):
         f.update(np.arange(keys))
         quiet = ratio(f, column, options.rounds)

@@ -2,6 +2,7 @@
 
 use crate::bits::Buffer;
 use crate::bloom;
+use crate::cuckoo;
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Section};
 use crate::hash::Hash128;
@@ -61,6 +62,11 @@ pub trait Kernel: Any + Send + Sync {
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
         Err(Error::Parameter("this filter takes no insertions".into()))
     }
+    /// Whether only within one call of [`Kernel::insert`] a failure leaves no trace; otherwise
+    /// removing what earlier calls inserted undoes them.
+    fn inserts_at_once(&self) -> bool {
+        false
+    }
     /// Takes one insertion of a hash back.
     fn remove(&self, _hash: Hash128) -> Result<()> {
         Err(Error::Parameter("this filter takes no deletions".into()))
@@ -94,6 +100,7 @@ pub fn open(
         bloom::KIND => Ok(Arc::new(bloom::Bloom::from_frame(head, sections, own)?)),
         quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
         sharded::KIND => Ok(Arc::new(sharded::Sharded::from_frame(head, sections, own)?)),
+        cuckoo::KIND => Ok(Arc::new(cuckoo::Cuckoo::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

@@ -8,6 +8,7 @@
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | Pandey et al. 2017                |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
+//! | [`cuckoo`]     | cuckoo filter with close pairs of buckets        | Fan et al. 2014; Wang et al. 2019 |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -19,6 +20,7 @@ compile_error!("tamis files and kernels are little-endian");
 pub mod bits;
 pub mod block;
 pub mod bloom;
+pub mod cuckoo;
 pub mod distinct;
 pub mod error;
 pub mod format;

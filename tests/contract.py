@@ -49,6 +49,7 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
     Specimen(tamis.Sharded, {"filter": tamis.Bloom, "shards": 5}),
+    Specimen(tamis.Cuckoo),
 ]
 
 CHECKS: list[Callable[..., None]] = []
@@ -313,6 +314,13 @@ def overrun_is_visible(specimen):
     f = specimen.make(1000, fpr=2**-8)
     f.update(range(900))
     rate = f.expected_fpr
+    if specimen.cls.bounded:
+        before = f.to_bytes()
+        for more in (range(900, 4000), np.arange(900, 4000), [str(i) for i in range(3000)]):
+            with pytest.raises(tamis.CapacityError, match="no room"):
+                f.update(more)
+            assert f.to_bytes() == before
+        return
     with pytest.warns(tamis.CapacityWarning, match="made for 1000 keys"):
         f.update(range(3000))
     f.update(range(3000, 3100))  # said once: a second warning would be an error here
@@ -327,7 +335,7 @@ def overrun_is_visible(specimen):
 
 @check
 def overrun_is_visible_at_any_rate(specimen):
-    if not specimen.cls.inserts:
+    if not specimen.cls.inserts or specimen.cls.bounded:
         return
     rate = 0.05 if specimen.cls.deletes else 0.4  # fingerprints of one bit have none to give
     f = specimen.make(10_000, fpr=rate)
@@ -414,7 +422,7 @@ def is_saved_while_one_adds(specimen):
     if not specimen.cls.inserts:
         return
     n = 20_000
-    f = specimen.make(1000, fpr=2**-12)
+    f = specimen.make(n if specimen.cls.bounded else 1000, fpr=2**-12)
     added, failures, done = [0], [], threading.Event()
 
     def snapshot():

@@ -120,6 +120,59 @@ class Quotient:
         self.remainder_bits -= 1
 
 
+@dataclass
+class Cuckoo:
+    """A cuckoo filter as a multiset of fingerprints, each with its two buckets."""
+
+    chunks: int
+    buckets: int
+    fingerprint_bits: int
+    near: int
+    counts: Counter = field(default_factory=Counter)
+
+    def identity(self, hash):
+        hi, lo = hash
+        wide = hi * self.chunks
+        bucket = reduce(wide & MASK, self.buckets)
+        fingerprint = 1 + reduce(lo, 2**self.fingerprint_bits - 1)
+        pair = frozenset({bucket, self.other(bucket, fingerprint)})
+        return wide >> 64, pair, fingerprint
+
+    def other(self, bucket, fingerprint):
+        start, size = 0, self.buckets
+        if fingerprint % 2 == 0:
+            last = max(self.buckets >> self.near, 1) - 1
+            range_ = min(bucket >> self.near, last)
+            start = range_ << self.near
+            size = self.buckets - start if range_ == last else 1 << self.near
+        spread = fingerprint * 0x9E3779B9 % 2**32
+        sum_ = 2 * (spread * (size // 2) >> 32) + 1
+        return start + (sum_ - (bucket - start)) % size
+
+    def fits(self):
+        """Whether an arrangement exists with four in a bucket, by augmenting paths."""
+        keys = [key for key, count in self.counts.items() for _ in range(count)]
+        holds = {}
+
+        def place(i, tried):
+            chunk, pair, _ = keys[i]
+            for bucket in pair:
+                held = holds.setdefault((chunk, bucket), [])
+                if (chunk, bucket) in tried:
+                    continue
+                tried.add((chunk, bucket))
+                if len(held) < 4:
+                    held.append(i)
+                    return True
+                for slot, j in enumerate(held):
+                    if place(j, tried):
+                        held[slot] = i
+                        return True
+            return False
+
+        return all(place(i, set()) for i in range(len(keys)))
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 

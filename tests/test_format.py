@@ -28,6 +28,9 @@ def golden_filters():
     counted = tamis.Quotient(100, fpr=0.01)
     counted.update([1] * 1000 + [2] * 3 + [3, 3] + list(range(50)))
     yield "v1-quotient-counts", counted
+    copies = tamis.Cuckoo(100, fingerprint_bits=21, seed=42)
+    copies.update([1] * 7 + list(range(90)))
+    yield "v1-cuckoo-copies", copies
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,13 @@ def test_frames_that_lie(specimen, data):
 def test_sizes_in_a_header_claim_no_memory():
     """A header of a few bytes may speak of petabytes; it is refused by what is there."""
     huge = 2**50
-    for kind, values in ((1, [0, huge, 6, huge]), (1, [2, huge, 6, huge]), (2, [huge, 8, 0, 1])):
+    for kind, values in (
+        (1, [0, huge, 6, huge]),
+        (1, [2, huge, 6, huge]),
+        (2, [huge, 8, 0, 1]),
+        (3, [huge, 2, 8, 5]),
+        (3, [2**20, 2**28, 32, 5]),
+    ):
         for content in (b"", bytes(64)):
             with pytest.raises(tamis.FormatError):
                 tamis.from_bytes(frame(kind, 1, 0, huge, huge, values, [(1, 0, content)]))

@@ -19,13 +19,14 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Quotient, Sharded, from_bytes, load
+from tamis.filters import Bloom, Cuckoo, Quotient, Sharded, from_bytes, load
 
 __all__ = [
     "Bloom",
     "BuildError",
     "CapacityError",
     "CapacityWarning",
+    "Cuckoo",
     "FormatError",
     "IncompatibleError",
     "Quotient",

@@ -28,6 +28,9 @@ __all__ = [
     "bloom_shape",
     "bloom_truncated",
     "bloom_union",
+    "cuckoo",
+    "cuckoo_build",
+    "cuckoo_shape",
     "hash_keys",
     "open_bytes",
     "open_file",
@@ -143,6 +146,19 @@ def bloom_intersection(a: Kernel, b: Kernel) -> Kernel: ...
 def bloom_cardinality(kernel: Kernel) -> float: ...
 def bloom_truncated(kernel: Kernel, bits: int) -> Kernel: ...
 def bloom_shape(kernel: Kernel) -> tuple[_Layout, int, int, int]: ...
+def cuckoo(
+    chunks: int,
+    buckets: int,
+    fingerprint_bits: int,
+    near: int,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def cuckoo_build(
+    chunks: int, buckets: int, fingerprint_bits: int, near: int, keys: Distinct
+) -> Kernel: ...
+def cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
 def quotient(
     quotients: int, remainder_bits: int, capacity: int, seed: int = 0, key: bytes | None = None
 ) -> Kernel: ...

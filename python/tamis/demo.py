@@ -15,7 +15,7 @@ import numpy as np
 
 import tamis
 from tamis.filters.bloom import Layout
-from tamis.planning import bloom, quotient
+from tamis.planning import bloom, cuckoo, quotient
 
 COLUMNS = ("filter", "bits/key", "predicted", "expected", "measured", "build ns", "ask ns", "in ns")
 
@@ -75,6 +75,11 @@ def shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]
         "Quotient",
         tamis.Quotient.build,
         lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
+    )
+    yield (
+        "Cuckoo",
+        tamis.Cuckoo.build,
+        lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),
     )
 
 

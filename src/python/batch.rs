@@ -135,7 +135,7 @@ pub fn insert(
         all.try_reserve_exact(keys.len()).map_err(|_| no_memory(keys.len()))?;
     }
     match keys {
-        Keys::Column(column) if !column.may_fail() => {
+        Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
             return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
         }
         Keys::Column(column) => {
@@ -147,11 +147,12 @@ pub fn insert(
             for_each_chunk(hasher, &list, |_, hashes| all.extend_from_slice(hashes))?;
         }
     }
-    // In chunks, so that others who ask need not wait for all of them.
+    // In chunks where that can be undone, so that others who ask need not wait for all of them.
+    let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
     let in_chunks = || {
-        for (i, chunk) in all.chunks(CHUNK).enumerate() {
+        for (i, chunk) in all.chunks(step).enumerate() {
             if let Err(error) = kernel.insert(chunk) {
-                all[..i * CHUNK].iter().for_each(|&hash| drop(kernel.remove(hash)));
+                all[..i * step].iter().for_each(|&hash| drop(kernel.remove(hash)));
                 return Err(error);
             }
         }

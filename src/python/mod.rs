@@ -6,12 +6,13 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `quotient.rs`, `sharded.rs`: what each structure offers beside the contract
+//! * `bloom.rs`, `cuckoo.rs`, `quotient.rs`, `sharded.rs`: what each structure offers beside the contract
 
 mod arrow;
 mod batch;
 mod bloom;
 mod column;
+mod cuckoo;
 mod error;
 mod filter;
 mod handle;
@@ -31,6 +32,8 @@ mod _native {
         bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape, bloom_truncated,
         bloom_union,
     };
+    #[pymodule_export]
+    use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting};
     #[pymodule_export]

@@ -17,8 +17,9 @@ class Contract(_native.Filter):
     """What every filter has beside the native methods; the base of each public class.
 
     The class attributes say what a filter can do: take keys in after it was built (``inserts``),
-    give them back (``deletes``), be merged with another (``merges``), and whether it never denies
-    a key that is there (``one_sided``).
+    give them back (``deletes``), be merged with another (``merges``), refuse keys that it has no
+    room for instead of erring more (``bounded``), and whether it never denies a key that is there
+    (``one_sided``).
     """
 
     __slots__ = ()
@@ -26,6 +27,7 @@ class Contract(_native.Filter):
     inserts: ClassVar[bool] = False
     deletes: ClassVar[bool] = False
     merges: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
     one_sided: ClassVar[bool] = True
 
     @property

@@ -1,0 +1,143 @@
+"""Cuckoo filters: buckets and fingerprint bits for a rate or a budget.
+
+With B buckets of four slots and V = 2^f − 1 fingerprints, a fingerprint and its two buckets are
+one of B·V/2 identities; n keys leave an absent one its own with probability (1 − 2/(B·V))^n. At a
+load of 0.95 that is a rate of 7.6/V, a little less where it is large.
+"""
+
+import math
+from typing import NamedTuple
+
+from tamis.planning.arguments import check_rate_or_budget
+
+LOAD = 0.95
+"""The share of the slots that are filled, for fingerprints of four bits or more. What is needed is
+that it stays below 0.973, where the fullest chunk of 2^14 buckets first refuses a key."""
+
+MOST_FINGERPRINT_BITS = 32
+
+SLOTS = 4
+"""Slots of a bucket."""
+
+# With V fingerprints a bucket has V others to move to, and one pair of buckets too many of its own
+# keys ends it: 1, 3 and 7 others carry a million keys to these loads (tests/test_cuckoo.py). No
+# rate or budget is served by them that longer fingerprints do not serve better.
+_SHORT_LOADS = {1: 1 / 16, 2: 1 / 5, 3: 1 / 2}
+_LEAST_USEFUL_BITS = 4
+
+# Below about 2,000 keys chance moves the load at which the first key is refused by more than the
+# gap between `LOAD` and 0.973. From filling tables of 4 to 512 buckets until they refused, 2·10⁶
+# slots of each: n keys always fitted 1.04·n + 28 slots; 8 fit two buckets, where all keys meet.
+_SMALL = (1.04, 28)
+_TINY = 2 * SLOTS
+
+# A chunk of this many buckets fits a core's cache, and of 4·2^14 slots at `LOAD` it is rarely
+# (8 standard deviations) as full as 0.98.
+_CHUNK = 2**14
+
+# log2 of the range of even fingerprints: 32 buckets, a few cache lines. Measured from 2^5 to 2^7,
+# and over the whole chunk: the load is the same, except for fingerprints of 4 bits, which reach
+# 0.97 with the short ranges and not 0.8 without.
+_NEAR = 5
+
+# In large filters the word behind the last bucket comes out of the slots' share.
+_LARGE = 100_000
+
+
+_SMALL = 64
+"""Below so many keys, a budget is one for the fingerprints alone."""
+
+
+class Size(NamedTuple):
+    """A cuckoo filter's size: chunks, buckets of each, fingerprint bits (f), log2 of a range."""
+
+    chunks: int
+    buckets: int
+    fingerprint_bits: int
+    near: int = _NEAR
+
+    @property
+    def slots(self) -> int:
+        """How many fingerprints would fill it."""
+        return self.chunks * self.buckets * SLOTS
+
+    @property
+    def bits(self) -> int:
+        """The memory: all slots, and one word more."""
+        return self.slots * self.fingerprint_bits + (64 if self.fingerprint_bits <= 16 else 128)
+
+
+def rate(keys: int, size: Size) -> float:
+    """Predict the rate of a filter of this size that holds so many keys.
+
+    >>> round(rate(950, Size(1, 250, 12)) * 2**12, 1)
+    7.6
+    """
+    identities = size.chunks * size.buckets * (2**size.fingerprint_bits - 1) / 2
+    return -math.expm1(keys * math.log1p(-1 / identities)) if identities > 1 else float(keys > 0)
+
+
+def size(
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    fingerprint_bits: int | None = None,
+    attempt: int = 0,
+) -> Size:
+    """Find the shortest fingerprints with at most this rate, or the longest within this budget.
+
+    Or take ``fingerprint_bits``, from 1 to 32, and only count the buckets. Each further
+    ``attempt`` has a thirty-second more of them, for keys that did not fit.
+
+    >>> size(1_000_000, fpr=2**-8)
+    Size(chunks=16, buckets=16446, fingerprint_bits=11, near=5)
+    >>> size(1_000_000, bits_per_key=12.7)
+    Size(chunks=16, buckets=16446, fingerprint_bits=12, near=5)
+    """
+    if fingerprint_bits is not None:
+        if fpr is not None or bits_per_key is not None:
+            raise ValueError("fingerprint_bits given beside fpr or bits_per_key; one is wanted")
+        if not 1 <= fingerprint_bits <= MOST_FINGERPRINT_BITS:
+            raise ValueError(
+                f"fingerprint_bits is {fingerprint_bits}; "
+                f"from 1 to {MOST_FINGERPRINT_BITS} are possible"
+            )
+        return _counted(keys, fingerprint_bits, attempt)
+    check_rate_or_budget(fpr, bits_per_key)
+    useful = range(_LEAST_USEFUL_BITS, MOST_FINGERPRINT_BITS + 1)
+    sizes = [_counted(keys, bits, attempt) for bits in useful]
+    if fpr is not None:
+        for found in sizes:
+            if rate(keys, found) <= fpr:
+                return found
+        least = rate(keys, sizes[-1])
+        raise ValueError(f"fpr is {fpr}; a cuckoo filter of {keys} keys reaches {least:.2g}")
+    assert bits_per_key is not None
+    if keys < _SMALL:
+        # Whole buckets and the word behind them count for more than the fingerprints.
+        within = [found for found in sizes if found.fingerprint_bits <= bits_per_key * LOAD]
+    else:
+        within = [found for found in sizes if found.bits <= bits_per_key * keys]
+    if not within:
+        least = sizes[0].bits / max(keys, 1)
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; a cuckoo filter of {keys} keys "
+            f"needs at least {least:.2f}"
+        )
+    return within[-1]
+
+
+def _counted(keys: int, fingerprint_bits: int, attempt: int) -> Size:
+    """Count the buckets for so many keys, in chunks of an even number."""
+    load = _SHORT_LOADS.get(fingerprint_bits, LOAD)
+    slots = keys / load - (16 if keys >= _LARGE else 0)
+    factor, more = _SMALL
+    small = factor * keys + more if keys > _TINY else keys
+    slack = 1 + attempt / 32
+    if small > slots:
+        pairs = math.ceil(small * slack / (2 * SLOTS))
+        return Size(1, 2 * max(1, pairs), fingerprint_bits)
+    buckets = slots * slack / SLOTS
+    chunks = max(1, round(buckets / _CHUNK))
+    return Size(chunks, 2 * max(1, math.floor(buckets / chunks / 2)), fingerprint_bits)

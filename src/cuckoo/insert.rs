@@ -1,0 +1,135 @@
+//! Making room: the shortest way to a free slot is found first, then the fingerprints move.
+//!
+//! Every fingerprint in a full bucket could go to its other bucket, those there to theirs, and so
+//! on. Breadth-first search over the buckets of the chunk finds the fewest moves that end in a
+//! free slot. It marks what it visits, so it ends, and it gives up only when every bucket that can
+//! be reached is full: then these buckets hold only keys that have no others, and no arrangement
+//! whatever has room for one more (Hall's condition). Nothing moves before a way is found, so a
+//! refused insertion leaves every byte as it was.
+
+use super::bucket::{Slots, Word};
+use super::shape::Shape;
+
+/// A full bucket on the way, and how it was reached.
+struct Visit {
+    bucket: u64,
+    /// The index of the visit that leads here, and the slot there whose fingerprint would move.
+    from: usize,
+    slot: u32,
+}
+
+/// The memory of a search, kept for the next one.
+#[derive(Default)]
+pub struct Search {
+    visits: Vec<Visit>,
+    seen: Vec<u64>,
+}
+
+impl Search {
+    /// Whether the bucket is new to this search.
+    #[inline(always)]
+    fn meets(&mut self, bucket: u64) -> bool {
+        let (word, bit) = (&mut self.seen[(bucket / 64) as usize], 1 << (bucket % 64));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// Forgets what was seen, at the cost of what was.
+    fn forget(&mut self) {
+        for visit in self.visits.drain(..) {
+            self.seen[(visit.bucket / 64) as usize] = 0;
+        }
+    }
+}
+
+/// A chunk to insert into: its bytes and at least a word more.
+pub struct Chunk<'a, W> {
+    pub slots: Slots<W>,
+    pub shape: &'a Shape,
+    pub bytes: &'a mut [u8],
+}
+
+impl<W: Word> Chunk<'_, W> {
+    #[inline(always)]
+    fn bucket(&self, bucket: u64) -> W {
+        self.slots.bucket(self.bytes, self.slots.start(bucket))
+    }
+
+    /// Puts a fingerprint into one of its two buckets, the emptier if there is room in both;
+    /// whether there is room at all. `change(bucket, slot, old)` is told of every slot.
+    #[inline(always)]
+    pub fn insert(
+        &mut self,
+        pair: [u64; 2],
+        fingerprint: u32,
+        search: &mut Search,
+        mut change: impl FnMut(u64, u32, u32),
+    ) -> bool {
+        let slots = self.slots;
+        let [here, there] = pair.map(|bucket| slots.empty(self.bucket(bucket)));
+        // Buckets fill from the first slot on, so more free slots are a larger number of marks.
+        let (target, marks) = if here >= there { (pair[0], here) } else { (pair[1], there) };
+        if let Some(slot) = slots.first(marks) {
+            change(target, slot, 0);
+            slots.set(self.bytes, slots.start(target), slot, fingerprint);
+            return true;
+        }
+        let found = self.find(pair, search);
+        if let Some(free) = found {
+            self.move_along(&search.visits, free, fingerprint, change);
+        }
+        search.forget();
+        found.is_some()
+    }
+
+    /// The free slot at the end of the shortest way from two full buckets; the visits lead there.
+    fn find(&self, roots: [u64; 2], search: &mut Search) -> Option<u32> {
+        let (slots, shape) = (self.slots, self.shape);
+        search.seen.resize(shape.buckets.div_ceil(64) as usize, 0);
+        for bucket in roots {
+            search.meets(bucket);
+            search.visits.push(Visit { bucket, from: usize::MAX, slot: 0 });
+        }
+        let mut at = 0;
+        while let Some(&Visit { bucket, .. }) = search.visits.get(at) {
+            let content = self.bucket(bucket);
+            for slot in slots.all() {
+                let next = shape.other(bucket, slots.get(content, slot));
+                if !search.meets(next) {
+                    continue;
+                }
+                search.visits.push(Visit { bucket: next, from: at, slot });
+                let free = slots.first(slots.empty(self.bucket(next)));
+                if free.is_some() {
+                    return free;
+                }
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// From the free slot at the last visit back to a root, each fingerprint on the way moves one
+    /// bucket on, and the new one takes the slot that is left. No bucket is on the way twice.
+    fn move_along(
+        &mut self,
+        visits: &[Visit],
+        free: u32,
+        fingerprint: u32,
+        mut change: impl FnMut(u64, u32, u32),
+    ) {
+        let slots = self.slots;
+        let (mut at, mut free, mut old) = (visits.len() - 1, free, 0);
+        loop {
+            let Visit { bucket, from, slot } = visits[at];
+            change(bucket, free, old);
+            let Some(previous) = visits.get(from) else {
+                return slots.set(self.bytes, slots.start(bucket), free, fingerprint);
+            };
+            old = slots.get(self.bucket(previous.bucket), slot);
+            slots.set(self.bytes, slots.start(bucket), free, old);
+            (at, free) = (from, slot);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Cuckoo filters (Fan, Andersen, Kaminsky, Mitzenmacher 2014) of any size, with the close pairs
+//! of buckets of the vacuum filter (Wang, Zhou, Shi, Qian 2019).
+//!
+//! A table of buckets with four slots of f bits. A key has a fingerprint v from 1 to V = 2^f − 1
+//! (zero is an empty slot) and two buckets; the filter is the multiset of the fingerprints of its
+//! keys.
+//!
+//! Invariant: for every inserted key its fingerprint is in one of its two buckets, once for every
+//! time that it was inserted.
+//!
+//! **Two buckets from one.** A fingerprint must find its other bucket without its key. The table
+//! is split into chunks of L buckets, L even, which no key leaves, and a chunk into ranges. In a
+//! range of s buckets numbered from 0, s even, the two buckets of v have numbers that add up, mod
+//! s, to an odd number that v alone decides:
+//!
+//! ```text
+//! bucket + other ≡ 2·⌊(v·φ mod 2³²)·(s/2) / 2³²⌋ + 1   (mod s),   φ = ⌊2³²/golden ratio⌋
+//! ```
+//!
+//! which is its own inverse for every s, not only for powers of two. The sum is odd, so the two
+//! are never the same bucket. Odd fingerprints have the chunk as their range; even ones a near
+//! range of 2^near buckets (the last one longer, by what is left over), a few cache lines.
+//!
+//! **Rate.** A fingerprint and its pair of buckets are all that the filter knows of a key: one of
+//! B·V/2 identities for B buckets, all equally likely. An absent key is taken for present where
+//! its identity is stored, so the false positive rate is, exactly,
+//!
+//! ```text
+//! α = distinct / (B·V/2)
+//! ```
+//!
+//! //! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
+//! file (query, remove, rate), `insert.rs` (making room), `build.rs` (from distinct hashes, chunk
+//! by chunk), `shared.rs` (threads; bytes from outside).
+
+mod bucket;
+mod build;
+mod insert;
+mod shape;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+pub use shape::{Address, MOST_BITS, Shape};
+pub use shared::{Cuckoo, KIND};
+
+use crate::bits::{Buffer, prefetch};
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use bucket::{Slots, Word};
+use insert::{Chunk, Search};
+
+/// How many keys are looked up together: their buckets are all asked for before the first is read.
+/// Measured on 10⁶ and 10⁷ keys; from 16 to 64 it makes no difference.
+const TOGETHER: usize = 32;
+
+/// Evaluates an expression with the name bound to the narrowest word that holds a bucket.
+macro_rules! on_width {
+    ($shape:expr, $word:ident => $work:expr) => {
+        if $shape.narrow() {
+            type $word = u64;
+            $work
+        } else {
+            type $word = u128;
+            $work
+        }
+    };
+}
+use on_width;
+
+/// A multiset of fingerprints.
+pub struct Table {
+    shape: Shape,
+    slots: Buffer,
+    /// Slots in use.
+    count: u64,
+    search: Search,
+}
+
+impl Table {
+    fn over(shape: Shape, slots: Buffer, count: u64) -> Table {
+        Table { shape, slots, count, search: Search::default() }
+    }
+
+    /// An empty table.
+    pub fn new(shape: Shape) -> Result<Table> {
+        Ok(Table::over(shape, Buffer::zeroed(shape.bytes())?, 0))
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// How many keys were inserted and not removed.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether a key may have been inserted.
+    pub fn contains(&self, hash: Hash128) -> bool {
+        on_width!(self.shape, W => {
+            let slots = Slots::<W>::new(self.shape.bits);
+            self.matches(slots, self.starts(slots, hash))
+        })
+    }
+
+    /// [`Table::contains`] for each hash, into the place of `out` with its index.
+    pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
+        on_width!(self.shape, W => self.contains_batch_in::<W>(hashes, out))
+    }
+
+    fn contains_batch_in<W: Word>(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let slots = Slots::<W>::new(self.shape.bits);
+        let mut pairs = [(0, 0, 0); TOGETHER];
+        for (hashes, out) in hashes.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER)) {
+            for (pair, &hash) in pairs.iter_mut().zip(hashes) {
+                *pair = self.starts(slots, hash);
+                self.prefetch(*pair);
+            }
+            for (out, &pair) in out.iter_mut().zip(&pairs) {
+                *out = self.matches(slots, pair);
+            }
+        }
+    }
+
+    /// Where the two buckets of a key start, and its fingerprint.
+    #[inline(always)]
+    fn starts<W: Word>(&self, slots: Slots<W>, hash: Hash128) -> (u64, u64, u32) {
+        let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
+        let start = chunk * self.shape.buckets;
+        let other = self.shape.other(bucket, fingerprint);
+        (slots.start(start + bucket), slots.start(start + other), fingerprint)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, (first, other, _): (u64, u64, u32)) {
+        for start in [first, other] {
+            prefetch(self.slots.as_slice().as_ptr().wrapping_add((start / 8) as usize));
+        }
+    }
+
+    #[inline(always)]
+    fn matches<W: Word>(&self, slots: Slots<W>, pair: (u64, u64, u32)) -> bool {
+        let (first, other, fingerprint) = pair;
+        let bytes = self.slots.as_slice();
+        let marks = slots.matching(slots.bucket(bytes, first), fingerprint)
+            | slots.matching(slots.bucket(bytes, other), fingerprint);
+        marks != W::from(0)
+    }
+
+    /// Inserts hashes: all of them, or none with every byte as it was.
+    pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
+        on_width!(self.shape, W => self.insert_in::<W>(hashes))
+    }
+
+    fn insert_in<W: Word>(&mut self, hashes: &[Hash128]) -> Result<()> {
+        let slots = Slots::<W>::new(self.shape.bits);
+        // One key fails before anything moves; only more of them can leave something to undo.
+        let journal = hashes.len() > 1;
+        let mut changes: Vec<(u64, u32, u32)> = Vec::new();
+        let mut pairs = [(0, [0, 0], 0); TOGETHER];
+        let mut done = 0;
+        for hashes in hashes.chunks(TOGETHER) {
+            for (pair, &hash) in pairs.iter_mut().zip(hashes) {
+                let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
+                let other = self.shape.other(bucket, fingerprint);
+                let start = chunk * self.shape.buckets;
+                self.prefetch((slots.start(start + bucket), slots.start(start + other), 0));
+                *pair = (chunk, [bucket, other], fingerprint);
+            }
+            for &(chunk, pair, fingerprint) in &pairs[..hashes.len()] {
+                let from = self.shape.chunk_bytes() * chunk as usize;
+                let end = from + self.shape.chunk_bytes() + self.shape.tail();
+                let bytes = &mut self.slots.as_mut_slice()[from..end];
+                let mut target = Chunk { slots, shape: &self.shape, bytes };
+                let note = |bucket, slot, old| {
+                    if journal {
+                        let start = slots.start(chunk * self.shape.buckets + bucket);
+                        changes.push((start, slot, old));
+                    }
+                };
+                if !target.insert(pair, fingerprint, &mut self.search, note) {
+                    let bytes = self.slots.as_mut_slice();
+                    for (start, slot, old) in changes.into_iter().rev() {
+                        slots.set(bytes, start, slot, old);
+                    }
+                    return Err(self.full(self.count + done));
+                }
+                done += 1;
+            }
+        }
+        self.count += done;
+        Ok(())
+    }
+
+    /// What a key is told that came when so many slots were in use.
+    fn full(&self, used: u64) -> Error {
+        Error::Capacity(format!(
+            "no room for the key: {used} of {} slots are in use, and the buckets that it could \
+             come to by moving others are all full; build a filter with more capacity",
+            self.shape.slots()
+        ))
+    }
+
+    /// Takes a key's fingerprint out once; [`Error::Absent`] if it was surely never inserted.
+    pub fn remove(&mut self, hash: Hash128) -> Result<()> {
+        on_width!(self.shape, W => self.remove_in::<W>(hash))
+    }
+
+    fn remove_in<W: Word>(&mut self, hash: Hash128) -> Result<()> {
+        let slots = Slots::<W>::new(self.shape.bits);
+        let (first, other, fingerprint) = self.starts(slots, hash);
+        for start in [first, other] {
+            let content = slots.bucket(self.slots.as_slice(), start);
+            if let Some(slot) = slots.first(slots.matching(content, fingerprint)) {
+                slots.set(self.slots.as_mut_slice(), start, slot, 0);
+                self.count -= 1;
+                return Ok(());
+            }
+        }
+        Err(Error::Absent("the key is not in the filter".into()))
+    }
+
+    /// α: the share of absent keys that are taken for present, exactly.
+    pub fn rate(&self) -> f64 {
+        let distinct = on_width!(self.shape, W => self.distinct::<W>());
+        let buckets = self.shape.chunks * self.shape.buckets;
+        distinct / (buckets as f64 * self.shape.fingerprints() as f64 / 2.0)
+    }
+
+    /// How many identities are stored: fingerprints that differ within their bucket, those that
+    /// are also in their other bucket counted half here and half there.
+    fn distinct<W: Word>(&self) -> f64 {
+        let slots = Slots::<W>::new(self.shape.bits);
+        let bytes = self.slots.as_slice();
+        let mut halves = 0u64;
+        for chunk in 0..self.shape.chunks {
+            let start = chunk * self.shape.buckets;
+            for bucket in 0..self.shape.buckets {
+                let content = slots.bucket(bytes, slots.start(start + bucket));
+                for slot in slots.all() {
+                    let fingerprint = slots.get(content, slot);
+                    let first = slots.first(slots.matching(content, fingerprint)) == Some(slot);
+                    if fingerprint == 0 || !first {
+                        continue;
+                    }
+                    let other = slots.start(start + self.shape.other(bucket, fingerprint));
+                    let again = slots.matching(slots.bucket(bytes, other), fingerprint);
+                    halves += if again == W::from(0) { 2 } else { 1 };
+                }
+            }
+        }
+        halves as f64 / 2.0
+    }
+
+    /// How many slots are in use, by looking.
+    fn used<W: Word>(&self) -> u64 {
+        let slots = Slots::<W>::new(self.shape.bits);
+        let buckets = 0..self.shape.chunks * self.shape.buckets;
+        let bytes = self.slots.as_slice();
+        let free = |bucket| slots.empty(slots.bucket(bytes, slots.start(bucket))).ones();
+        self.shape.slots() - buckets.map(|bucket| u64::from(free(bucket))).sum::<u64>()
+    }
+}

@@ -1,0 +1,117 @@
+//! Sizes of a cuckoo filter, and the two buckets of a key.
+
+use super::bucket::SLOTS;
+use crate::bits::reduce;
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+
+/// The longest fingerprint.
+pub const MOST_BITS: u32 = 32;
+/// The most buckets of a chunk: half of them, times 32 bits, is a product of 64 bits.
+const MOST_BUCKETS: u64 = 1 << 31;
+/// 2³² over the golden ratio: its multiples are spread evenly over 0..2³², however few there are.
+const GOLDEN: u32 = 0x9E37_79B9;
+
+/// Sizes of a cuckoo filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Parts that no key leaves.
+    pub chunks: u64,
+    /// Buckets of a chunk, an even number.
+    pub buckets: u64,
+    /// Bits of a fingerprint (f).
+    pub bits: u32,
+    /// log2 of the buckets among which even fingerprints have their other bucket.
+    pub near: u32,
+    /// By the lowest bit of a fingerprint: log2 of its range, and the index of the last range.
+    ranges: [(u32, u64); 2],
+}
+
+/// Where a key belongs: the first of its buckets, and what is written there or in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The chunk.
+    pub chunk: u64,
+    /// The bucket in the chunk.
+    pub bucket: u64,
+    /// From 1 to 2^f − 1; zero is an empty slot.
+    pub fingerprint: u32,
+}
+
+impl Shape {
+    /// A shape, or the reason why it cannot be.
+    pub fn new(chunks: u64, buckets: u64, bits: u32, near: u32) -> Result<Shape> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        if !(1..=MOST_BITS).contains(&bits) {
+            return refuse(format!("bits is {bits}; fingerprints have from 1 to {MOST_BITS}"));
+        }
+        if !buckets.is_multiple_of(2) || !(2..=MOST_BUCKETS).contains(&buckets) {
+            return refuse(format!("buckets is {buckets}; an even number to 2**31 is possible"));
+        }
+        if chunks == 0 || chunks > (1 << 48) / buckets {
+            return refuse(format!("chunks is {chunks}; from 1 to 2**48 buckets are possible"));
+        }
+        if !(1..=31).contains(&near) {
+            return refuse(format!("near is {near}; ranges of 2**1 to 2**31 are possible"));
+        }
+        let ranges = [(near, (buckets >> near).max(1) - 1), (63, 0)];
+        Ok(Shape { chunks, buckets, bits, near, ranges })
+    }
+
+    /// How many slots.
+    pub fn slots(&self) -> u64 {
+        SLOTS * self.chunks * self.buckets
+    }
+
+    /// Whether a bucket fits 64 bits.
+    pub fn narrow(&self) -> bool {
+        self.bits <= 16
+    }
+
+    /// Bytes of a chunk, a whole number because its buckets are even.
+    pub fn chunk_bytes(&self) -> usize {
+        (self.buckets / 2 * u64::from(self.bits)) as usize
+    }
+
+    /// Zero bytes behind the last bucket, for the word that reads it.
+    pub fn tail(&self) -> usize {
+        if self.narrow() { 8 } else { 16 }
+    }
+
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.chunk_bytes() * self.chunks as usize + self.tail()
+    }
+
+    /// How many different fingerprints there are.
+    pub fn fingerprints(&self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    /// Where a key belongs.
+    #[inline(always)]
+    pub fn address(&self, hash: Hash128) -> Address {
+        let wide = hash.hi as u128 * self.chunks as u128;
+        Address {
+            chunk: (wide >> 64) as u64,
+            bucket: reduce(wide as u64, self.buckets),
+            fingerprint: reduce(hash.lo, self.fingerprints()) as u32 + 1,
+        }
+    }
+
+    /// The other bucket of a fingerprint that may be in this bucket of a chunk.
+    #[inline(always)]
+    pub fn other(&self, bucket: u64, fingerprint: u32) -> u64 {
+        let (log, last) = self.ranges[(fingerprint & 1) as usize];
+        let range = (bucket >> log).min(last);
+        let start = range << log;
+        // The last range takes in what is left over behind it.
+        let size = if range == last { self.buckets - start } else { 1 << log };
+        let spread = u64::from(fingerprint.wrapping_mul(GOLDEN));
+        let sum = 2 * ((spread * (size / 2)) >> 32) + 1;
+        let at = bucket - start;
+        // A branch here would be taken at random; so it is none.
+        let around = u64::from(sum < at).wrapping_neg() & size;
+        start + sum + around - at
+    }
+}

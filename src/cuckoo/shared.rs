@@ -1,0 +1,133 @@
+//! A cuckoo filter that threads share, and its frame.
+
+use super::{Shape, Table, on_width};
+use crate::bits::Buffer;
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The kind of a cuckoo filter in a frame.
+pub const KIND: u16 = 3;
+
+/// A [`Table`] behind a lock.
+pub struct Cuckoo {
+    table: RwLock<Table>,
+}
+
+impl Cuckoo {
+    /// An empty filter.
+    pub fn new(shape: Shape) -> Result<Cuckoo> {
+        Ok(Cuckoo::over(Table::new(shape)?))
+    }
+
+    /// A filter of distinct hashes, or [`Error::Capacity`] where they do not fit.
+    pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Cuckoo> {
+        Ok(Cuckoo::over(Table::build(shape, hashes, threads)?))
+    }
+
+    fn over(table: Table) -> Cuckoo {
+        Cuckoo { table: RwLock::new(table) }
+    }
+
+    /// Opens what a frame holds; `own` turns the section's bytes into a buffer. Any fingerprints
+    /// in the slots are a filter of some keys; how many is counted.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Cuckoo> {
+        let damaged = |what: &str| Error::Format(format!("the cuckoo filter is damaged: {what}"));
+        let (&[chunks, buckets, bits, near], [section]) = (&head.parameters[..], sections) else {
+            return Err(damaged("it has not four parameters and one section"));
+        };
+        let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
+        let shape = Shape::new(chunks, buckets, short(bits)?, short(near)?)
+            .map_err(|error| damaged(&error.to_string()))?;
+        let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
+        if !as_written || section.bytes.len() != shape.bytes() {
+            return Err(damaged("its slots are not as many as its parameters say"));
+        }
+        if section.bytes[shape.bytes() - shape.tail()..].iter().any(|&byte| byte != 0) {
+            return Err(damaged("bits are set past its end"));
+        }
+        let table = Table::over(shape, own(section.bytes)?, head.count);
+        if on_width!(shape, W => table.used::<W>()) != head.count {
+            return Err(damaged("it does not hold as many keys as it says"));
+        }
+        Ok(Cuckoo::over(table))
+    }
+
+    /// Looks at the filter while nobody changes it.
+    pub fn look<R>(&self, look: impl FnOnce(&Table) -> R) -> R {
+        look(&self.read())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(|lock| lock.into_inner())
+    }
+}
+
+impl Kernel for Cuckoo {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        self.read().contains_batch(hashes, out);
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        self.read().contains(hash)
+    }
+
+    fn count(&self) -> u64 {
+        self.look(Table::len)
+    }
+
+    fn busy(&self, writer: bool) -> bool {
+        if writer { self.table.try_write().is_err() } else { self.table.try_read().is_err() }
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.look(|table| 8 * table.slots.len() as u64)
+    }
+
+    fn rate(&self) -> f64 {
+        self.look(Table::rate)
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let table = self.read();
+        let slots = Buffer::copied(table.slots.as_slice())?;
+        Ok(Arc::new(Cuckoo::over(Table::over(table.shape, slots, table.count))))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let table = self.read();
+        let Shape { chunks, buckets, bits, near, .. } = table.shape;
+        let parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
+        let bytes = table.slots.as_slice();
+        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }];
+        look(Content { parameters, count: table.count, capacity: None, sections });
+    }
+
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        self.write().insert(hashes)
+    }
+
+    /// Taken out again, keys would leave others where they were moved to.
+    fn inserts_at_once(&self) -> bool {
+        true
+    }
+
+    fn remove(&self, hash: Hash128) -> Result<()> {
+        self.write().remove(hash)
+    }
+}

@@ -1,0 +1,230 @@
+"""What is particular to cuckoo filters: any size, exact refusal, copies, deletion, short prints."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+import tamis
+from contract import within_noise
+from reference import Cuckoo as Twin
+from reference import hash_key
+from tamis import _native
+from tamis.planning import cuckoo as planning
+
+
+def native(chunks, buckets, fingerprint_bits, near, capacity=10**6):
+    return tamis.Cuckoo._of(_native.cuckoo(chunks, buckets, fingerprint_bits, near, capacity))
+
+
+sizes = st.tuples(
+    st.integers(1, 3), st.integers(1, 9).map(lambda n: 2 * n), st.integers(1, 32), st.integers(1, 6)
+)
+
+
+@given(sizes, st.lists(st.integers(0, 200), max_size=150))
+def test_refuses_exactly_what_cannot_be_arranged(size, keys):
+    """One by one: a key is refused if and only if no arrangement of all has room for it."""
+    f, twin = native(*size), Twin(*size)
+    for key in keys:
+        identity = twin.identity(hash_key(key))
+        twin.counts[identity] += 1
+        if twin.fits():
+            f.add(key)
+        else:
+            before = f.to_bytes()
+            with pytest.raises(tamis.CapacityError, match="no room for the key"):
+                f.add(key)
+            assert f.to_bytes() == before
+            twin.counts -= {identity: 1}
+    assert len(f) == twin.counts.total()
+
+
+class Lifetime(RuleBasedStateMachine):
+    """A filter through insertions, refusals, deletions and files, beside its twin."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter, self.twin = native(2, 6, 9, 1), Twin(2, 6, 9, 1)
+
+    def identity(self, key):
+        return self.twin.identity(hash_key(key))
+
+    @rule(keys=st.lists(st.integers(0, 60), max_size=20))
+    def insert(self, keys):
+        before = self.filter.to_bytes()
+        try:
+            self.filter.update(keys)
+        except tamis.CapacityError:
+            assert self.filter.to_bytes() == before
+        else:
+            self.twin.counts.update(map(self.identity, keys))
+
+    @rule(key=st.integers(0, 60))
+    def remove(self, key):
+        if self.identity(key) in self.twin.counts:
+            self.filter.remove(key)
+            self.twin.counts -= {self.identity(key): 1}
+        else:
+            with pytest.raises(KeyError):
+                self.filter.remove(key)
+
+    @rule()
+    def reopen(self):
+        self.filter = tamis.from_bytes(self.filter.to_bytes())
+
+    @invariant()
+    def agree(self):
+        asked = range(120)
+        answers = [self.identity(key) in self.twin.counts for key in asked]
+        assert self.filter.contains(asked).tolist() == answers
+        assert len(self.filter) == self.twin.counts.total()
+        fingerprints = 2 * 6 * (2**9 - 1)
+        assert self.filter.expected_fpr == pytest.approx(2 * len(self.twin.counts) / fingerprints)
+
+
+TestLifetime = Lifetime.TestCase
+TestLifetime.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_every_capacity_takes_its_keys():
+    for capacity in range(2001):
+        keys = np.arange(capacity) + 10_000 * capacity
+        f = tamis.Cuckoo(capacity, fpr=0.01)
+        f.update(keys)
+        g = tamis.Cuckoo.build(keys, fpr=0.01)
+        assert len(f) == len(g) == capacity
+        assert f.size_in_bits == g.size_in_bits
+        assert f.contains(keys).all()
+        assert g.contains(keys).all()
+        assert f.size_in_bits <= f.fingerprint_bits * (1.0527 * capacity + 36) + 64
+
+
+@pytest.mark.parametrize("fingerprint_bits", range(4, 33))
+def test_every_length_at_full_load(fingerprint_bits):
+    for n in (5, 100, 3000, 123_456):
+        keys = np.arange(n)
+        f = tamis.Cuckoo(n, fingerprint_bits=fingerprint_bits)
+        f.update(keys)
+        assert f.contains(keys).all()
+        assert f.fingerprint_bits == fingerprint_bits
+        if n > 100_000:
+            assert f.load >= 0.95
+            assert f.bits_per_key <= fingerprint_bits / 0.95
+            assert f.expected_fpr == pytest.approx(planning.rate(n, f._size), rel=0.005)
+
+
+@pytest.mark.parametrize("fingerprint_bits", [1, 2, 3])
+def test_short_fingerprints_go_as_far_as_they_go(fingerprint_bits):
+    for n in (1, 10, 1000, 1_000_000):
+        f = tamis.Cuckoo(n, fingerprint_bits=fingerprint_bits)
+        f.update(np.arange(n))
+        assert f.contains(np.arange(n)).all()
+        absent = np.arange(10**9, 10**9 + 100_000)
+        assert within_noise(f.contains(absent).mean(), f.expected_fpr, len(absent))
+    assert f.expected_fpr == pytest.approx(planning.rate(n, f._size), rel=0.01)
+
+
+def test_size():
+    n = 1_000_000
+    for fingerprint_bits in (4, 8, 12, 13, 17):
+        f = tamis.Cuckoo.build(np.arange(n), fingerprint_bits=fingerprint_bits)
+        assert f.bits_per_key <= fingerprint_bits / 0.95
+        assert f.load >= 0.95
+
+
+def test_rate_with_large_samples():
+    n, trials = 300_000, 3_000_000
+    for fingerprint_bits in (4, 7, 12, 16, 17):
+        f = tamis.Cuckoo.build(np.arange(n), fingerprint_bits=fingerprint_bits, seed=5)
+        absent = np.arange(2**40, 2**40 + trials)
+        assert within_noise(f.contains(absent).mean(), f.expected_fpr, trials)
+
+
+def test_copies_of_a_key_fill_its_two_buckets():
+    f = tamis.Cuckoo(1000, fpr=0.01)
+    for _ in range(8):
+        f.add("ada")
+    before = f.to_bytes()
+    for more in (lambda: f.add("ada"), lambda: f.update(["grace", "alan", "ada"])):
+        with pytest.raises(tamis.CapacityError, match="of 1072 slots are in use"):
+            more()
+        assert f.to_bytes() == before
+    for copies in range(8, 0, -1):
+        assert len(f) == copies
+        assert "ada" in f
+        f.remove("ada")
+    assert "ada" not in f
+    with pytest.raises(KeyError):
+        f.remove("ada")
+
+
+def test_keys_move_and_none_is_lost():
+    """Filled to the last slot that an arrangement has, then emptied in another order."""
+    f = tamis.Cuckoo(20_000, fpr=0.001)
+    rng = np.random.default_rng(3)
+    keys = rng.integers(0, 2**63, 20_000).tolist()
+    f.update(keys)
+    with pytest.warns(tamis.CapacityWarning):
+        f.add("one more")
+    f.remove("one more")
+    refused = 0
+    for key in rng.integers(0, 2**63, 1500).tolist():
+        try:
+            f.add(key)
+            keys.append(key)
+        except tamis.CapacityError:
+            refused += 1
+    assert refused > 0
+    assert f.load > 0.975
+    assert f.contains(keys).all()
+    assert len(f) == len(keys)
+    rng.shuffle(keys)
+    for key in keys:
+        f.remove(key)
+    assert len(f) == 0
+    assert f.expected_fpr == 0
+
+
+def test_build_takes_more_buckets_where_the_plan_fails(monkeypatch):
+    """A plan with too little room at first: the build asks for the next, and says so at last."""
+    plan = planning.size
+
+    def late(keys, *, attempt=0, **how):
+        return plan(keys if attempt >= 3 else keys // 2, attempt=attempt, **how)
+
+    monkeypatch.setattr(planning, "size", late)
+    f = tamis.Cuckoo.build(range(5000), fpr=0.01)
+    assert len(f) == 5000
+    assert f.size_in_bits == plan(5000, fpr=0.01, attempt=3).bits
+    monkeypatch.setattr(planning, "size", lambda keys, **how: plan(keys // 3, fpr=0.01))
+    with pytest.raises(tamis.BuildError, match="5000 keys do not fit"):
+        tamis.Cuckoo.build(range(5000), fpr=0.01)
+
+
+def test_sizes_that_cannot_be():
+    for wrong in (0, -1, 33):
+        with pytest.raises(ValueError, match=f"fingerprint_bits is {wrong}; from 1 to 32"):
+            tamis.Cuckoo(1000, fingerprint_bits=wrong)
+    with pytest.raises(ValueError, match="fingerprint_bits given beside fpr"):
+        tamis.Cuckoo(1000, fpr=0.01, fingerprint_bits=8)
+    with pytest.raises(ValueError, match=r"bits_per_key is 4; a cuckoo filter of 10000 keys needs"):
+        tamis.Cuckoo(10_000, bits_per_key=4)
+    with pytest.raises(ValueError, match="fpr is 1e-12; a cuckoo filter of 1000 keys reaches"):
+        tamis.Cuckoo(1000, fpr=1e-12)
+
+
+def test_planned_sizes():
+    """The shortest fingerprints for a rate; the longest for a budget."""
+    for keys in (1, 60, 5000, 10**6):
+        for fpr in (0.3, 0.01, 2**-12, 1e-8):
+            size = planning.size(keys, fpr=fpr)
+            assert planning.rate(keys, size) <= fpr
+            shorter = size._replace(fingerprint_bits=size.fingerprint_bits - 1)
+            assert size.fingerprint_bits == 4 or planning.rate(keys, shorter) > fpr
+        budget = 1500 if keys == 1 else 40 if keys == 60 else 14.5
+        size = planning.size(keys, bits_per_key=budget)
+        assert size.bits <= budget * keys
+        longer = planning.size(keys, fingerprint_bits=min(32, size.fingerprint_bits + 1))
+        assert longer.bits > budget * keys or size.fingerprint_bits == 32
