@@ -4,6 +4,7 @@ use crate::bits::Buffer;
 use crate::bloom;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
+use crate::fuse;
 use crate::hash::Hash128;
 use crate::quotient;
 use std::any::Any;
@@ -64,6 +65,7 @@ pub fn open(
     match head.kind {
         bloom::KIND => Ok(Arc::new(bloom::Bloom::from_frame(head, sections, own)?)),
         quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
+        fuse::KIND => Ok(Arc::new(fuse::Fuse::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

@@ -7,6 +7,7 @@
 //! | [`bloom`]      | Bloom filters in three layouts                   | papers/001; Putze et al. 2009     |
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | papers/004 §2; Pandey et al. 2017 |
+//! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -21,6 +22,7 @@ pub mod bloom;
 pub mod distinct;
 pub mod error;
 pub mod format;
+pub mod fuse;
 pub mod hash;
 pub mod kernel;
 pub mod quotient;

@@ -45,6 +45,8 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "standard"}),
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
+    Specimen(tamis.Fuse, {"arity": 3}),
+    Specimen(tamis.Fuse, {"arity": 4}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

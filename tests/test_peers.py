@@ -7,7 +7,7 @@ import pytest
 
 import tamis
 
-SPECIMENS = [tamis.Bloom, tamis.Quotient]
+SPECIMENS = [tamis.Bloom, tamis.Fuse, tamis.Quotient]
 
 
 @pytest.mark.parametrize("cls", SPECIMENS)

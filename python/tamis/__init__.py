@@ -19,7 +19,7 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Quotient, from_bytes, load
+from tamis.filters import Bloom, Fuse, Quotient, from_bytes, load
 
 __all__ = [
     "Bloom",
@@ -27,6 +27,7 @@ __all__ = [
     "CapacityError",
     "CapacityWarning",
     "FormatError",
+    "Fuse",
     "IncompatibleError",
     "Quotient",
     "TamisError",

@@ -6,7 +6,7 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `quotient.rs`: what each structure offers beside the contract
+//! * `bloom.rs`, `fuse.rs`, `quotient.rs`: what each structure offers beside the contract
 
 mod arrow;
 mod batch;
@@ -14,6 +14,7 @@ mod bloom;
 mod column;
 mod error;
 mod filter;
+mod fuse;
 mod handle;
 mod keys;
 mod quotient;
@@ -32,6 +33,8 @@ mod _native {
     };
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting};
+    #[pymodule_export]
+    use super::fuse::{fuse_build, fuse_shape};
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]

@@ -12,12 +12,13 @@ from typing import Any
 from tamis import _native
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
+from tamis.filters.fuse import Fuse
 from tamis.filters.quotient import Quotient
 
-__all__ = ["Bloom", "Contract", "Quotient", "from_bytes", "load"]
+__all__ = ["Bloom", "Contract", "Fuse", "Quotient", "from_bytes", "load"]
 
 # By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient}
+_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient, 4: Fuse}
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
