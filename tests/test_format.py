@@ -111,7 +111,12 @@ def test_frames_that_lie(specimen, data):
 def test_sizes_in_a_header_claim_no_memory():
     """A header of a few bytes may speak of petabytes; it is refused by what is there."""
     huge = 2**50
-    for kind, values in ((1, [0, huge, 6, huge]), (1, [2, huge, 6, huge]), (2, [huge, 8, 0, 1]), (4, [3, 8, 10, 2**30, 0])):
+    for kind, values in (
+        (1, [0, huge, 6, huge]),
+        (1, [2, huge, 6, huge]),
+        (2, [huge, 8, 0, 1]),
+        (4, [3, 8, 10, 2**30, 0]),
+    ):
         for content in (b"", bytes(64)):
             with pytest.raises(tamis.FormatError):
                 tamis.from_bytes(frame(kind, 1, 0, huge, huge, values, [(1, 0, content)]))

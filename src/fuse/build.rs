@@ -161,7 +161,7 @@ fn peel<const K: usize>(map: &Map, slots: &mut Slots, peeled: &mut Peeled) -> bo
             let (Some(to), Some(slot)) =
                 (peeled.places.get_mut(taken), peeled.which.get_mut(taken))
             else {
-                return false; // more keys than there are: those of a slot were not what they seemed
+                return false;
             };
             (*to, *slot) = (place, which);
             taken += 1;

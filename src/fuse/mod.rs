@@ -158,7 +158,7 @@ impl Map {
                 0 => (wide as u64 >> 32) as u32,
                 _ => lower.rotate_left(11 * (j as u32 - 1)),
             };
-            first + j as u64 * self.segment_length + (u64::from(part) * self.segment_length >> 32)
+            first + j as u64 * self.segment_length + ((u64::from(part) * self.segment_length) >> 32)
         })
     }
 

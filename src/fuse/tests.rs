@@ -1,4 +1,4 @@
-//! What is particular to the kernel: sizes by simulation.
+//! What is particular to the kernel: sizes by simulation, and hashes that no key has.
 
 use super::build::successes;
 use super::*;
@@ -56,34 +56,17 @@ fn fewest_slots() {
     }
 }
 
+/// Hashes that agree in the half that chooses places come apart with the second attempt.
 #[test]
-#[ignore]
-fn probe() {
-    let spec = std::env::var("PROBE").unwrap();
-    for word in spec.split(' ') {
-        let f: Vec<f64> = word.split(',').map(|x| x.parse().unwrap()).collect();
-        let (n, arity, length, factor, trials) =
-            (f[0] as u64, f[1] as u32, f[2], f[3], f[4] as u64);
-        let hashes = keys(n);
-        let segments = (n as f64 * factor / length).round();
-        let length = (n as f64 * factor / segments) as u32;
-        let shape = Shape::new(arity, 8, length, segments as u64).unwrap();
-        let solved = successes(shape, &hashes, trials);
-        println!(
-            "{n} {arity} {segments}x{length} {:.4}: {solved}/{trials}",
-            shape.slots() as f64 / n as f64
-        );
-    }
-}
-
-#[test]
-#[ignore]
-fn timing() {
-    let hashes = keys(1_000_000);
-    for _ in 0..12 {
-        let t = std::time::Instant::now();
-        let shape = Shape::new(3, 8, 5515, 205).unwrap();
-        let f = Fuse::build(shape, &hashes).unwrap();
-        println!("all {:?} {}", t.elapsed(), f.attempts());
+fn hashes_that_agree_in_one_half() {
+    let hashes: Vec<Hash128> =
+        (0..600).map(|i| Hash128 { hi: i / 3 * (u64::MAX / 200), lo: i % 3 }).collect();
+    for arity in [3, 4] {
+        let shape = Shape::new(arity, 8, 300, arity.into()).unwrap();
+        let filter = Fuse::build(shape, &distinct(&hashes)).unwrap();
+        assert!(filter.attempts() > 1);
+        let mut out = vec![false; hashes.len()];
+        filter.contains(&hashes, &mut out);
+        assert!(out.iter().all(|&found| found));
     }
 }

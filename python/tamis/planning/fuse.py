@@ -61,7 +61,7 @@ def size(
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
     >>> size(3, 1_000_000, fpr=2**-8)
-    Size(fingerprint_bits=8, segment_length=5515, segments=205)
+    Size(fingerprint_bits=8, segment_length=5508, segments=205)
     >>> size(4, 1_000_000, bits_per_key=10)
     Size(fingerprint_bits=9, segment_length=3242, segments=331)
     """
