@@ -4,9 +4,9 @@
     python benches/peers.py --keys 1000000 --repeats 9
 
 Every filter is asked for a rate of 1 %, fuse filters for 2⁻⁸. Times are what one waits for (wall
-clock), in nanoseconds per key, and include the loop where there is one. Lists hold objects made just before
-the clock starts, as Python keeps the hash of a str that was hashed once. Lists are also the
-fastest input of every peer: those that take a NumPy array make objects of it first.
+clock), in nanoseconds per key, and include the loop where there is one. Lists hold objects made
+just before the clock starts, as Python keeps the hash of a str that was hashed once. Lists are
+also the fastest input of every peer: those that take a NumPy array make objects of it first.
 """
 
 from __future__ import annotations
