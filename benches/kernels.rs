@@ -4,8 +4,8 @@
 //!
 //! Where there is one, the figure of a C or C++ implementation stands below ours. They were read
 //! on a machine of the kind this was developed on (two cores of an AMD EPYC with AVX2): blocked
-//! Bloom and cuckoo of fastfilter_cpp, and the rank-and-select quotient filter of the telescoping filter's
-//! authors, built with link-time optimization and PDEP.
+//! Bloom, cuckoo and binary fuse of fastfilter_cpp, and the rank-and-select quotient filter of the
+//! telescoping filter's authors, built with link-time optimization and PDEP.
 //!
 //! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
 
@@ -15,6 +15,7 @@ use tamis::bits::{Buffer, LINE, prefetch, reduce};
 use tamis::bloom::{Bloom, Layout, Shape};
 use tamis::cuckoo::{self, Cuckoo};
 use tamis::distinct::{Distinct, Partitions};
+use tamis::fuse::{self, Fuse};
 use tamis::hash::{Hash128, Hasher};
 use tamis::kernel::Kernel;
 use tamis::quotient::{Growing, Quotient};
@@ -47,6 +48,7 @@ fn main() {
         bloom(&present, &absent);
         cuckoo(&present, &absent);
         quotient(&present, &absent);
+        fuse(&present, &absent);
     }
 }
 
@@ -91,7 +93,7 @@ fn cuckoo(present: &[Hash128], absent: &[Hash128]) {
     };
     row("Cuckoo, 12 bits", filter.size_in_bits(), times, absent, reference);
 
-    let mut partitions = Partitions::new(present.len(), present.len());
+    let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
     partitions.extend(present);
     let distinct = Distinct::new(vec![partitions], 1);
     let build = median(present.len(), || {
@@ -128,6 +130,40 @@ fn quotient(present: &[Hash128], absent: &[Hash128]) {
         drop(black_box(Quotient::from_sorted(quotients, 8, fingerprints).unwrap()));
     });
     println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from sorted hashes", "", "");
+}
+
+/// Fingerprints of 8 bits; the build is from hashes in any order, repetitions removed, as the C++
+/// figure has it but for them. Sizes as `planning/fuse.py` has them at 10⁶ keys.
+fn fuse(present: &[Hash128], absent: &[Hash128]) {
+    let keys = present.len() as u64;
+    for (arity, slots, segments) in [(3, 1.129, 205.0), (4, 1.073, 331.0)] {
+        let segments = (segments * (keys as f64 / 1e6).powf(0.42)).round().max(4.0);
+        let length = (keys as f64 * slots / segments).ceil() as u32;
+        let shape = fuse::Shape::new(arity, 8, length, segments as u64).unwrap();
+        let distinct = || {
+            let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
+            present.chunks(CHUNK).for_each(|chunk| partitions.extend(chunk));
+            Distinct::new(vec![partitions], 1)
+        };
+        let build = median(present.len(), || {
+            drop(black_box(Fuse::build(shape, &distinct()).unwrap()));
+        });
+        let distinct = distinct();
+        let filter = Fuse::build(shape, &distinct).unwrap();
+        let times = ask(&filter, build, present, absent);
+        let reference = match (arity, keys) {
+            (3, 1_000_000) => Some([45.0, 7.0, 7.0]),
+            (3, 10_000_000) => Some([78.0, 29.0, 35.0]),
+            (4, 1_000_000) => Some([49.0, 8.0, 8.6]),
+            (4, 10_000_000) => Some([80.0, 33.0, 38.0]),
+            _ => None,
+        };
+        row(&format!("Fuse, {arity}-wise"), filter.size_in_bits(), times, absent, reference);
+        let build = median(present.len(), || {
+            drop(black_box(Fuse::build(shape, &distinct).unwrap()));
+        });
+        println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from distinct hashes", "", "");
+    }
 }
 
 fn ask(filter: &dyn Kernel, build: f64, present: &[Hash128], absent: &[Hash128]) -> Times {

@@ -3,10 +3,10 @@
     python benches/peers.py --quick
     python benches/peers.py --keys 1000000 --repeats 9
 
-Every filter is asked for a rate of 1 %. Times are what one waits for (wall clock), in
-nanoseconds per key, and include the loop where there is one. Lists hold objects made just before
-the clock starts, as Python keeps the hash of a str that was hashed once. Lists are also the
-fastest input of every peer: those that take a NumPy array make objects of it first.
+Every filter is asked for a rate of 1 %, fuse filters for 2⁻⁸. Times are what one waits for (wall
+clock), in nanoseconds per key, and include the loop where there is one. Lists hold objects made
+just before the clock starts, as Python keeps the hash of a str that was hashed once. Lists are
+also the fastest input of every peer: those that take a NumPy array make objects of it first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import platform
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from measure import BUDGET, Integers, Keys, Ratio, Strings, Task, Times, print_table, take_turns
@@ -30,6 +31,8 @@ import tamis
 from tamis import _native
 
 RATE = 0.01
+# That of pyfusefilter's shortest fingerprints, which it has no other way to ask for.
+FUSE_RATE = 2**-8
 SEED = 1
 # A loop over a sample costs as much per key, and short turns let the drift hit all alike.
 LOOP = 250_000
@@ -172,6 +175,24 @@ def of_pybloomfilter(kind: str, forms: list[str]) -> Iterator[Contender]:
     yield Contender("pybloomfiltermmap3", "list", build, lambda bloom: bloom.num_bits)
 
 
+def of_tamis_fuse(kind: str, forms: list[str]) -> Iterator[Contender]:
+    for form in ["list", *(form for form in forms if form == "Arrow")]:
+        yield Contender(
+            f"tamis, {form}, Fuse",
+            form,
+            lambda keys: tamis.Fuse.build(keys, fpr=FUSE_RATE),
+            lambda fuse: fuse.size_in_bits,
+            ask if form == "list" else None,
+            batch=lambda fuse, keys: fuse.contains(keys),
+        )
+
+
+def of_pyfusefilter(kind: str, forms: list[str]) -> Iterator[Contender]:
+    from pyfusefilter import Fuse8
+
+    yield Contender("pyfusefilter", "list", Fuse8, lambda fuse: fuse.size_in_bytes() * 8)
+
+
 def of_polars(kind: str, forms: list[str]) -> Iterator[Contender]:
     """Yield the exact answer; its set is made in every call, and asking one row times that."""
     importlib.import_module("polars")
@@ -193,11 +214,12 @@ def of_polars(kind: str, forms: list[str]) -> Iterator[Contender]:
 
 
 PACKAGES: dict[str, Callable[[str, list[str]], Iterator[Contender]]] = {
-    "tamis": of_tamis,
+    "tamis": lambda kind, forms: chain(of_tamis(kind, forms), of_tamis_fuse(kind, forms)),
     "abloom": of_abloom,
     "rbloom": of_rbloom,
     "fastbloom-rs": of_fastbloom_rs,
     "pybloomfiltermmap3": of_pybloomfilter,
+    "pyfusefilter": of_pyfusefilter,
     "polars": of_polars,
 }
 
@@ -319,6 +341,10 @@ def targets(results: Results) -> Iterator[Line]:
     against = "abloom, saveable"
     for column in ("in, present", "in, absent"):
         yield f"{column}: {against}", results.ratio(column, against, "tamis, list"), 1
+
+    against = "pyfusefilter"
+    for column in ("build", "in, present", "in, absent"):
+        yield f"Fuse, {column}: {against}", results.ratio(column, against, "tamis, list, Fuse"), 20
 
     stated = results.keys == BATCH_TARGET_KEYS
     integers = results.kind == "integers"

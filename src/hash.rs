@@ -27,7 +27,7 @@ pub const HASH_SEEDED: u16 = 1;
 pub const HASH_KEYED: u16 = 2;
 
 /// Weyl increment (2⁶⁴ over the golden ratio): turns small counters into unrelated constants.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// A key as every filter sees it: 128 uniform bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

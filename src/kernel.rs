@@ -5,6 +5,7 @@ use crate::bloom;
 use crate::cuckoo;
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Section};
+use crate::fuse;
 use crate::hash::Hash128;
 use crate::quotient;
 use crate::sharded;
@@ -101,6 +102,7 @@ pub fn open(
         quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
         sharded::KIND => Ok(Arc::new(sharded::Sharded::from_frame(head, sections, own)?)),
         cuckoo::KIND => Ok(Arc::new(cuckoo::Cuckoo::from_frame(head, sections, own)?)),
+        fuse::KIND => Ok(Arc::new(fuse::Fuse::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

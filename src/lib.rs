@@ -9,6 +9,7 @@
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | Pandey et al. 2017                |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`cuckoo`]     | cuckoo filter with close pairs of buckets        | Fan et al. 2014; Wang et al. 2019 |
+//! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -24,6 +25,7 @@ pub mod cuckoo;
 pub mod distinct;
 pub mod error;
 pub mod format;
+pub mod fuse;
 pub mod hash;
 pub mod kernel;
 pub mod quotient;

@@ -50,6 +50,8 @@ SPECIMENS = [
     Specimen(tamis.Quotient),
     Specimen(tamis.Sharded, {"filter": tamis.Bloom, "shards": 5}),
     Specimen(tamis.Cuckoo),
+    Specimen(tamis.Fuse, {"arity": 3}),
+    Specimen(tamis.Fuse, {"arity": 4}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

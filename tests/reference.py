@@ -173,6 +173,42 @@ class Cuckoo:
         return all(place(i, set()) for i in range(len(keys)))
 
 
+@dataclass
+class Fuse:
+    """A binary fuse filter as a list of slots, read from its frame."""
+
+    arity: int
+    fingerprint_bits: int
+    length: int
+    segments: int
+    domain: int
+    slots: list
+
+    @classmethod
+    def of(cls, data):
+        arity, bits, length, segments, domain = struct.unpack_from("<5Q", data, 56)
+        (offset,) = struct.unpack_from("<Q", data, 56 + 40 + 8)
+        table = int.from_bytes(data[offset:], "little")
+        slots = [table >> i * bits & 2**bits - 1 for i in range(length * segments)]
+        return cls(arity, bits, length, segments, domain, slots)
+
+    def contains(self, hash):
+        hi, lo = hash
+        if self.domain:
+            whitening = GOLDEN * (self.domain + 1) & MASK
+            lo = mix13(lo ^ moremur(whitening))
+            hi = moremur(hi ^ mix13(whitening)) ^ lo
+        first, rest = divmod(hi * (self.segments - self.arity + 1), 2**64)
+        parts = [rest >> 32]
+        for j in range(self.arity - 1):
+            twice = (hi & 2**32 - 1) * (2**32 + 1)
+            parts.append(twice >> (32 - 11 * j) & 2**32 - 1)
+        answer = hi * GOLDEN % 2**64 >> 32
+        for j, part in enumerate(parts):
+            answer ^= self.slots[(first + j) * self.length + (part * self.length >> 32)]
+        return answer % 2**self.fingerprint_bits == 0
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 

@@ -7,7 +7,7 @@ import pytest
 
 import tamis
 
-SPECIMENS = [tamis.Bloom, tamis.Cuckoo, tamis.Quotient]
+SPECIMENS = [tamis.Bloom, tamis.Cuckoo, tamis.Fuse, tamis.Quotient]
 
 
 @pytest.mark.parametrize("cls", SPECIMENS)

@@ -1,7 +1,8 @@
 //! Bytes from outside: they are refused, or are a filter on which every operation is safe.
 //!
 //! Checksums would stop a fuzzer at the door. So the input is read twice: as a frame, and as the
-//! content of one whose checksums are right (kind, piece, four parameters, count, then the section).
+//! content of one whose checksums are right (kind, piece, count, five parameters, of which Fuse has
+//! all and others four, then the section).
 
 #![no_main]
 
@@ -15,15 +16,15 @@ fuzz_target!(|data: &[u8]| {
     if let Ok((head, sections)) = format::read(data) {
         open(&head, &sections);
     }
-    let Some((numbers, content)) = data.split_at_checked(42) else { return };
+    let Some((numbers, content)) = data.split_at_checked(50) else { return };
     let number = |i: usize| u64::from_le_bytes(numbers[2 + 8 * i..][..8].try_into().unwrap());
     let head = Head {
         kind: u16::from(numbers[0]),
         hash: 1,
         tag: 0,
-        count: number(4),
-        capacity: number(0),
-        parameters: (0..4).map(number).collect(),
+        count: number(0),
+        capacity: number(1),
+        parameters: (1..if numbers[0] == 4 { 6 } else { 5 }).map(number).collect(),
     };
     let piece = u32::from(numbers[1] % 16);
     open(&head, &[Section { kind: SECTION_BITS, piece, bytes: content }]);

@@ -19,7 +19,7 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Cuckoo, Quotient, Sharded, from_bytes, load
+from tamis.filters import Bloom, Cuckoo, Fuse, Quotient, Sharded, from_bytes, load
 
 __all__ = [
     "Bloom",
@@ -28,6 +28,7 @@ __all__ = [
     "CapacityWarning",
     "Cuckoo",
     "FormatError",
+    "Fuse",
     "IncompatibleError",
     "Quotient",
     "Sharded",

@@ -31,6 +31,8 @@ __all__ = [
     "cuckoo",
     "cuckoo_build",
     "cuckoo_shape",
+    "fuse_build",
+    "fuse_shape",
     "hash_keys",
     "open_bytes",
     "open_file",
@@ -159,6 +161,9 @@ def cuckoo_build(
     chunks: int, buckets: int, fingerprint_bits: int, near: int, keys: Distinct
 ) -> Kernel: ...
 def cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
+def fuse_build(
+    arity: int, fingerprint_bits: int, segment_length: int, segments: int, keys: Distinct
+def fuse_shape(kernel: Kernel) -> tuple[int, int, int, int, int]: ...
 def quotient(
     quotients: int, remainder_bits: int, capacity: int, seed: int = 0, key: bytes | None = None
 ) -> Kernel: ...

@@ -15,7 +15,7 @@ import numpy as np
 
 import tamis
 from tamis.filters.bloom import Layout
-from tamis.planning import bloom, cuckoo, quotient
+from tamis.planning import bloom, cuckoo, fuse, quotient
 
 COLUMNS = ("filter", "bits/key", "predicted", "expected", "measured", "build ns", "ask ns", "in ns")
 
@@ -70,6 +70,12 @@ def shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]
             f"Bloom, {layout}",
             partial(tamis.Bloom.build, layout=layout),
             lambda f: bloom.rate(f.layout, len(f), bloom.Size(f.size_in_bits, f.hashes)),
+        )
+    for arity in (3, 4):
+        yield (
+            f"Fuse, {arity}-wise",
+            partial(tamis.Fuse.build, arity=arity),
+            lambda f: fuse.rate(fuse.size(f.arity, len(f), fpr=2.0**-f.fingerprint_bits)),
         )
     yield (
         "Quotient",

@@ -6,7 +6,8 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `cuckoo.rs`, `quotient.rs`, `sharded.rs`: what each structure offers beside the contract
+//! * `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `quotient.rs`, `sharded.rs`: what each structure offers
+//!   beside the contract
 
 mod arrow;
 mod batch;
@@ -15,6 +16,7 @@ mod column;
 mod cuckoo;
 mod error;
 mod filter;
+mod fuse;
 mod handle;
 mod keys;
 mod quotient;
@@ -36,6 +38,8 @@ mod _native {
     use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting};
+    #[pymodule_export]
+    use super::fuse::{fuse_build, fuse_shape};
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]

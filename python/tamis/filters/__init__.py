@@ -15,13 +15,14 @@ from tamis.errors import FormatError
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.cuckoo import Cuckoo
+from tamis.filters.fuse import Fuse
 from tamis.filters.quotient import Quotient
 from tamis.filters.sharded import Sharded
 
-__all__ = ["Bloom", "Contract", "Cuckoo", "Quotient", "Sharded", "from_bytes", "load"]
+__all__ = ["Bloom", "Contract", "Cuckoo", "Fuse", "Quotient", "Sharded", "from_bytes", "load"]
 
 # By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient, 3: Cuckoo, 7: Sharded}
+_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient, 3: Cuckoo, 4: Fuse, 7: Sharded}
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:

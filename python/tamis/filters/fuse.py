@@ -1,0 +1,66 @@
+"""`tamis.Fuse`: binary fuse filters."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from tamis import _native
+from tamis._types import Keys
+from tamis.filters.contract import Contract
+from tamis.planning import fuse as planning
+
+
+class Fuse(Contract):
+    """A binary fuse filter: built once, then the fastest to ask.
+
+    It takes 1.13·r bits per key (``arity=3``) or 1.08·r (``arity=4``) for a rate of exactly 2^−r,
+    with a little more for small sets. Fuse is for speed, so 3 is the default: a question reads
+    three places of the table instead of four. 4 is for memory.
+
+    >>> f = Fuse.build(["ada", "grace", "edsger"], fpr=0.01)
+    >>> "ada" in f, len(f), f.fingerprint_bits
+    (True, 3, 7)
+    >>> f.contains(["ada", "alan", "grace"])
+    array([ True, False,  True])
+
+    Reference: Graf and Lemire 2022.
+    """
+
+    @classmethod
+    def build(
+        cls,
+        keys: Keys,
+        *,
+        fpr: float | None = None,
+        bits_per_key: float | None = None,
+        arity: Literal[3, 4] = 3,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self:
+        """Build the filter of these keys at a rate or within a budget.
+
+        >>> len(Fuse.build([1, 2, 2, 3], fpr=0.01))
+        3
+        """
+        distinct = _native.Distinct(keys, seed, key)
+        return cls._of(cls._built(distinct, arity=arity, fpr=fpr, bits_per_key=bits_per_key))
+
+    @classmethod
+    def _built(
+        cls, distinct: _native.Distinct, *, arity: Literal[3, 4] = 3, **rate: Any
+    ) -> _native.Kernel:
+        size = planning.size(arity, len(distinct), **rate)
+        return _native.fuse_build(arity, *size, distinct)
+
+    @property
+    def arity(self) -> int:
+        """How many slots of the table a key has (K)."""
+        return _native.fuse_shape(self._kernel)[0]
+
+    @property
+    def fingerprint_bits(self) -> int:
+        """How many bits a slot has (r): the rate is 2^−r."""
+        return _native.fuse_shape(self._kernel)[1]
+
+    def _told(self) -> str:
+        return f"{self.arity}-wise, {self.fingerprint_bits}-bit fingerprints"

@@ -1,0 +1,72 @@
+//! What is particular to the kernel: sizes by simulation, and hashes that no key has.
+
+use super::build::successes;
+use super::*;
+use crate::distinct::{Distinct, Partitions};
+use crate::hash::Hasher;
+
+fn distinct(hashes: &[Hash128]) -> Distinct {
+    let mut partitions = Partitions::new(hashes.len(), hashes.len()).unwrap();
+    partitions.extend(hashes);
+    Distinct::new(vec![partitions], 1)
+}
+
+fn keys(count: u64) -> Distinct {
+    let hasher = Hasher::seeded(7);
+    distinct(&(0..count).map(|key| hasher.int(key, false)).collect::<Vec<_>>())
+}
+
+/// Prints the fewest slots per key with which nine attempts of ten succeed, by the number of
+/// segments: where the constants of `planning/fuse.py` come from.
+///
+/// `cargo test --release fuse::tests::fewest_slots -- --ignored --nocapture`
+#[test]
+#[ignore = "prints a table, for minutes"]
+fn fewest_slots() {
+    let number = |name, default| std::env::var(name).map_or(default, |n| n.parse().unwrap());
+    let (least, most): (u64, u64) = (number("LEAST", 1), number("MOST", 1_000_000));
+    for arity in [3, 4] {
+        let mut n = least;
+        while n <= most {
+            let hashes = keys(n);
+            let trials = (2_000_000 / n).clamp(10, 400);
+            print!("{arity} {n:>8}");
+            for segments in [3, 4, 6, 12, 20, 30, 45, 70, 100, 140, 200, 280].map(|s| s.max(arity))
+            {
+                let enough = |length: u64| {
+                    let shape = Shape::new(arity, 8, length as u32, segments.into()).unwrap();
+                    successes(shape, &hashes, trials) * 10 >= 9 * trials
+                };
+                let (mut low, mut high) = (n * 21 / 20, n * 5 / 4 + 50 + n / 20);
+                low /= u64::from(segments);
+                high /= u64::from(segments);
+                let limit = high;
+                low = low.max(1);
+                while low < high {
+                    let middle = (low + high) / 2;
+                    if enough(middle) { high = middle } else { low = middle + 1 }
+                }
+                if high < limit {
+                    print!("  {segments}:{:.3}", (high * u64::from(segments)) as f64 / n as f64);
+                }
+            }
+            println!();
+            n = (n + 1).max(n * 7 / 4);
+        }
+    }
+}
+
+/// Hashes that agree in the half that chooses places come apart with the second attempt.
+#[test]
+fn hashes_that_agree_in_one_half() {
+    let hashes: Vec<Hash128> =
+        (0..600).map(|i| Hash128 { hi: i / 3 * (u64::MAX / 200), lo: i % 3 }).collect();
+    for arity in [3, 4] {
+        let shape = Shape::new(arity, 8, 300, arity.into()).unwrap();
+        let filter = Fuse::build(shape, &distinct(&hashes)).unwrap();
+        assert!(filter.attempts() > 1);
+        let mut out = vec![false; hashes.len()];
+        filter.contains(&hashes, &mut out);
+        assert!(out.iter().all(|&found| found));
+    }
+}
