@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
 use crate::quotient;
+use crate::ribbon;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub fn open(
     match head.kind {
         bloom::KIND => Ok(Arc::new(bloom::Bloom::from_frame(head, sections, own)?)),
         quotient::KIND => Ok(Arc::new(quotient::Growing::from_frame(head, sections, own)?)),
+        ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
+        ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

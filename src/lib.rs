@@ -7,9 +7,11 @@
 //! | [`bloom`]      | Bloom filters in three layouts                   | papers/001; Putze et al. 2009     |
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | papers/004 §2; Pandey et al. 2017 |
+//! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
+//! | `processor`    | POPCNT and PDEP where there are                  |                                   |
 //! | `python`       | the only module that knows Python                |                                   |
 
 #[cfg(not(target_endian = "little"))]
@@ -23,7 +25,9 @@ pub mod error;
 pub mod format;
 pub mod hash;
 pub mod kernel;
+mod processor;
 pub mod quotient;
+pub mod ribbon;
 
 #[cfg(feature = "python")]
 mod python;

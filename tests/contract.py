@@ -45,6 +45,8 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "standard"}),
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
+    Specimen(tamis.Ribbon, {"layout": "interleaved"}),
+    Specimen(tamis.Ribbon, {"layout": "columns"}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

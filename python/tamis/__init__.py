@@ -19,7 +19,7 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Quotient, from_bytes, load
+from tamis.filters import Bloom, Quotient, Ribbon, StaticFunction, from_bytes, load
 
 __all__ = [
     "Bloom",
@@ -29,6 +29,8 @@ __all__ = [
     "FormatError",
     "IncompatibleError",
     "Quotient",
+    "Ribbon",
+    "StaticFunction",
     "TamisError",
     "__version__",
     "from_bytes",

@@ -3,6 +3,7 @@
 `tamis.filters` makes the public classes of them; sizes come from `tamis.planning`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, Self, final
 
 import numpy as np
@@ -13,11 +14,14 @@ from tamis._types import Key, Keys
 
 __all__ = [
     "DEBUG_BUILD",
+    "Assigned",
     "Deleting",
     "Distinct",
     "Filter",
+    "Function",
     "Inserting",
     "Kernel",
+    "Stored",
     "__version__",
     "bloom",
     "bloom_build",
@@ -26,6 +30,8 @@ __all__ = [
     "bloom_shape",
     "bloom_truncated",
     "bloom_union",
+    "function_bits",
+    "function_build",
     "hash_keys",
     "open_bytes",
     "open_file",
@@ -36,6 +42,9 @@ __all__ = [
     "quotient_grow",
     "quotient_merge",
     "quotient_shape",
+    "ribbon_build",
+    "ribbon_shape",
+    "ribbon_truncated",
 ]
 
 __version__: str
@@ -55,17 +64,20 @@ class Distinct:
     def __new__(cls, keys: Keys, seed: int = 0, key: bytes | None = None) -> Self: ...
     def __len__(self) -> int: ...
 
+@final
+class Assigned:
+    """Distinct keys, as hashes, each with its value."""
+
+    def __new__(
+        cls, keys: Keys, values: npt.NDArray[np.uint32], seed: int = 0, key: bytes | None = None
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+
 @disjoint_base
-class Filter:
-    """Answers questions; the base of every filter."""
+class Stored:
+    """Has a size and can be saved; the base of everything that holds a kernel."""
 
     def __new__(cls, kernel: Kernel) -> Self: ...
-    def __contains__(self, key: Key, /) -> bool:
-        """Tell whether the key may be in the set; `False` is certain."""
-
-    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it may be in the set."""
-
     def __len__(self) -> int:
         """Tell how many keys the filter holds."""
 
@@ -78,10 +90,6 @@ class Filter:
         """The memory of the structure."""
 
     @property
-    def expected_fpr(self) -> float:
-        """The probability that a random absent key is answered `True`, given what is stored."""
-
-    @property
     def seed(self) -> int | None:
         """The seed of the hash, or `None` where a secret key took its place."""
 
@@ -92,6 +100,30 @@ class Filter:
     def _kernel(self) -> Kernel: ...
     def _copied(self) -> Kernel: ...
     def _write(self, descriptor: int) -> None: ...
+
+class Filter(Stored):
+    """Answers questions; the base of every filter."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __contains__(self, key: Key, /) -> bool:
+        """Tell whether the key may be in the set; `False` is certain."""
+
+    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it may be in the set."""
+
+    @property
+    def expected_fpr(self) -> float:
+        """The probability that a random absent key is answered `True`, given what is stored."""
+
+class Function(Stored):
+    """Tells the value of each of its keys, and anything for others."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __getitem__(self, key: Key, /) -> int:
+        """Return the value of a key; of one it was not built from, any."""
+
+    def get(self, keys: Keys) -> npt.NDArray[np.uint32]:
+        """Return the value of each key."""
 
 class Inserting(Filter):
     """A filter that takes keys in one by one."""
@@ -111,6 +143,7 @@ class Deleting(Inserting):
         """Take one insertion of the key back; `KeyError` if it is surely absent."""
 
 _Layout = Literal["blocked", "standard", "segmented"]
+_RibbonLayout = Literal["interleaved", "columns"]
 
 def hash_keys(keys: Keys, *, seed: int = 0, key: bytes | None = None) -> npt.NDArray[np.uint64]:
     """Return the 128-bit hash of each key as a row (high half, low half)."""
@@ -135,5 +168,10 @@ def quotient_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
 def quotient_fingerprints(
     kernel: Kernel, start: int, stop: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
+def ribbon_build(layout: str, columns: int, levels: Sequence[int], keys: Distinct) -> Kernel: ...
+def ribbon_truncated(kernel: Kernel, bits: int) -> Kernel: ...
+def ribbon_shape(kernel: Kernel) -> tuple[_RibbonLayout, int, int, int]: ...
+def function_build(bits: int, levels: Sequence[int], keys: Assigned) -> Kernel: ...
+def function_bits(kernel: Kernel) -> int: ...
 def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
 def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...

@@ -6,7 +6,7 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `quotient.rs`: what each structure offers beside the contract
+//! * `bloom.rs`, `quotient.rs`, `ribbon.rs`, `function.rs`: what each structure offers beside the contract
 
 mod arrow;
 mod batch;
@@ -14,9 +14,11 @@ mod bloom;
 mod column;
 mod error;
 mod filter;
+mod function;
 mod handle;
 mod keys;
 mod quotient;
+mod ribbon;
 
 use pyo3::prelude::*;
 
@@ -31,7 +33,9 @@ mod _native {
         bloom_union,
     };
     #[pymodule_export]
-    use super::filter::{Deleting, Filter, Inserting};
+    use super::filter::{Deleting, Filter, Inserting, Stored};
+    #[pymodule_export]
+    use super::function::{Assigned, Function, function_bits, function_build};
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]
@@ -39,6 +43,8 @@ mod _native {
         quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
         quotient_merge, quotient_shape,
     };
+    #[pymodule_export]
+    use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

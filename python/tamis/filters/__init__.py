@@ -11,13 +11,24 @@ from typing import Any
 
 from tamis import _native
 from tamis.filters.bloom import Bloom
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Contract, Saved
 from tamis.filters.quotient import Quotient
+from tamis.filters.ribbon import Ribbon
+from tamis.filters.static_function import StaticFunction
 
-__all__ = ["Bloom", "Contract", "Quotient", "from_bytes", "load"]
+__all__ = [
+    "Bloom",
+    "Contract",
+    "Quotient",
+    "Ribbon",
+    "Saved",
+    "StaticFunction",
+    "from_bytes",
+    "load",
+]
 
 # By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient}
+_CLASSES: dict[int, type[Saved]] = {1: Bloom, 2: Quotient, 5: Ribbon, 6: StaticFunction}
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
@@ -38,5 +49,5 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False, key: bytes | None 
     return _public(_native.open_file(os.fspath(path), mmap, key))
 
 
-def _public(kernel: _native.Kernel) -> Contract:
+def _public(kernel: _native.Kernel) -> Saved:
     return _CLASSES[kernel.kind]._of(kernel)

@@ -1,4 +1,4 @@
-"""The contract: what every filter has, whatever its structure."""
+"""The contract: what every structure and every filter has, whatever it is made of."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ from typing import Any, ClassVar, Self, cast
 from tamis import _native
 
 
-class Contract(_native.Filter):
-    """What every filter has beside the native methods; the base of each public class.
-
-    The class attributes say what a filter can do: take keys in after it was built (``inserts``),
-    give them back (``deletes``), be merged with another (``merges``), and whether it never denies
-    a key that is there (``one_sided``).
-    """
+class Saved(_native.Stored):
+    """What has a size and is saved, copied and pickled; the base of each public class."""
 
     __slots__ = ()
-
-    inserts: ClassVar[bool] = False
-    deletes: ClassVar[bool] = False
-    merges: ClassVar[bool] = False
-    one_sided: ClassVar[bool] = True
 
     @property
     def bits_per_key(self) -> float:
@@ -86,3 +76,19 @@ class Contract(_native.Filter):
         """Make the public filter around a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)
         return cast(Self, native.__new__(cls, kernel))
+
+
+class Contract(_native.Filter, Saved):
+    """What every filter has beside the native methods.
+
+    The class attributes say what a filter can do: take keys in after it was built (``inserts``),
+    give them back (``deletes``), be merged with another (``merges``), and whether it never denies
+    a key that is there (``one_sided``).
+    """
+
+    __slots__ = ()
+
+    inserts: ClassVar[bool] = False
+    deletes: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+    one_sided: ClassVar[bool] = True
