@@ -127,7 +127,7 @@ def remix(hash, domain):
 
 @dataclass
 class Ribbon:
-    """A ribbon as `docs/format.md` describes it, read bit by bit from one large integer."""
+    """A ribbon as `docs/format.md` describes it, read bit by bit."""
 
     layout: int
     columns: int
@@ -145,7 +145,7 @@ class Ribbon:
             codes = [words[at + b // 32] >> 2 * (b % 32) & 3 for b in range(buckets)]
             self.codes.append([(0, 16, 40, 128)[code] for code in codes])
             at += -(-buckets // 32)
-        self.solution = int.from_bytes(self.bits[-(-at // 8) * 64 :], "little")
+        self.solution = self.bits[-(-at // 8) * 64 :]
 
     def equation(self, hash):
         """The level of a hash (the last is -1), its start there, its row and the row's width."""
@@ -156,6 +156,7 @@ class Ribbon:
             if start % 128 >= self.codes[level][start // 128]:
                 return level, start, hash[1] | 1, 64
         hi, lo = remix(hash, 0x7269_6262_6F6E_0100 + self.attempt)
+        hi, lo = mix13(hi + lo & MASK), hi ^ (lo << 32 & MASK | lo >> 32)
         width = min(self.last, 256)
         row = sum(mix13(lo + i & MASK) << 64 * i for i in range(4)) & (1 << width) - 1
         return -1, reduce(hi, self.last - width + 1), row, width
@@ -178,8 +179,8 @@ class Ribbon:
             if self.layout == 1 and positions and positions[-1] >= self.kept:
                 yield None
             else:
-                met = (self.solution >> p & row >> i & 1 for i, p in enumerate(positions))
-                yield sum(met) & 1
+                met = (self.solution[p // 8] >> p % 8 & row >> i for i, p in enumerate(positions))
+                yield sum(bit & 1 for bit in met) & 1
 
     def contains(self, hash):
         if not self.equation(hash)[3]:

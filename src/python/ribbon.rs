@@ -17,7 +17,7 @@ pub fn ribbon_build(
     keys: &Distinct,
 ) -> PyResult<Kernel> {
     let layout = Layout::named(layout).ok_or_else(|| {
-        let message = format!("layout is {layout:?}; interleaved or columns are possible");
+        let message = format!("layout is '{layout}'; interleaved or columns are possible");
         PyValueError::new_err(message)
     })?;
     let kernel = py.detach(|| Ribbon::build(layout, columns, &levels, &keys.hashes))?;

@@ -26,10 +26,12 @@ pub fn next_level(hash: Hash128, level: usize) -> Hash128 {
     hash.remix(DOMAIN + level as u64)
 }
 
-/// The hash of the last level.
+/// The hash of the last level. Each half takes both of before: hashes that share one, however many,
+/// still differ in their starts and in their rows.
 #[inline(always)]
 pub fn last_level(hash: Hash128, attempt: u64) -> Hash128 {
-    hash.remix(DOMAIN_LAST.wrapping_add(attempt))
+    let Hash128 { hi, lo } = hash.remix(DOMAIN_LAST.wrapping_add(attempt));
+    Hash128 { hi: mix13(hi.wrapping_add(lo)), lo: hi ^ lo.rotate_left(32) }
 }
 
 /// The row of a hash in a level: the first coefficient is always there.
@@ -84,6 +86,9 @@ impl Solution {
         let shape = Shape::new(layout, columns, levels, last, attempt)
             .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))
             .map_err(|error| damaged(&error.to_string()))?;
+        if section.piece != piece(layout) {
+            return Err(damaged("its pieces are not those of its layout"));
+        }
         if section.kind != SECTION_BITS || Some(section.bytes.len()) != shape.words().checked_mul(8)
         {
             return Err(damaged("its bits are not as long as its parameters say"));
@@ -103,7 +108,7 @@ impl Solution {
     }
 
     pub fn section(&self) -> Section<'_> {
-        let piece = if self.shape.layout == Layout::Columns { PIECE } else { 0 };
+        let piece = piece(self.shape.layout);
         Section { kind: SECTION_BITS, piece, bytes: self.bits.as_slice() }
     }
 
@@ -286,6 +291,11 @@ impl Solution {
         }
         rate
     }
+}
+
+/// log2 of the bytes of a piece: only columns are cut.
+fn piece(layout: Layout) -> u32 {
+    if layout == Layout::Columns { PIECE } else { 0 }
 }
 
 /// Bit of a value: the product of a row with the two words of a column.

@@ -27,8 +27,7 @@ _WIDE = 256
 # Slots that stay empty: 0.05 to 0.1 % measured at 10⁴ to 10⁶ keys, and the end of a level.
 _EMPTY = 0.001
 _MOST_EMPTY = 0.003
-# Attempts at the last level before its room grows, twice over: one set in some thousands needs
-# more than eight.
+# How often the room of the last level may have grown: more than once for one set in thousands.
 _GROWTHS = 1
 
 
@@ -55,7 +54,7 @@ def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = No
     >>> size(1000, fpr=0.01)
     Size(columns=7, levels=())
     >>> size(1_000_000, bits_per_key=10)
-    Size(columns=9, levels=(943360, 57568))
+    Size(columns=9, levels=(943360, 54336))
     """
     check_rate_or_budget(fpr, bits_per_key)
     found = levels(keys)
@@ -94,7 +93,7 @@ def most_bits(keys: int, size: Size) -> int:
     """Bound the size of a filter of so many keys, which chance makes a little smaller.
 
     >>> most_bits(100, Size(8, ())), most_bits(10**6, Size(8, levels(10**6)))
-    (816, 8050312)
+    (816, 8041396)
     """
     last = keys
     for slots in size.levels:
