@@ -4,7 +4,7 @@
 //!
 //! Where there is one, the figure of a C or C++ implementation stands below ours. They were read
 //! on a machine of the kind this was developed on (two cores of an AMD EPYC with AVX2): blocked
-//! Bloom, cuckoo and binary fuse of fastfilter_cpp, and the rank-and-select quotient filter of the
+//! Bloom, cuckoo, binary fuse and balanced ribbon of fastfilter_cpp, and the rank-and-select quotient filter of the
 //! telescoping filter's authors, built with link-time optimization and PDEP.
 //!
 //! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
@@ -19,6 +19,7 @@ use tamis::fuse::{self, Fuse};
 use tamis::hash::{Hash128, Hasher};
 use tamis::kernel::Kernel;
 use tamis::quotient::{Growing, Quotient};
+use tamis::ribbon::{self, Ribbon};
 
 const REPEATS: usize = 9;
 /// Keys asked at a time, as `contains` does.
@@ -49,6 +50,7 @@ fn main() {
         cuckoo(&present, &absent);
         quotient(&present, &absent);
         fuse(&present, &absent);
+        ribbon(&present, &absent);
     }
 }
 
@@ -163,6 +165,36 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
             drop(black_box(Fuse::build(shape, &distinct).unwrap()));
         });
         println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from distinct hashes", "", "");
+    }
+}
+
+/// Eight columns, with the levels that `tamis.planning.ribbon` chooses. Building starts from hashes
+/// in any order, so it includes dropping repetitions and sorting.
+fn ribbon(present: &[Hash128], absent: &[Hash128]) {
+    let mut levels = Vec::new();
+    let mut left = present.len() as u64;
+    while left > 4000 {
+        let slots = (left as f64 / 1.06) as u64 / 64 * 64;
+        levels.push(slots);
+        left -= (slots as f64 * 0.999) as u64 - 64;
+    }
+    for layout in [ribbon::Layout::Interleaved, ribbon::Layout::Columns] {
+        let fill = || {
+            let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
+            partitions.extend(present);
+            let distinct = Distinct::new(vec![partitions], 1);
+            Ribbon::build(layout, 8, &levels, &distinct).unwrap()
+        };
+        let build = median(present.len(), || drop(black_box(fill())));
+        let filter = fill();
+        let times = ask(&filter, build, present, absent);
+        let reference = match (layout, present.len()) {
+            (ribbon::Layout::Interleaved, 1_000_000) => Some([128.0, 27.0, 29.0]),
+            (ribbon::Layout::Interleaved, 10_000_000) => Some([180.0, 87.0, 86.0]),
+            _ => None,
+        };
+        let name = format!("Ribbon, {}", layout.name());
+        row(&name, filter.size_in_bits(), times, absent, reference);
     }
 }
 

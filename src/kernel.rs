@@ -8,6 +8,7 @@ use crate::format::{self, Head, Section};
 use crate::fuse;
 use crate::hash::Hash128;
 use crate::quotient;
+use crate::ribbon;
 use crate::sharded;
 use std::any::Any;
 use std::io::{self, Write};
@@ -103,6 +104,8 @@ pub fn open(
         sharded::KIND => Ok(Arc::new(sharded::Sharded::from_frame(head, sections, own)?)),
         cuckoo::KIND => Ok(Arc::new(cuckoo::Cuckoo::from_frame(head, sections, own)?)),
         fuse::KIND => Ok(Arc::new(fuse::Fuse::from_frame(head, sections, own)?)),
+        ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
+        ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

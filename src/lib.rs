@@ -10,9 +10,11 @@
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`cuckoo`]     | cuckoo filter with close pairs of buckets        | Fan et al. 2014; Wang et al. 2019 |
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
+//! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
+//! | `processor`    | POPCNT and PDEP where there are                  |                                   |
 //! | `python`       | the only module that knows Python                |                                   |
 
 #[cfg(not(target_endian = "little"))]
@@ -28,7 +30,9 @@ pub mod format;
 pub mod fuse;
 pub mod hash;
 pub mod kernel;
+mod processor;
 pub mod quotient;
+pub mod ribbon;
 pub mod sharded;
 
 #[cfg(feature = "python")]

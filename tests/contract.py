@@ -52,6 +52,8 @@ SPECIMENS = [
     Specimen(tamis.Cuckoo),
     Specimen(tamis.Fuse, {"arity": 3}),
     Specimen(tamis.Fuse, {"arity": 4}),
+    Specimen(tamis.Ribbon, {"layout": "interleaved"}),
+    Specimen(tamis.Ribbon, {"layout": "columns"}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

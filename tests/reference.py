@@ -209,6 +209,75 @@ class Fuse:
         return answer % 2**self.fingerprint_bits == 0
 
 
+def remix(hash, domain):
+    whitening = GOLDEN * (domain + 1) & MASK
+    return moremur(hash[0] ^ mix13(whitening)), mix13(hash[1] ^ moremur(whitening))
+
+
+@dataclass
+class Ribbon:
+    """A ribbon as `docs/format.md` describes it, read bit by bit."""
+
+    layout: int
+    columns: int
+    kept: int
+    attempt: int
+    last: int
+    levels: list
+    bits: bytes
+
+    def __post_init__(self):
+        self.codes, at = [], 0
+        words = struct.unpack(f"<{len(self.bits) // 8}Q", self.bits)
+        for slots in self.levels:
+            buckets = -(-(slots - 64) // 128)
+            codes = [words[at + b // 32] >> 2 * (b % 32) & 3 for b in range(buckets)]
+            self.codes.append([(0, 16, 40, 128)[code] for code in codes])
+            at += -(-buckets // 32)
+        self.solution = self.bits[-(-at // 8) * 64 :]
+
+    def equation(self, hash):
+        """The level of a hash (the last is -1), its start there, its row and the row's width."""
+        for level, slots in enumerate(self.levels):
+            if level:
+                hash = remix(hash, 0x7269_6262_6F6E_0000 + level)
+            start = reduce(hash[0], slots - 64)
+            if start % 128 >= self.codes[level][start // 128]:
+                return level, start, hash[1] | 1, 64
+        hi, lo = remix(hash, 0x7269_6262_6F6E_0100 + self.attempt)
+        hi, lo = mix13(hi + lo & MASK), hi ^ (lo << 32 & MASK | lo >> 32)
+        width = min(self.last, 256)
+        row = sum(mix13(lo + i & MASK) << 64 * i for i in range(4)) & (1 << width) - 1
+        return -1, reduce(hi, self.last - width + 1), row, width
+
+    def position(self, level, slot, column):
+        """Where in the solution a slot of a column lies."""
+        before = sum(self.levels if level < 0 else self.levels[:level])
+        if self.layout == 1:
+            return column * (sum(self.levels) + self.last) + before + slot
+        if level < 0:
+            return self.columns * before + column * self.last + slot
+        block = (before + slot) // 64
+        return 64 * (block * self.columns + column) + slot % 64
+
+    def value(self, hash):
+        """Bit by column, None where the row reaches beyond what is kept."""
+        level, start, row, width = self.equation(hash)
+        for column in range(self.columns):
+            positions = [self.position(level, start + i, column) for i in range(width)]
+            if self.layout == 1 and positions and positions[-1] >= self.kept:
+                yield None
+            else:
+                met = (self.solution[p // 8] >> p % 8 & row >> i for i, p in enumerate(positions))
+                yield sum(bit & 1 for bit in met) & 1
+
+    def contains(self, hash):
+        if not self.equation(hash)[3]:
+            return False
+        bits = enumerate(self.value(hash))
+        return all(bit is None or bit == hash[0] >> column & 1 for column, bit in bits)
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 

@@ -19,7 +19,17 @@ from tamis.errors import (
     IncompatibleError,
     TamisError,
 )
-from tamis.filters import Bloom, Cuckoo, Fuse, Quotient, Sharded, from_bytes, load
+from tamis.filters import (
+    Bloom,
+    Cuckoo,
+    Fuse,
+    Quotient,
+    Ribbon,
+    Sharded,
+    StaticFunction,
+    from_bytes,
+    load,
+)
 
 __all__ = [
     "Bloom",
@@ -31,7 +41,9 @@ __all__ = [
     "Fuse",
     "IncompatibleError",
     "Quotient",
+    "Ribbon",
     "Sharded",
+    "StaticFunction",
     "TamisError",
     "__version__",
     "from_bytes",

@@ -14,12 +14,15 @@ from tamis._types import Key, Keys
 
 __all__ = [
     "DEBUG_BUILD",
+    "Assigned",
     "Deleting",
     "Distinct",
     "Filter",
+    "Function",
     "Inserting",
     "Kernel",
     "Spill",
+    "Stored",
     "__version__",
     "bloom",
     "bloom_build",
@@ -31,6 +34,8 @@ __all__ = [
     "cuckoo",
     "cuckoo_build",
     "cuckoo_shape",
+    "function_bits",
+    "function_build",
     "fuse_build",
     "fuse_shape",
     "hash_keys",
@@ -43,6 +48,9 @@ __all__ = [
     "quotient_grow",
     "quotient_merge",
     "quotient_shape",
+    "ribbon_build",
+    "ribbon_shape",
+    "ribbon_truncated",
     "sharded",
     "sharded_shape",
 ]
@@ -79,17 +87,20 @@ class Spill:
     def lengths(self) -> list[int]: ...
     def distinct(self, start: int, stop: int) -> Distinct: ...
 
+@final
+class Assigned:
+    """Distinct keys, as hashes, each with its value."""
+
+    def __new__(
+        cls, keys: Keys, values: npt.NDArray[np.uint32], seed: int = 0, key: bytes | None = None
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+
 @disjoint_base
-class Filter:
-    """Answers questions; the base of every filter."""
+class Stored:
+    """Has a size and can be saved; the base of everything that holds a kernel."""
 
     def __new__(cls, kernel: Kernel) -> Self: ...
-    def __contains__(self, key: Key, /) -> bool:
-        """Tell whether the key may be in the set; `False` is certain."""
-
-    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it may be in the set."""
-
     def __len__(self) -> int:
         """Tell how many keys the filter holds."""
 
@@ -102,10 +113,6 @@ class Filter:
         """The memory of the structure."""
 
     @property
-    def expected_fpr(self) -> float:
-        """The probability that a random absent key is answered `True`, given what is stored."""
-
-    @property
     def seed(self) -> int | None:
         """The seed of the hash, or `None` where a secret key took its place."""
 
@@ -116,6 +123,30 @@ class Filter:
     def _kernel(self) -> Kernel: ...
     def _copied(self) -> Kernel: ...
     def _write(self, descriptor: int) -> None: ...
+
+class Filter(Stored):
+    """Answers questions; the base of every filter."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __contains__(self, key: Key, /) -> bool:
+        """Tell whether the key may be in the set; `False` is certain."""
+
+    def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it may be in the set."""
+
+    @property
+    def expected_fpr(self) -> float:
+        """The probability that a random absent key is answered `True`, given what is stored."""
+
+class Function(Stored):
+    """Tells the value of each of its keys, and anything for others."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __getitem__(self, key: Key, /) -> int:
+        """Return the value of a key; of one it was not built from, any."""
+
+    def get(self, keys: Keys) -> npt.NDArray[np.uint32]:
+        """Return the value of each key."""
 
 class Inserting(Filter):
     """A filter that takes keys in one by one."""
@@ -135,6 +166,7 @@ class Deleting(Inserting):
         """Take one insertion of the key back; `KeyError` if it is surely absent."""
 
 _Layout = Literal["blocked", "standard", "segmented"]
+_RibbonLayout = Literal["interleaved", "columns"]
 
 def hash_keys(keys: Keys, *, seed: int = 0, key: bytes | None = None) -> npt.NDArray[np.uint64]:
     """Return the 128-bit hash of each key as a row (high half, low half)."""
@@ -163,6 +195,7 @@ def cuckoo_build(
 def cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
 def fuse_build(
     arity: int, fingerprint_bits: int, segment_length: int, segments: int, keys: Distinct
+) -> Kernel: ...
 def fuse_shape(kernel: Kernel) -> tuple[int, int, int, int, int]: ...
 def quotient(
     quotients: int, remainder_bits: int, capacity: int, seed: int = 0, key: bytes | None = None
@@ -177,5 +210,10 @@ def quotient_fingerprints(
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
 def sharded(shards: Sequence[Kernel]) -> Kernel: ...
 def sharded_shape(kernel: Kernel) -> tuple[int, int]: ...
+def ribbon_build(layout: str, columns: int, levels: Sequence[int], keys: Distinct) -> Kernel: ...
+def ribbon_truncated(kernel: Kernel, bits: int) -> Kernel: ...
+def ribbon_shape(kernel: Kernel) -> tuple[_RibbonLayout, int, int, int]: ...
+def function_build(bits: int, levels: Sequence[int], keys: Assigned) -> Kernel: ...
+def function_bits(kernel: Kernel) -> int: ...
 def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
 def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...

@@ -15,7 +15,8 @@ import numpy as np
 
 import tamis
 from tamis.filters.bloom import Layout
-from tamis.planning import bloom, cuckoo, fuse, quotient
+from tamis.filters.ribbon import Layout as RibbonLayout
+from tamis.planning import bloom, cuckoo, fuse, quotient, ribbon
 
 COLUMNS = ("filter", "bits/key", "predicted", "expected", "measured", "build ns", "ask ns", "in ns")
 
@@ -87,6 +88,13 @@ def shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]
         tamis.Cuckoo.build,
         lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),
     )
+    ribbons: tuple[RibbonLayout, ...] = ("interleaved", "columns")
+    for name in ribbons:
+        yield (
+            f"Ribbon, {name}",
+            partial(tamis.Ribbon.build, layout=name),
+            lambda f: ribbon.rate(f.columns),
+        )
 
 
 def ask_each(f: Any, keys: list[int]) -> None:

@@ -122,6 +122,29 @@ fn contains_column(
     })
 }
 
+/// The hashes of all keys, in their order.
+pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
+    let keys = Keys::new(keys)?;
+    let mut all = Vec::with_capacity(keys.len());
+    for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?;
+    Ok(all)
+}
+
+/// Hashes any keys chunk by chunk: `chunk(first, hashes)`.
+pub fn for_each(
+    py: Python<'_>,
+    hasher: &Hasher,
+    keys: Keys<'_>,
+    chunk: impl FnMut(usize, &[Hash128]) + Send,
+) -> PyResult<()> {
+    match keys {
+        Keys::Column(column) => {
+            py.detach(|| column.for_each_chunk(hasher, 0..column.len(), chunk)).map_err(at_index)
+        }
+        Keys::Objects(list) => for_each_chunk(hasher, &list, chunk),
+    }
+}
+
 /// Inserts every key, or none if one of them is not a key.
 pub fn insert(
     py: Python<'_>,
@@ -138,14 +161,7 @@ pub fn insert(
         Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
             return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
         }
-        Keys::Column(column) => {
-            let collect = |_, hashes: &[Hash128]| all.extend_from_slice(hashes);
-            py.detach(|| column.for_each_chunk(hasher, 0..column.len(), collect))
-                .map_err(at_index)?;
-        }
-        Keys::Objects(list) => {
-            for_each_chunk(hasher, &list, |_, hashes| all.extend_from_slice(hashes))?;
-        }
+        keys => for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?,
     }
     // In chunks where that can be undone, so that others who ask need not wait for all of them.
     let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
@@ -203,13 +219,7 @@ pub fn hash_keys<'py>(
             row.copy_from_slice(&[hash.hi, hash.lo]);
         }
     };
-    match keys {
-        Keys::Column(column) => {
-            py.detach(|| column.for_each_chunk(&hasher, 0..column.len(), write))
-                .map_err(at_index)?;
-        }
-        Keys::Objects(list) => for_each_chunk(&hasher, &list, write)?,
-    }
+    for_each(py, &hasher, keys, write)?;
     Ok(rows)
 }
 

@@ -1,5 +1,5 @@
-//! The classes of the contract: what every filter answers, what some take in, what few take back.
-//! `tamis.filters` derives the public classes from them.
+//! The classes of the contract: what every structure is and saves, what every filter answers, what
+//! some take in, what few take back. `tamis.filters` derives the public classes from them.
 
 use super::batch;
 use super::error::class;
@@ -9,33 +9,40 @@ use crate::error::Error;
 use crate::hash::{HASH_KEYED, Hash128, Hasher};
 use crate::kernel;
 use numpy::PyArray1;
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::any::Any;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Answers questions; the base of every filter.
+/// Has a size and can be saved; the base of everything that holds a kernel.
 #[pyclass(subclass, frozen, module = "tamis._native")]
-pub struct Filter {
+pub struct Stored {
     kernel: Arc<dyn kernel::Kernel>,
-    hasher: Hasher,
+    pub(super) hasher: Hasher,
     capacity: u64,
     /// Whether the caller was told that there are more keys than planned for.
     warned: AtomicBool,
 }
 
-impl Filter {
-    fn over(kernel: &Kernel) -> Filter {
+impl Stored {
+    pub(super) fn over(kernel: &Kernel) -> Stored {
         let Kernel { kernel, hasher, capacity } = kernel.clone();
-        Filter { kernel, hasher, capacity, warned: AtomicBool::new(false) }
+        Stored { kernel, hasher, capacity, warned: AtomicBool::new(false) }
+    }
+
+    /// The structure, if it is a `T`.
+    pub(super) fn of<T: kernel::Kernel>(&self) -> PyResult<&T> {
+        let any: &dyn Any = &*self.kernel;
+        any.downcast_ref().ok_or_else(|| PyValueError::new_err("a kernel of another kind"))
     }
 
     #[inline(always)]
-    fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
+    pub(super) fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
         hash_object(&self.hasher, key).map(|(hash, _)| hash).map_err(|reason| reason.named("key"))
     }
 
@@ -87,25 +94,10 @@ impl Filter {
 }
 
 #[pymethods]
-impl Filter {
+impl Stored {
     #[new]
-    fn new(kernel: &Kernel) -> Filter {
-        Filter::over(kernel)
-    }
-
-    /// Tell whether the key may be in the set; False is certain.
-    fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let hash = self.hash(key)?;
-        Ok(self.with_kernel(key.py(), false, |kernel| kernel.contains_one(hash)))
-    }
-
-    /// Tell for each key whether it may be in the set.
-    fn contains<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        batch::contains(py, &*self.kernel, &self.hasher, keys)
+    fn new(kernel: &Kernel) -> Stored {
+        Stored::over(kernel)
     }
 
     /// Tell how many keys the filter holds.
@@ -123,12 +115,6 @@ impl Filter {
     #[getter]
     fn size_in_bits(&self) -> u64 {
         self.kernel.size_in_bits()
-    }
-
-    /// The probability that a random absent key is answered True, given what is stored.
-    #[getter]
-    fn expected_fpr(&self, py: Python<'_>) -> f64 {
-        py.detach(|| self.kernel.rate())
     }
 
     /// The seed of the hash, or None where a secret key took its place.
@@ -169,6 +155,41 @@ impl Filter {
     }
 }
 
+/// Answers questions; the base of every filter.
+#[pyclass(extends = Stored, subclass, frozen, module = "tamis._native")]
+pub struct Filter;
+
+#[pymethods]
+impl Filter {
+    #[new]
+    fn new(kernel: &Kernel) -> PyClassInitializer<Filter> {
+        PyClassInitializer::from(Stored::over(kernel)).add_subclass(Filter)
+    }
+
+    /// Tell whether the key may be in the set; False is certain.
+    fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let stored = self_.as_super().get();
+        let hash = stored.hash(key)?;
+        Ok(stored.with_kernel(key.py(), false, |kernel| kernel.contains_one(hash)))
+    }
+
+    /// Tell for each key whether it may be in the set.
+    fn contains<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let stored = self_.as_super().get();
+        batch::contains(self_.py(), &*stored.kernel, &stored.hasher, keys)
+    }
+
+    /// The probability that a random absent key is answered True, given what is stored.
+    #[getter]
+    fn expected_fpr(self_: &Bound<'_, Self>) -> f64 {
+        let stored = self_.as_super().get();
+        self_.py().detach(|| stored.kernel.rate())
+    }
+}
+
 /// A filter that takes keys in one by one.
 #[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
 pub struct Inserting;
@@ -177,12 +198,12 @@ pub struct Inserting;
 impl Inserting {
     #[new]
     fn new(kernel: &Kernel) -> PyClassInitializer<Inserting> {
-        PyClassInitializer::from(Filter::over(kernel)).add_subclass(Inserting)
+        Filter::new(kernel).add_subclass(Inserting)
     }
 
     /// Insert a key.
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let filter = self_.as_super().get();
+        let filter = self_.as_super().as_super().get();
         let hash = filter.hash(key)?;
         filter.with_kernel(self_.py(), true, |kernel| kernel.insert(&[hash]))?;
         filter.check_room(self_.py())
@@ -190,7 +211,7 @@ impl Inserting {
 
     /// Insert many keys, or none of them if one is not a key.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-        let filter = self_.as_super().get();
+        let filter = self_.as_super().as_super().get();
         batch::insert(self_.py(), &*filter.kernel, &filter.hasher, keys)?;
         filter.check_room(self_.py())
     }
@@ -209,7 +230,7 @@ impl Deleting {
 
     /// Take one insertion of the key back; KeyError if it is surely absent.
     fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let filter = self_.as_super().as_super().get();
+        let filter = self_.as_super().as_super().as_super().get();
         let hash = filter.hash(key)?;
         match filter.with_kernel(self_.py(), true, |kernel| kernel.remove(hash)) {
             Err(Error::Absent(_)) => Err(PyKeyError::new_err(key.clone().unbind())),

@@ -6,8 +6,8 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `quotient.rs`, `sharded.rs`: what each structure offers
-//!   beside the contract
+//! * `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`, `sharded.rs`: what
+//!   each structure offers beside the contract
 
 mod arrow;
 mod batch;
@@ -16,10 +16,12 @@ mod column;
 mod cuckoo;
 mod error;
 mod filter;
+mod function;
 mod fuse;
 mod handle;
 mod keys;
 mod quotient;
+mod ribbon;
 mod sharded;
 
 use pyo3::prelude::*;
@@ -37,7 +39,9 @@ mod _native {
     #[pymodule_export]
     use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
     #[pymodule_export]
-    use super::filter::{Deleting, Filter, Inserting};
+    use super::filter::{Deleting, Filter, Inserting, Stored};
+    #[pymodule_export]
+    use super::function::{Assigned, Function, function_bits, function_build};
     #[pymodule_export]
     use super::fuse::{fuse_build, fuse_shape};
     #[pymodule_export]
@@ -48,6 +52,8 @@ mod _native {
         quotient_merge, quotient_shape,
     };
 
+    #[pymodule_export]
+    use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
     #[pymodule_export]
     use super::sharded::{Spill, sharded, sharded_shape};
 

@@ -1,7 +1,7 @@
 //! Finding a run by rank and select, what is in it, and the free slot behind it.
 
-use super::processor::{Plain, Processor};
 use super::table::{LONG, SLOTS, Table, below};
+use crate::processor::{Plain, Processor};
 use std::ops::Range;
 
 impl Table {

@@ -21,14 +21,13 @@
 //! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
 //! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
 //! sorted fingerprints; grow, merge), `open.rs` (bytes from outside), `growing.rs` (threads, and
-//! doubling when full), `processor.rs` (PDEP and POPCNT where there are).
+//! doubling when full).
 
 mod build;
 mod counts;
 mod find;
 mod growing;
 mod open;
-mod processor;
 mod shift;
 mod table;
 #[cfg(test)]
@@ -39,8 +38,8 @@ pub use table::{MAX_REMAINDER_BITS, Runs, Table};
 
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::processor::{Processor, on_best};
 use counts::{decode, encoded_len, encoded_slot};
-use processor::{Processor, on_best};
 use std::ops::{Deref, Range};
 
 /// How many keys a batch looks ahead: enough to cover a memory access of 100 ns by the work on

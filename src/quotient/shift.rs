@@ -4,9 +4,9 @@
 //! Offsets follow: every block that begins between the quotient's home and the end of the shift is
 //! reached by one slot more, or one less.
 
-use super::processor::{Plain, Processor};
 use super::table::{LONG, REMAINDERS, SLOTS, Table, below};
 use crate::error::Result;
+use crate::processor::{Plain, Processor};
 use std::ops::Range;
 
 impl Table {

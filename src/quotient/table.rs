@@ -29,10 +29,10 @@
 //! gives runs their meaning in [`Quotient`](super::Quotient), `open.rs` checks bytes from outside,
 //! `build.rs` writes a table from front to back.
 
-use super::processor::{Plain, on_best};
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::processor::{Plain, on_best};
 use std::ops::Range;
 
 /// Slots per block: the bits of a word.

@@ -1,9 +1,9 @@
 //! The filter against a map from fingerprints to counts, over many shapes.
 
-use super::processor::Plain;
 use super::*;
 use crate::bits::Buffer;
 use crate::hash::mix13;
+use crate::processor::Plain;
 use std::collections::BTreeMap;
 
 type Model = BTreeMap<(u64, u64), u64>;

@@ -13,16 +13,38 @@ from tamis import _native
 from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.filters.bloom import Bloom
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Contract, Saved
 from tamis.filters.cuckoo import Cuckoo
 from tamis.filters.fuse import Fuse
 from tamis.filters.quotient import Quotient
+from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
+from tamis.filters.static_function import StaticFunction
 
-__all__ = ["Bloom", "Contract", "Cuckoo", "Fuse", "Quotient", "Sharded", "from_bytes", "load"]
+__all__ = [
+    "Bloom",
+    "Contract",
+    "Cuckoo",
+    "Fuse",
+    "Quotient",
+    "Ribbon",
+    "Saved",
+    "Sharded",
+    "StaticFunction",
+    "from_bytes",
+    "load",
+]
 
 # By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Contract]] = {1: Bloom, 2: Quotient, 3: Cuckoo, 4: Fuse, 7: Sharded}
+_CLASSES: dict[int, type[Saved]] = {
+    1: Bloom,
+    2: Quotient,
+    3: Cuckoo,
+    4: Fuse,
+    5: Ribbon,
+    6: StaticFunction,
+    7: Sharded,
+}
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
@@ -46,5 +68,5 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
         raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
-def _public(kernel: _native.Kernel) -> Contract:
+def _public(kernel: _native.Kernel) -> Saved:
     return _CLASSES[kernel.kind]._of(kernel)

@@ -13,22 +13,10 @@ from tamis._types import FilePath
 from tamis.errors import IncompatibleError
 
 
-class Contract(_native.Filter):
-    """What every filter has beside the native methods; the base of each public class.
-
-    The class attributes say what a filter can do: take keys in after it was built (``inserts``),
-    give them back (``deletes``), be merged with another (``merges``), refuse keys that it has no
-    room for instead of erring more (``bounded``), and whether it never denies a key that is there
-    (``one_sided``).
-    """
+class Saved(_native.Stored):
+    """What has a size and is saved, copied and pickled; the base of each public class."""
 
     __slots__ = ()
-
-    inserts: ClassVar[bool] = False
-    deletes: ClassVar[bool] = False
-    merges: ClassVar[bool] = False
-    bounded: ClassVar[bool] = False
-    one_sided: ClassVar[bool] = True
 
     @property
     def bits_per_key(self) -> float:
@@ -76,13 +64,6 @@ class Contract(_native.Filter):
             )
         return _reopened, (type(self), self.to_bytes())
 
-    def __or__(self, other: Any) -> Self:
-        """Merge; `IncompatibleError` where the two filters cannot be."""
-        if isinstance(other, Contract):
-            one, two = type(self).__name__, type(other).__name__
-            raise IncompatibleError(f"a {one} and a {two} filter do not merge")
-        return NotImplemented
-
     def __repr__(self) -> str:
         return (
             f"<tamis.{type(self).__name__}: {len(self):,} of {self.capacity:,} keys, "
@@ -94,17 +75,42 @@ class Contract(_native.Filter):
         raise NotImplementedError
 
     @classmethod
-    def _built(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Kernel:
-        """Plan and build the kernel of distinct keys, with the arguments of `build`."""
-        raise NotImplementedError
-
-    @classmethod
     def _of(cls, kernel: _native.Kernel) -> Self:
         """Make the public filter around a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)
         return cast(Self, native.__new__(cls, kernel))
 
 
-def _reopened(cls: type[Contract], data: bytes) -> Contract:
-    """Make a filter of its pickled bytes; the class may be a user's own."""
+class Contract(_native.Filter, Saved):
+    """What every filter has beside the native methods.
+
+    The class attributes say what a filter can do: take keys in after it was built (``inserts``),
+    give them back (``deletes``), be merged with another (``merges``), refuse keys that it has no
+    room for instead of erring more (``bounded``), and whether it never denies a key that is there
+    (``one_sided``).
+    """
+
+    __slots__ = ()
+
+    inserts: ClassVar[bool] = False
+    deletes: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+    one_sided: ClassVar[bool] = True
+
+    def __or__(self, other: Any) -> Self:
+        """Merge; `IncompatibleError` where the two filters cannot be."""
+        if isinstance(other, Contract):
+            one, two = type(self).__name__, type(other).__name__
+            raise IncompatibleError(f"a {one} and a {two} filter do not merge")
+        return NotImplemented
+
+    @classmethod
+    def _built(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Kernel:
+        """Plan and build the kernel of distinct keys, with the arguments of `build`."""
+        raise NotImplementedError
+
+
+def _reopened(cls: type[Saved], data: bytes) -> Saved:
+    """Make a filter, or a function, of its pickled bytes; the class may be a user's own."""
     return cls._of(_native.open_bytes(data, None))

@@ -44,7 +44,7 @@ _NEAR = 5
 _LARGE = 100_000
 
 
-_SMALL = 64
+_FEW = 64
 """Below so many keys, a budget is one for the fingerprints alone."""
 
 
@@ -114,7 +114,7 @@ def size(
         least = rate(keys, sizes[-1])
         raise ValueError(f"fpr is {fpr}; a cuckoo filter of {keys} keys reaches {least:.2g}")
     assert bits_per_key is not None
-    if keys < _SMALL:
+    if keys < _FEW:
         # Whole buckets and the word behind them count for more than the fingerprints.
         within = [found for found in sizes if found.fingerprint_bits <= bits_per_key * LOAD]
     else:

@@ -1,8 +1,8 @@
 //! Select and popcount with the instructions that this machine has.
 //!
-//! The baseline of x86-64 has neither POPCNT nor PDEP, and a quotient filter does little else. So
-//! its inner code is generic over a [`Processor`] and always inlined, and is compiled twice:
-//! plainly, and inside [`Bmi2::enabled`], where the compiler may use both.
+//! The baseline of x86-64 has neither POPCNT nor PDEP, and quotient and ribbon filters do little
+//! else. So their inner code is always inlined (and generic over a [`Processor`] where it selects),
+//! and is compiled twice: plainly, and inside [`Bmi2::enabled`], where the compiler may use both.
 
 use crate::bits;
 
@@ -78,10 +78,10 @@ impl Processor for Bmi2 {
 /// Evaluates an expression with the name bound to the best [`Processor`] of this machine.
 macro_rules! on_best {
     ($processor:ident => $work:expr) => {
-        match $crate::quotient::processor::Bmi2::detect() {
+        match $crate::processor::Bmi2::detect() {
             Some($processor) => $processor.enabled(|| $work),
             None => {
-                let $processor = $crate::quotient::processor::Plain;
+                let $processor = $crate::processor::Plain;
                 $work
             }
         }

@@ -1,0 +1,198 @@
+//! What builds: equations level by level, then all of them solved.
+//!
+//! **Bumping.** A level has a little less room than equations, and takes them bucket by bucket from
+//! the first to the last; within a bucket from the last start to the first. Where one contradicts
+//! those before it, the bucket gets the least threshold above its start, and every equation that
+//! starts below is bumped to the next level, also those that had found room. So what does not fit is
+//! not a failure but smaller, and next to no slot stays empty (Dillinger et al. 2022, section 4).
+//!
+//! **The last level** takes what was bumped to it as a ribbon of width 256, which up to 256 slots is
+//! a dense system: n random equations in n + e unknowns are solvable with probability above
+//! 1 − 2^−e. It tries one independent hash after the other and has more room from time to time, so
+//! it always ends.
+
+use super::shape::{BUCKET, Layout, Shape, THRESHOLDS};
+use super::solution::{Solution, last_level, next_level, row, wide_row};
+use super::system::{Added, Row, System, Wide};
+use crate::bits::{Buffer, reduce};
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use crate::processor::on_best;
+
+/// An equation: what a key's slots must add up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Equation {
+    /// The hash that places it.
+    pub hash: Hash128,
+    /// The wanted value.
+    pub value: u32,
+}
+
+/// A level and what it could not take.
+struct Bumped {
+    system: System<u64>,
+    codes: Vec<u64>,
+    rest: Vec<Equation>,
+}
+
+/// Solves equations that come in the order of their hashes; the hashes are distinct and values
+/// have `columns` bits.
+pub fn solve(
+    layout: Layout,
+    columns: u32,
+    levels: &[u64],
+    equations: impl Iterator<Item = Equation>,
+) -> Result<Solution> {
+    // Checked before any room is taken for it.
+    let Shape { levels, .. } = Shape::new(layout, columns, levels, 0, 0)?;
+    let (mut systems, mut rest) = (Vec::new(), Vec::new());
+    match levels.split_first() {
+        None => rest.extend(equations),
+        Some((first, others)) => {
+            let mut bumped = bump(first.slots, equations)?;
+            for (index, level) in others.iter().enumerate() {
+                let mut next = std::mem::take(&mut bumped.rest);
+                next.iter_mut().for_each(|next| next.hash = next_level(next.hash, index + 1));
+                next.sort_unstable();
+                systems.push(bumped);
+                bumped = bump(level.slots, next.into_iter())?;
+            }
+            rest = std::mem::take(&mut bumped.rest);
+            systems.push(bumped);
+        }
+    }
+    let (last, attempt) = solvable(&rest)?;
+    let slots: Vec<u64> = levels.iter().map(|level| level.slots).collect();
+    let shape = Shape::new(layout, columns, &slots, last.slots(), attempt)?;
+    let mut bits = Buffer::zeroed(8 * shape.words())?;
+    on_best!(_processor => write(&shape, &systems, &last, bits.as_mut_slice().as_chunks_mut().0));
+    Ok(Solution::new(shape, bits))
+}
+
+/// Takes what fits into a level.
+fn bump(slots: u64, equations: impl Iterator<Item = Equation>) -> Result<Bumped> {
+    let starts = slots - 64;
+    let buckets = starts.div_ceil(BUCKET);
+    let codes = vec![0; buckets.div_ceil(32) as usize];
+    let mut level = Bumped { system: System::new(slots)?, codes, rest: Vec::new() };
+    let (mut bucket, mut waiting) = (0, Vec::new());
+    let mut taken = Vec::new();
+    for equation in equations {
+        let own = reduce(equation.hash.hi, starts) / BUCKET;
+        if own != bucket {
+            level.take(starts, bucket, &waiting, &mut taken);
+            waiting.clear();
+            bucket = own;
+        }
+        waiting.push(equation);
+    }
+    level.take(starts, bucket, &waiting, &mut taken);
+    Ok(level)
+}
+
+impl Bumped {
+    /// Takes the equations of a bucket, from the last, or bumps the first of them; `taken` is
+    /// scratch for the slots of those that it took.
+    fn take(
+        &mut self,
+        starts: u64,
+        bucket: u64,
+        equations: &[Equation],
+        taken: &mut Vec<(u64, usize)>,
+    ) {
+        let start = |equation: &Equation| reduce(equation.hash.hi, starts);
+        taken.clear();
+        for equation in equations.iter().rev() {
+            let start = start(equation);
+            match self.system.add(start, row(equation.hash), equation.value) {
+                Added::At(slot) => taken.push((start, slot)),
+                Added::Implied => {}
+                Added::Refused => {
+                    let above = |&threshold: &u64| bucket * BUCKET + threshold > start;
+                    let code = THRESHOLDS.iter().position(above).unwrap_or(THRESHOLDS.len() - 1);
+                    self.codes[(bucket / 32) as usize] |= (code as u64) << (2 * (bucket % 32));
+                    break;
+                }
+            }
+        }
+        let code = self.codes[(bucket / 32) as usize] >> (2 * (bucket % 32)) & 3;
+        let threshold = bucket * BUCKET + THRESHOLDS[code as usize];
+        for (_, slot) in taken.iter().rev().take_while(|(start, _)| *start < threshold) {
+            self.system.take_back(*slot);
+        }
+        let below = equations.partition_point(|equation| start(equation) < threshold);
+        self.rest.extend_from_slice(&equations[..below]);
+    }
+}
+
+/// How many slots the last level has for so many equations at an attempt: one more than equations
+/// while it is dense, one in 64 more beyond, where fluctuations between its parts need room; and
+/// a little more after every few attempts that failed.
+fn last_slots(equations: u64, attempt: u64) -> u64 {
+    let spread = equations.saturating_sub(Wide::WIDTH) / 64;
+    equations + 1 + spread + attempt / 4 * (1 + equations / 256)
+}
+
+/// The last level in echelon form, and the attempt that it took.
+fn solvable(equations: &[Equation]) -> Result<(System<Wide>, u64)> {
+    if equations.is_empty() {
+        return Ok((System::new(0)?, 0));
+    }
+    let mut sorted = Vec::new();
+    for attempt in 0..10_000 {
+        let slots = last_slots(equations.len() as u64, attempt);
+        let (width, mut system) = (slots.min(Wide::WIDTH), System::new(slots)?);
+        let starts = slots - width + 1;
+        sorted.clear();
+        sorted.extend(
+            equations.iter().map(|equation| (last_level(equation.hash, attempt), equation.value)),
+        );
+        sorted.sort_unstable();
+        let added = sorted.iter().all(|&(hash, value)| {
+            let start = reduce(hash.hi, starts);
+            system.add(start, wide_row(hash, width), value) != Added::Refused
+        });
+        if added {
+            return Ok((system, attempt));
+        }
+    }
+    // With 2,500 more slots than equations, only equal hashes with different values remain.
+    Err(Error::Parameter("two keys with the same hash have different values".into()))
+}
+
+/// Solves every level into its place.
+#[inline(always)]
+fn write(shape: &Shape, systems: &[Bumped], last: &System<Wide>, words: &mut [[u8; 8]]) {
+    let columns = shape.columns as usize;
+    for (level, bumped) in shape.levels.iter().zip(systems) {
+        for (word, code) in words[level.codes..].iter_mut().zip(&bumped.codes) {
+            *word = code.to_le_bytes();
+        }
+        match shape.layout {
+            Layout::Interleaved => {
+                let first = shape.solution + (level.offset / 64) as usize * columns;
+                bumped.system.solve(columns, |block, column, word| {
+                    words[first + block * columns + column] = word.to_le_bytes();
+                });
+            }
+            Layout::Columns => bumped.system.solve(columns, |block, column, word| {
+                let bit = column as u64 * shape.slots + level.offset + 64 * block as u64;
+                put(&mut words[shape.solution..], bit, word);
+            }),
+        }
+    }
+    last.solve(columns, |block, column, word| {
+        let bit = shape.last_bit(column as u32) + 64 * block as u64;
+        put(&mut words[shape.solution..], bit, word);
+    });
+}
+
+/// Sets the bits of a word in a string of bits.
+fn put(words: &mut [[u8; 8]], bit: u64, word: u64) {
+    let (at, rest) = ((bit / 64) as usize, bit % 64);
+    for (at, part) in [(at, word << rest), (at + 1, word >> 1 >> (63 - rest))] {
+        if part != 0 {
+            words[at] = (u64::from_le_bytes(words[at]) | part).to_le_bytes();
+        }
+    }
+}

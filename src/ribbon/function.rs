@@ -1,0 +1,100 @@
+//! A static function: the exact value of each of its keys, anything for others.
+
+use super::AHEAD;
+use super::build::{Equation, solve};
+use super::shape::Layout;
+use super::solution::{Solution, parameters};
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel};
+use crate::processor::on_best;
+use std::sync::Arc;
+
+/// The kind of a static function in a frame.
+pub const KIND: u16 = 6;
+
+/// A function from hashes to values of a few bits.
+pub struct Function {
+    solution: Solution,
+    count: u64,
+}
+
+impl Function {
+    /// The function with these values, from the slots of each level that bumps; equations are
+    /// sorted and their hashes distinct.
+    pub fn build(bits: u32, levels: &[u64], equations: &[Equation]) -> Result<Function> {
+        let most = super::mask(bits);
+        if let Some(large) = equations.iter().find(|equation| equation.value > most) {
+            let message = format!("values has {}; {bits} bits go to {most}", large.value);
+            return Err(Error::Parameter(message));
+        }
+        let solution = solve(Layout::Interleaved, bits, levels, equations.iter().copied())?;
+        Ok(Function { solution, count: equations.len() as u64 })
+    }
+
+    /// Opens the function in a frame.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Function> {
+        let (&[bits], sizes) = parameters(head)?;
+        let layout = Layout::Interleaved;
+        let solution = Solution::from_frame(layout, bits, None, sizes, sections, own)?;
+        Ok(Function { solution, count: head.count })
+    }
+
+    /// Bits of a value.
+    pub fn bits(&self) -> u32 {
+        self.solution.shape.columns
+    }
+
+    /// The value of each hash.
+    pub fn values(&self, hashes: &[Hash128], out: &mut [u32]) {
+        let solution = &self.solution;
+        on_best!(_processor => {
+            for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+                if let Some(&later) = hashes.get(i + AHEAD) {
+                    solution.fetch(later);
+                }
+                *out = solution.value(hash);
+            }
+        });
+    }
+}
+
+/// It is kept as filters are, but does not know its keys: all may be there.
+impl Kernel for Function {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {
+        out.fill(true);
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.solution.shape.bits()
+    }
+
+    fn rate(&self) -> f64 {
+        1.0
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(Function { solution: self.solution.copy()?, count: self.count }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let own = u64::from(self.bits());
+        let parameters = std::iter::once(own).chain(self.solution.sizes()).collect();
+        let sections = vec![self.solution.section()];
+        look(Content { parameters, count: self.count, capacity: None, sections });
+    }
+}

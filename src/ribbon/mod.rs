@@ -1,0 +1,166 @@
+//! Ribbon: a value of r bits per key, stored as the solution of linear equations.
+//!
+//! A solution is m slots of r bits. A key's hash names a few slots near each other, and the sum
+//! (exclusive or) of those slots is the key's value: one equation over GF(2) per key. Since any
+//! value can be asked for, the same machinery makes a filter, [`Ribbon`], where the value is a
+//! fingerprint taken from the hash, and a static function, [`Function`], where the caller gives it.
+//!
+//! Invariant: every key's equation holds. An absent key's equation holds by chance:
+//!
+//! ```text
+//! α = 2^−r      at m·r bits, m/n ≈ 1.005: close to the log2(1/α) bits per key that any filter needs
+//! ```
+//!
+//! Equations are kept narrow so that building takes linear time and a query touches two words per
+//! column: a row starts at slot ⌊hi·starts/2⁶⁴⌋ and has the coefficients lo, the first of them set
+//! (Dillinger, Walzer 2021). What does not fit is bumped, bucket by bucket, to a smaller level, so
+//! that a level can be full and building never fails (Dillinger, Hübschle-Schneider, Sanders, Walzer
+//! 2022). The last level is a few thousand equations at most, with rows of 256.
+//!
+//! In reading order: `shape.rs` (where everything lies), `solution.rs` (query), this file (the
+//! filter), `function.rs` (the function), `system.rs` (equations as they come, and their solution),
+//! `build.rs` (bumping, the last level).
+
+mod build;
+mod function;
+mod shape;
+mod solution;
+mod system;
+#[cfg(test)]
+mod tests;
+
+pub use build::Equation;
+pub use function::{Function, KIND as KIND_FUNCTION};
+pub use shape::{Layout, MOST_COLUMNS};
+
+use crate::bits::Buffer;
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::format::{Head, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel};
+use crate::processor::on_best;
+use solution::{Solution, parameters};
+use std::sync::Arc;
+
+/// The kind of a ribbon filter in a frame.
+pub const KIND: u16 = 5;
+/// How many keys ahead of the answer its words are asked for.
+const AHEAD: usize = 16;
+
+/// The value that a key of the filter has: bits of the high half that hardly place it (the start
+/// is its top bits), so independent of its equation.
+#[inline(always)]
+fn fingerprint(hash: Hash128) -> u32 {
+    hash.hi as u32
+}
+
+/// The low `columns` bits.
+fn mask(columns: u32) -> u32 {
+    u32::MAX >> (32 - columns.clamp(1, 32))
+}
+
+/// A ribbon filter over hashes.
+pub struct Ribbon {
+    solution: Solution,
+    count: u64,
+}
+
+impl Ribbon {
+    /// The filter of these distinct hashes, with the slots of each level that bumps.
+    pub fn build(
+        layout: Layout,
+        columns: u32,
+        levels: &[u64],
+        hashes: &Distinct,
+    ) -> Result<Ribbon> {
+        let mask = mask(columns);
+        let equations = hashes.partitions().iter().flat_map(|partition| {
+            let mut sorted = partition.clone();
+            sorted.sort_unstable();
+            sorted.into_iter().map(|hash| Equation { hash, value: fingerprint(hash) & mask })
+        });
+        let solution = build::solve(layout, columns, levels, equations)?;
+        Ok(Ribbon { solution, count: hashes.len() as u64 })
+    }
+
+    /// Opens the filter in a frame.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Ribbon> {
+        let (&[layout, columns, kept], sizes) = parameters(head)?;
+        let layout = Layout::numbered(layout)
+            .ok_or_else(|| Error::Format("the ribbon is damaged: its layout is unknown".into()))?;
+        let solution = Solution::from_frame(layout, columns, Some(kept), sizes, sections, own)?;
+        Ok(Ribbon { solution, count: head.count })
+    }
+
+    /// How its columns lie.
+    pub fn layout(&self) -> Layout {
+        self.solution.shape.layout
+    }
+
+    /// Bits of a column, and bits kept of all columns.
+    pub fn column_bits(&self) -> (u64, u64) {
+        (self.solution.shape.slots, self.solution.shape.kept)
+    }
+
+    /// Columns that it was built with.
+    pub fn columns(&self) -> u32 {
+        self.solution.shape.columns
+    }
+
+    /// The same filter with only the first `kept` bits of its columns.
+    pub fn truncated(&self, kept: u64) -> Result<Ribbon> {
+        Ok(Ribbon { solution: self.solution.cut(kept)?, count: self.count })
+    }
+}
+
+impl Kernel for Ribbon {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let solution = &self.solution;
+        on_best!(_processor => {
+            for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+                if let Some(&later) = hashes.get(i + AHEAD) {
+                    solution.fetch(later);
+                }
+                *out = solution.may_be(hash, fingerprint(hash));
+            }
+        });
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        on_best!(_processor => self.solution.may_be(hash, fingerprint(hash)))
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.solution.shape.bits()
+    }
+
+    /// Exact: fingerprints are independent of rows.
+    fn rate(&self) -> f64 {
+        self.solution.rate()
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(Ribbon { solution: self.solution.copy()?, count: self.count }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let shape = &self.solution.shape;
+        let own = [shape.layout as u64, u64::from(shape.columns), shape.kept];
+        let parameters = own.into_iter().chain(self.solution.sizes()).collect();
+        let sections = vec![self.solution.section()];
+        look(Content { parameters, count: self.count, capacity: None, sections });
+    }
+}

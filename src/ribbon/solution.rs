@@ -1,0 +1,329 @@
+//! What answers: the value of a hash from the solved slots.
+//!
+//! A hash finds its level by the codes, its start and row there by its halves, and bit j of its
+//! value is the product of the row and the slots of column j. Of a cut solution, a row that reaches
+//! beyond what is kept has no bit to tell in that column.
+
+use super::shape::{BUCKET, Layout, Level, Shape, THRESHOLDS};
+use super::system::{Row, Wide};
+use crate::bits::{Buffer, LINE, prefetch, reduce};
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, Section};
+use crate::hash::{Hash128, mix13};
+
+/// Where the hashes of levels are remixed from; no other structure uses these domains.
+const DOMAIN: u64 = 0x7269_6262_6F6E_0000;
+/// The domain of the last level's first attempt.
+const DOMAIN_LAST: u64 = DOMAIN + 0x100;
+/// log2 of the bytes of a piece with its own checksum, by columns.
+const PIECE: u32 = 12;
+/// The most columns that are asked for ahead of time: an absent key needs two on average.
+const FETCHED_COLUMNS: u32 = 4;
+
+/// The hash of the next level, counted from 1.
+#[inline(always)]
+pub fn next_level(hash: Hash128, level: usize) -> Hash128 {
+    hash.remix(DOMAIN + level as u64)
+}
+
+/// The hash of the last level. Each half takes both of before: hashes that share one, however many,
+/// still differ in their starts and in their rows.
+#[inline(always)]
+pub fn last_level(hash: Hash128, attempt: u64) -> Hash128 {
+    let Hash128 { hi, lo } = hash.remix(DOMAIN_LAST.wrapping_add(attempt));
+    Hash128 { hi: mix13(hi.wrapping_add(lo)), lo: hi ^ lo.rotate_left(32) }
+}
+
+/// The row of a hash in a level: the first coefficient is always there.
+#[inline(always)]
+pub fn row(hash: Hash128) -> u64 {
+    hash.lo | 1
+}
+
+/// The row of a hash in a last level of this width.
+#[inline(always)]
+pub fn wide_row(hash: Hash128, width: u64) -> Wide {
+    std::array::from_fn(|i| {
+        let here = width.saturating_sub(64 * i as u64).min(64);
+        let mask = if here == 0 { 0 } else { u64::MAX >> (64 - here) };
+        mix13(hash.lo.wrapping_add(i as u64)) & mask
+    })
+}
+
+/// A solved system in its buffer.
+pub struct Solution {
+    pub shape: Shape,
+    bits: Buffer,
+}
+
+/// Where the equation of a hash is.
+enum Place<'a> {
+    Level(&'a Level, Hash128),
+    Last(Hash128),
+}
+
+impl Solution {
+    pub fn new(shape: Shape, bits: Buffer) -> Solution {
+        debug_assert_eq!(bits.len(), 8 * shape.words());
+        Solution { shape, bits }
+    }
+
+    /// From what a frame says; the parameters behind those that `layout`, `columns` and `kept`
+    /// came from are the attempt, the last level's slots and those of each level.
+    pub fn from_frame(
+        layout: Layout,
+        columns: u64,
+        kept: Option<u64>,
+        sizes: &[u64],
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Solution> {
+        let damaged = |what: &str| Error::Format(format!("the ribbon is damaged: {what}"));
+        let (&[attempt, last, ref levels @ ..], [section]) = (sizes, sections) else {
+            return Err(damaged("it lacks parameters, or has not one section"));
+        };
+        let columns = u32::try_from(columns).map_err(|_| damaged("too many columns"))?;
+        let shape = Shape::new(layout, columns, levels, last, attempt)
+            .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))
+            .map_err(|error| damaged(&error.to_string()))?;
+        if section.piece != piece(layout) {
+            return Err(damaged("its pieces are not those of its layout"));
+        }
+        if section.kind != SECTION_BITS || Some(section.bytes.len()) != shape.words().checked_mul(8)
+        {
+            return Err(damaged("its bits are not as long as its parameters say"));
+        }
+        let rest = shape.kept % 64;
+        let end = section.bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+        if rest > 0 && end >> rest != 0 {
+            return Err(damaged("bits are set past its end"));
+        }
+        Ok(Solution::new(shape, own(section.bytes)?))
+    }
+
+    /// What a frame holds behind the kind's own parameters.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> {
+        let last = [self.shape.last.attempt, self.shape.last.slots];
+        last.into_iter().chain(self.shape.levels.iter().map(|level| level.slots))
+    }
+
+    pub fn section(&self) -> Section<'_> {
+        let piece = piece(self.shape.layout);
+        Section { kind: SECTION_BITS, piece, bytes: self.bits.as_slice() }
+    }
+
+    pub fn copy(&self) -> Result<Solution> {
+        Ok(Solution::new(self.shape.clone(), Buffer::copied(self.bits.as_slice())?))
+    }
+
+    /// The first `kept` bits of a solution by columns.
+    pub fn cut(&self, kept: u64) -> Result<Solution> {
+        let shape = self.shape.clone().cut(kept)?;
+        let mut bits = Buffer::copied(&self.bits.as_slice()[..8 * shape.words()])?;
+        if let (rest @ 1.., Some(end)) = (kept % 64, bits.as_mut_slice().last_chunk_mut::<8>()) {
+            *end = (u64::from_le_bytes(*end) & ((1 << rest) - 1)).to_le_bytes();
+        }
+        Ok(Solution::new(shape, bits))
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[[u8; 8]] {
+        self.bits.as_slice().as_chunks().0
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        self.words().get(index).map_or(0, |&word| u64::from_le_bytes(word))
+    }
+
+    /// 64 bits of the solution as a string, zeros past its end.
+    #[inline(always)]
+    fn window(&self, bit: u64) -> u64 {
+        let (at, rest) = (self.shape.solution + (bit / 64) as usize, bit % 64);
+        self.word(at) >> rest | self.word(at + 1) << 1 << (63 - rest)
+    }
+
+    /// The first start that is not bumped in the bucket of one.
+    #[inline(always)]
+    fn threshold(&self, level: &Level, bucket: u64) -> u64 {
+        let codes = self.word(level.codes + (bucket / 32) as usize);
+        bucket * BUCKET + THRESHOLDS[(codes >> (2 * (bucket % 32)) & 3) as usize]
+    }
+
+    #[inline(always)]
+    fn place(&self, mut hash: Hash128) -> Place<'_> {
+        for (index, level) in self.shape.levels.iter().enumerate() {
+            if index > 0 {
+                hash = next_level(hash, index);
+            }
+            let start = reduce(hash.hi, level.starts);
+            if start >= self.threshold(level, start / BUCKET) {
+                return Place::Level(level, hash);
+            }
+        }
+        Place::Last(last_level(hash, self.shape.last.attempt))
+    }
+
+    /// Asks for what most hashes need: their place in the first level.
+    #[inline(always)]
+    pub fn fetch(&self, hash: Hash128) {
+        let Some(level) = self.shape.levels.first() else { return };
+        let start = reduce(hash.hi, level.starts);
+        let words = self.words().as_ptr();
+        match self.shape.layout {
+            Layout::Interleaved => {
+                let columns = self.shape.columns as usize;
+                let first = self.shape.solution + (start / 64) as usize * columns;
+                for word in (first..first + 2 * columns).step_by(LINE / 8) {
+                    prefetch(words.wrapping_add(word));
+                }
+            }
+            Layout::Columns => {
+                for column in 0..u64::from(self.shape.columns.min(FETCHED_COLUMNS)) {
+                    let bit = column * self.shape.slots + start;
+                    prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
+                }
+            }
+        }
+    }
+
+    /// The words that a row meets in an interleaved level: those of its first block and of the
+    /// next, and its coefficients for each.
+    #[inline(always)]
+    fn blocks(&self, level: &Level, hash: Hash128) -> (&[[u8; 8]], &[[u8; 8]], [u64; 2]) {
+        let columns = self.shape.columns as usize;
+        let (start, row) = (reduce(hash.hi, level.starts), row(hash));
+        let first = self.shape.solution + ((level.offset + start) / 64) as usize * columns;
+        let (block, next) = self.words()[first..first + 2 * columns].split_at(columns);
+        let rest = start % 64;
+        (block, next, [row << rest, row >> 1 >> (63 - rest)])
+    }
+
+    /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
+    /// without slots.
+    #[inline(always)]
+    pub fn may_be(&self, hash: Hash128, value: u32) -> bool {
+        match (self.place(hash), self.shape.layout) {
+            (Place::Level(level, hash), Layout::Interleaved) => {
+                let (block, next, rows) = self.blocks(level, hash);
+                equal(block, next, rows, value)
+            }
+            (Place::Level(level, hash), Layout::Columns) => {
+                let (start, row) = (reduce(hash.hi, level.starts), row(hash));
+                let mut bit = level.offset + start;
+                for column in 0..self.shape.columns {
+                    if bit + u64::WIDTH > self.shape.kept {
+                        break;
+                    }
+                    if row.times(self.window(bit)) != u64::from(value >> column & 1) {
+                        return false;
+                    }
+                    bit += self.shape.slots;
+                }
+                true
+            }
+            (Place::Last(hash), _) => self.last_may_be(hash, value),
+        }
+    }
+
+    fn last_may_be(&self, hash: Hash128, value: u32) -> bool {
+        let last = self.shape.last;
+        if last.slots == 0 {
+            return false;
+        }
+        (0..self.shape.columns).all(|column| {
+            let end = self.shape.last_bit(column) + reduce(hash.hi, last.starts()) + last.width();
+            end > self.shape.kept || self.last_bit(hash, column) == value >> column & 1
+        })
+    }
+
+    /// A bit of the value of a hash that has come to the last level.
+    fn last_bit(&self, hash: Hash128, column: u32) -> u32 {
+        let (last, first) = (self.shape.last, self.shape.last_bit(column));
+        let bit = first + reduce(hash.hi, last.starts());
+        let row = wide_row(hash, last.width());
+        row.times(std::array::from_fn(|i| self.window(bit + 64 * i as u64))) as u32
+    }
+
+    /// The value of a hash, of a solution that is interleaved.
+    #[inline(always)]
+    pub fn value(&self, hash: Hash128) -> u32 {
+        match self.place(hash) {
+            Place::Level(level, hash) => {
+                let (block, next, rows) = self.blocks(level, hash);
+                let bits = block.iter().zip(next).enumerate();
+                bits.fold(0, |value, (column, (&a, &b))| value | bit(a, b, rows) << column)
+            }
+            Place::Last(_) if self.shape.last.slots == 0 => 0,
+            Place::Last(hash) => (0..self.shape.columns)
+                .fold(0, |value, column| value | self.last_bit(hash, column) << column),
+        }
+    }
+
+    /// The share of all hashes for which a random value may be theirs: 2^−j of those whose rows
+    /// lie within j of the columns kept.
+    pub fn rate(&self) -> f64 {
+        let (whole, rest) = self.shape.kept_columns();
+        let (mut rate, mut reach) = (0.0, 1.0);
+        let told = |inside: u64, all: u64| {
+            let inside = inside as f64 / all as f64;
+            (0.5f64).powi(whole as i32) * (1.0 - inside / 2.0)
+        };
+        for level in &self.shape.levels {
+            // Starts from here on reach beyond what is kept of the column that was cut.
+            let cut = (rest + 1).saturating_sub(level.offset + u64::WIDTH).min(level.starts);
+            let (mut here, mut inside) = (0, 0);
+            for bucket in 0..level.starts.div_ceil(BUCKET) {
+                let (first, end) = (self.threshold(level, bucket), (bucket + 1) * BUCKET);
+                here += end.min(level.starts).saturating_sub(first);
+                inside += end.min(cut).saturating_sub(first);
+            }
+            let share = here as f64 / level.starts as f64;
+            if here > 0 {
+                rate += reach * share * told(inside, here);
+            }
+            reach *= 1.0 - share;
+        }
+        let last = self.shape.last;
+        if last.slots > 0 {
+            let cut = (rest + 1).saturating_sub(last.offset + last.width());
+            rate += reach * told(cut.min(last.starts()), last.starts());
+        }
+        rate
+    }
+}
+
+/// log2 of the bytes of a piece: only columns are cut.
+fn piece(layout: Layout) -> u32 {
+    if layout == Layout::Columns { PIECE } else { 0 }
+}
+
+/// Bit of a value: the product of a row with the two words of a column.
+#[inline(always)]
+fn bit(block: [u8; 8], next: [u8; 8], rows: [u64; 2]) -> u32 {
+    let met = u64::from_le_bytes(block) & rows[0] ^ u64::from_le_bytes(next) & rows[1];
+    met.count_ones() & 1
+}
+
+/// Whether all columns agree with `value`: four at a time, since a branch per column would be
+/// mispredicted for half of the absent keys.
+#[inline(always)]
+fn equal(block: &[[u8; 8]], next: &[[u8; 8]], rows: [u64; 2], mut value: u32) -> bool {
+    let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
+    for (block, next) in blocks.iter().zip(nexts) {
+        let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
+        if four != value & 15 {
+            return false;
+        }
+        value >>= 4;
+    }
+    let rest = block.iter().zip(next).enumerate();
+    let rest = rest.fold(0, |sum, (i, (&a, &b))| sum | (bit(a, b, rows) ^ value >> i & 1));
+    rest == 0
+}
+
+/// The parameters of a frame, or why they are not those of a ribbon.
+pub fn parameters<const N: usize>(head: &Head) -> Result<(&[u64; N], &[u64])> {
+    let parts = head.parameters.split_first_chunk();
+    parts.ok_or_else(|| Error::Format("the ribbon is damaged: it lacks parameters".into()))
+}
