@@ -50,8 +50,8 @@ use crate::hash::Hash128;
 use bucket::{Slots, Word};
 use insert::{Chunk, Search};
 
-/// How many keys are looked up together: their buckets are all asked for before the first is read.
-/// Measured on 10⁶ and 10⁷ keys; from 16 to 64 it makes no difference.
+/// How many keys are looked up together: their buckets are all asked for before the first is read,
+/// more of them than a core can have cache misses under way.
 const TOGETHER: usize = 32;
 
 /// Evaluates an expression with the name bound to the narrowest word that holds a bucket.

@@ -22,12 +22,13 @@ SLOTS = 4
 # With V fingerprints a bucket has V others to move to, and one pair of buckets too many of its own
 # keys ends it: 1, 3 and 7 others carry a million keys to these loads (tests/test_cuckoo.py). No
 # rate or budget is served by them that longer fingerprints do not serve better.
-_SHORT_LOADS = {1: 1 / 16, 2: 1 / 5, 3: 1 / 2}
+_SHORT_LOADS = {1: 1 / 16, 2: 1 / 6, 3: 1 / 2}
 _LEAST_USEFUL_BITS = 4
 
 # Below about 2,000 keys chance moves the load at which the first key is refused by more than the
 # gap between `LOAD` and 0.973. From filling tables of 4 to 512 buckets until they refused, 2·10⁶
-# slots of each: n keys always fitted 1.04·n + 28 slots; 8 fit two buckets, where all keys meet.
+# slots of each: n keys always fitted 1.04·n + 28 slots (with 4 bits, all but one time in 10⁴);
+# 8 fit two buckets, where all keys meet.
 _SMALL = (1.04, 28)
 _TINY = 2 * SLOTS
 
