@@ -7,8 +7,8 @@
 //! slot₀(key) xor … xor slotₖ₋₁(key) = fingerprint(key)        for every key of the set.
 //! ```
 //!
-//! That is the invariant and the query. A key that is not in the set has a fingerprint that is
-//! independent of its slots, so it passes with probability 2⁻ʳ exactly, whatever the table holds.
+//! That is the invariant and the query. The fingerprint of a key that is not in the set has nothing
+//! to do with what its slots hold, so it passes with probability 2⁻ʳ.
 //!
 //! The slots of a key lie in K consecutive ones of S segments of L slots, one in each (section 3
 //! there; L is any number here, not a power of two). For a hash (hi, lo):
@@ -17,7 +17,7 @@
 //! s + f/2⁶⁴ = hi·(S − K + 1)/2⁶⁴              the first segment s, and what is left of hi
 //! slot₀ = s·L + ⌊(f's upper half)·L / 2³²⌋
 //! slotⱼ = (s + j)·L + ⌊(hi's lower half, rotated left by 11·(j − 1))·L / 2³²⌋
-//! fingerprint = ⌊hi·φ / 2³²⌋ mod 2ʳ           with an odd φ, so from all bits of hi below 2³²⁺ʳ
+//! fingerprint = ⌊hi·φ / 2³²⌋ mod 2ʳ           with an odd φ, so from the bits of hi below 2³²⁺ʳ
 //! ```
 //!
 //! So slots follow the order of `hi`, in which `build` has the hashes: it walks through the table
@@ -240,8 +240,8 @@ impl Fuse {
         Ok(Fuse::with(shape, domain, own(section.bytes)?, head.count))
     }
 
-    /// Answers with the slots per key, and the bits of a slot where they are whole bytes, known to
-    /// the compiler: a fifth of the time at 8 bits.
+    /// Answers with the slots per key known to the compiler, and the bits of a slot where they are
+    /// whole bytes.
     fn ask<const K: usize>(&self, hashes: &[Hash128], out: &mut [bool]) {
         match self.shape.fingerprint_bits {
             8 => self.ask_with::<K, 8>(hashes, out),
@@ -289,7 +289,7 @@ impl Kernel for Fuse {
         self.shape.bits()
     }
 
-    /// Exact: fingerprints are independent of places.
+    /// The same for every set, see above.
     fn rate(&self) -> f64 {
         if self.count == 0 { 0.0 } else { f64::from(self.shape.fingerprint_bits).exp2().recip() }
     }

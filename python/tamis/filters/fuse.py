@@ -13,7 +13,7 @@ from tamis.planning import fuse as planning
 class Fuse(Contract):
     """A binary fuse filter: built once, then the fastest to ask.
 
-    It takes 1.13·r bits per key (``arity=3``) or 1.08·r (``arity=4``) for a rate of exactly 2^−r,
+    It takes 1.13·r bits per key (``arity=3``) or 1.08·r (``arity=4``) for a rate of 2^−r,
     with a little more for small sets. Fuse is for speed, so 3 is the default: a question reads
     three places of the table instead of four. 4 is for memory.
 

@@ -31,8 +31,7 @@ class Size(NamedTuple):
 class _Fit(NamedTuple):
     """Slots for n keys, from `fewest_slots` in ``src/fuse/tests.rs``.
 
-    With these, nine of ten first attempts at 12,000 keys succeed and nearly all at a million; with
-    1 % fewer hardly any.
+    With these, about nine of ten first attempts at 12,000 keys succeed; nearly all at a million.
 
     * ``few·n + few_root·√n + 8`` in K segments;
     * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments.
