@@ -49,6 +49,7 @@ SPECIMENS = [
     Specimen(tamis.Bloom, {"layout": "segmented"}),
     Specimen(tamis.Quotient),
     Specimen(tamis.Sharded, {"filter": tamis.Bloom, "shards": 5}),
+    Specimen(tamis.Sharded, {"filter": tamis.Ribbon, "shards": 3}),
     Specimen(tamis.Cuckoo),
     Specimen(tamis.Fuse, {"arity": 3}),
     Specimen(tamis.Fuse, {"arity": 4}),

@@ -6,7 +6,9 @@ import pytest
 import tamis
 
 
-@pytest.mark.parametrize("cls", [tamis.Bloom, tamis.Quotient])
+@pytest.mark.parametrize(
+    "cls", [tamis.Bloom, tamis.Cuckoo, tamis.Fuse, tamis.Quotient, tamis.Ribbon]
+)
 def test_batches_build_what_a_column_builds(cls, tmp_path):
     keys = np.random.default_rng(3).integers(0, 2**63, 50_000)
     whole = tamis.Sharded.build(keys, filter=cls, fpr=0.01, shards=7)
@@ -25,7 +27,7 @@ def test_a_shard_is_the_filter_of_its_keys():
     """With one shard, the sharded filter errs on the very keys the plain one errs on."""
     keys, asked = np.arange(3000), np.arange(10_000)
     plain = tamis.Bloom.build(keys, fpr=0.05)
-    one = tamis.Sharded.build(keys, fpr=0.05, shards=1)
+    one = tamis.Sharded.build(keys, filter=tamis.Bloom, fpr=0.05, shards=1)
     assert (one.contains(asked) == plain.contains(asked)).all()
     assert one.size_in_bits == plain.size_in_bits
     assert one.expected_fpr == plain.expected_fpr

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from tamis import _native
 from tamis._types import FilePath, Keys
-from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
+from tamis.filters.ribbon import Ribbon
 
 PARTITIONS = 256
 """Into how many parts the hashes are split while their number is not known."""
@@ -27,8 +27,8 @@ class Sharded(Contract):
     """A filter in shards, each the filter of the keys in its part of the hash space.
 
     Shards are built side by side, on all cores, and `from_batches` builds from more keys than fit
-    in memory. Everything but ``filter``, ``shards`` and ``threads`` goes to each shard's
-    own `build`.
+    in memory. ``filter`` is the class of the shards, the smallest unless another is wanted; what
+    its own `build` takes is passed on.
 
     >>> f = Sharded.build(range(10_000), fpr=0.01, shards=4)
     >>> f.shards, bool(f.contains(range(10_000)).all())
@@ -40,7 +40,7 @@ class Sharded(Contract):
         cls,
         keys: Keys,
         *,
-        filter: type[Contract] = Bloom,
+        filter: type[Contract] = Ribbon,
         shards: int | None = None,
         threads: int | None = None,
         seed: int = 0,
@@ -57,7 +57,7 @@ class Sharded(Contract):
         cls,
         batches: Iterable[Keys],
         *,
-        filter: type[Contract] = Bloom,
+        filter: type[Contract] = Ribbon,
         shards: int | None = None,
         threads: int | None = None,
         directory: FilePath | None = None,
