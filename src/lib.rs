@@ -2,17 +2,17 @@
 //!
 //! | module         | what                                             | from                              |
 //! |----------------|--------------------------------------------------|-----------------------------------|
-//! | [`hash`]       | keys to 128-bit hashes                           | DESIGN, "Keys"                    |
+//! | [`hash`]       | keys to 128-bit hashes                           | docs/keys.md                      |
 //! | [`distinct`]   | hashes without repetitions, near ones together   |                                   |
-//! | [`bloom`]      | Bloom filters in three layouts                   | Putze et al. 2009                |
+//! | [`bloom`]      | Bloom filters in three layouts                   | Putze et al. 2009                 |
 //! | [`block`]      | a cache line as a Bloom filter, with SIMD        | Putze et al. 2009                 |
 //! | [`quotient`]   | rank-and-select quotient filter, counting        | Pandey et al. 2017                |
-//! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`cuckoo`]     | cuckoo filter with close pairs of buckets        | Fan et al. 2014; Wang et al. 2019 |
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
+//! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
-//! | [`format`]     | the persisted frame                              | DESIGN, "The file"                |
+//! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP where there are                  |                                   |
 //! | `python`       | the only module that knows Python                |                                   |

@@ -32,9 +32,9 @@ def main() -> None:
         parser.error(f"argument --keys: {options.keys}; at least one is wanted")
     try:
         print(f"{options.keys:,} random 64-bit keys, rate asked for: {options.fpr:g}\n")
-        print(f"{COLUMNS[0]:<18}" + "".join(f"{name:>11}" for name in COLUMNS[1:]))
+        print(f"{COLUMNS[0]:<20}" + "".join(f"{name:>11}" for name in COLUMNS[1:]))
         for cells in rows(options.keys, options.fpr, options.seed):
-            print(f"{cells[0]:<18}" + "".join(f"{cell:>11}" for cell in cells[1:]))
+            print(f"{cells[0]:<20}" + "".join(f"{cell:>11}" for cell in cells[1:]))
     except ValueError as error:
         parser.error(str(error))
     print("\nEvery key was found. ns are per key: build and ask as one NumPy column, `in` alone.")
