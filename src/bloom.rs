@@ -435,8 +435,8 @@ impl Kernel for Bloom {
         self.count() > capacity.saturating_add(capacity / 32)
     }
 
-    fn busy(&self, writer: bool) -> bool {
-        writer && self.writer.try_lock().is_err()
+    fn busy(&self) -> bool {
+        self.writer.try_lock().is_err()
     }
 
     fn size_in_bits(&self) -> u64 {

@@ -38,6 +38,10 @@ pub trait Kernel: Any + Send + Sync {
         self.contains(&[hash], &mut out);
         out[0]
     }
+    /// [`Kernel::contains_one`], or `None` where the answer would have to wait for a writer.
+    fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
+        Some(self.contains_one(hash))
+    }
     /// How many keys it holds.
     fn count(&self) -> u64;
     /// How many keys it has room for, where it changes that itself.
@@ -48,8 +52,8 @@ pub trait Kernel: Any + Send + Sync {
     fn overfull(&self, capacity: u64) -> bool {
         self.count() > capacity
     }
-    /// Whether a reader, or a writer, would have to wait now: then others should run meanwhile.
-    fn busy(&self, _writer: bool) -> bool {
+    /// Whether a writer would have to wait now: then others should run meanwhile.
+    fn busy(&self) -> bool {
         false
     }
     /// The memory of the structure.

@@ -124,10 +124,6 @@ impl Kernel for Sharded {
         self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.count()))
     }
 
-    fn busy(&self, writer: bool) -> bool {
-        self.shards.iter().any(|shard| shard.busy(writer))
-    }
-
     fn size_in_bits(&self) -> u64 {
         self.shards.iter().map(|shard| shard.size_in_bits()).sum()
     }

@@ -87,12 +87,16 @@ impl Kernel for Cuckoo {
         self.read().contains(hash)
     }
 
+    fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
+        Some(self.table.try_read().ok()?.contains(hash))
+    }
+
     fn count(&self) -> u64 {
         self.look(Table::len)
     }
 
-    fn busy(&self, writer: bool) -> bool {
-        if writer { self.table.try_write().is_err() } else { self.table.try_read().is_err() }
+    fn busy(&self) -> bool {
+        self.table.try_write().is_err()
     }
 
     fn size_in_bits(&self) -> u64 {

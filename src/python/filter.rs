@@ -50,19 +50,13 @@ impl Stored {
         self.kernel.capacity().unwrap_or(self.capacity)
     }
 
-    /// Runs `work` on the kernel: at once, or with the interpreter released where it would wait.
-    #[inline(always)]
-    fn with_kernel<R: Send>(
+    /// Changes the kernel: at once, or with the interpreter released where that would wait.
+    fn change<R: Send>(
         &self,
         py: Python<'_>,
-        writer: bool,
         work: impl FnOnce(&dyn kernel::Kernel) -> R + Send,
     ) -> R {
-        if self.kernel.busy(writer) {
-            py.detach(|| work(&*self.kernel))
-        } else {
-            work(&*self.kernel)
-        }
+        if self.kernel.busy() { py.detach(|| work(&*self.kernel)) } else { work(&*self.kernel) }
     }
 
     /// Says once that the filter holds more keys than it was made for.
@@ -170,7 +164,10 @@ impl Filter {
     fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let stored = self_.as_super().get();
         let hash = stored.hash(key)?;
-        Ok(stored.with_kernel(key.py(), false, |kernel| kernel.contains_one(hash)))
+        Ok(match stored.kernel.try_contains_one(hash) {
+            Some(answer) => answer,
+            None => key.py().detach(|| stored.kernel.contains_one(hash)),
+        })
     }
 
     /// Tell for each key whether it may be in the set.
@@ -205,7 +202,7 @@ impl Inserting {
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         let hash = filter.hash(key)?;
-        filter.with_kernel(self_.py(), true, |kernel| kernel.insert(&[hash]))?;
+        filter.change(self_.py(), |kernel| kernel.insert(&[hash]))?;
         filter.check_room(self_.py())
     }
 
@@ -232,7 +229,7 @@ impl Deleting {
     fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().as_super().get();
         let hash = filter.hash(key)?;
-        match filter.with_kernel(self_.py(), true, |kernel| kernel.remove(hash)) {
+        match filter.change(self_.py(), |kernel| kernel.remove(hash)) {
             Err(Error::Absent(_)) => Err(PyKeyError::new_err(key.clone().unbind())),
             other => Ok(other?),
         }

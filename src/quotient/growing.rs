@@ -169,6 +169,10 @@ impl Kernel for Growing {
         self.read().quotient.contains(hash)
     }
 
+    fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
+        Some(self.inner.try_read().ok()?.quotient.contains(hash))
+    }
+
     fn count(&self) -> u64 {
         self.look(Quotient::len)
     }
@@ -181,8 +185,8 @@ impl Kernel for Growing {
         self.read().overran
     }
 
-    fn busy(&self, writer: bool) -> bool {
-        if writer { self.inner.try_write().is_err() } else { self.inner.try_read().is_err() }
+    fn busy(&self) -> bool {
+        self.inner.try_write().is_err()
     }
 
     fn size_in_bits(&self) -> u64 {
