@@ -9,6 +9,7 @@
 
 import warnings as _warnings
 
+from tamis import workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
 from tamis.errors import (
@@ -49,6 +50,7 @@ __all__ = [
     "from_bytes",
     "hash_keys",
     "load",
+    "workloads",
 ]
 
 if _DEBUG_BUILD:

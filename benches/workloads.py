@@ -1,0 +1,33 @@
+"""How many keys per second each stream gives: one table. At least ten million are wanted."""
+
+import time
+
+from tamis import workloads
+
+N = 10**7
+STREAMS = {
+    "zipf 1.0": lambda: workloads.zipf(N, universe=10**8),
+    "zipf 0.75": lambda: workloads.zipf(N, exponent=0.75, universe=10**8),
+    "phase shift": lambda: workloads.phase_shift(N),
+    "power law": lambda: workloads.power_law(N),
+    "active set": lambda: workloads.active_set(N),
+    "uniform": lambda: workloads.uniform(N, universe=10**6),
+    "adversary": lambda: sum(len(q) for q in _fooled(workloads.Adversary(N // 10, stored=10))),
+}
+
+
+def _fooled(adversary):
+    for queries in adversary:
+        adversary.tell(queries > 2**63)
+        yield queries
+
+
+print(f"{'stream':12s} {'10⁶ keys/s':>10s}")
+for name, make in STREAMS.items():
+    best = 0.0
+    for _ in range(3):
+        start = time.perf_counter()
+        made = make()
+        count = made if isinstance(made, int) else len(made)
+        best = max(best, count / (time.perf_counter() - start))
+    print(f"{name:12s} {best / 1e6:10.1f}")
