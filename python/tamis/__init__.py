@@ -31,6 +31,9 @@ from tamis.filters import (
     from_bytes,
     load,
 )
+from tamis.planning.plan import Layer, Plan
+from tamis.planning.planner import plan
+from tamis.workload import Workload
 
 __all__ = [
     "Bloom",
@@ -41,15 +44,19 @@ __all__ = [
     "FormatError",
     "Fuse",
     "IncompatibleError",
+    "Layer",
+    "Plan",
     "Quotient",
     "Ribbon",
     "Sharded",
     "StaticFunction",
     "TamisError",
+    "Workload",
     "__version__",
     "from_bytes",
     "hash_keys",
     "load",
+    "plan",
     "workloads",
 ]
 

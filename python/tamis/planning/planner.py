@@ -1,0 +1,204 @@
+"""`tamis.plan`: the best stack of all that are possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
+
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
+from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.plan import Plan
+from tamis.planning.stacked import equal, exact, lengths, metrics
+from tamis.planning.stacked.curve import Curve, Zipf
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.realize import realize
+from tamis.planning.stacked.sweep import Search, better, sweep
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
+
+LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
+Last = Literal["auto", "alternating", "exact"]
+
+_NOTHING = Zipf(1.0, 1, 0)
+
+
+def plan(
+    n_keys: SupportsIndex,
+    workload: Workload | None = None,
+    *,
+    bits_per_key: float | None = None,
+    fpr: float | None = None,
+    layer: LayerKind = "auto",
+    last: Last = "auto",
+    max_fpr_bound: float | None = None,
+    max_checks: float | None = None,
+    updates: bool = False,
+    penalties: Sequence[float] | None = None,
+    miss_cost: float | None = None,
+    check_cost: float | None = None,
+) -> Plan:
+    """Find the filter with the lowest rate within a budget, or the smallest one with a rate.
+
+    ``layer`` and ``last`` are the kind of the layers and how the stack ends, the best unless
+    given; ``updates`` keeps to kinds that take insertions. ``max_fpr_bound`` bounds the rate under
+    any workload, ``max_checks`` the layers that a question meets on average. With ``penalties``,
+    one per layer that a key, a stored and another negative meet, or with the cost of a false
+    positive (``miss_cost``) and of one check of a Bloom layer (``check_cost``), what is minimized
+    within the budget is the cost of a question.
+
+    >>> import tamis
+    >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
+    >>> p = plan(1_000_000, workload, fpr=0.001)
+    >>> p.expected_fpr <= 0.001, round(p.bits_per_key, 1), len(p.layers), p.last
+    (True, 7.0, 2, 'exact')
+    """
+    keys = whole("n_keys", n_keys, MOST_KEYS)
+    goal = _goal(
+        keys, workload, bits_per_key, fpr, max_fpr_bound, max_checks, penalties, miss_cost,
+        check_cost,
+    )  # fmt: skip
+    kinds = _kinds(layer, last, updates)
+    curve = workload.curve if workload is not None and keys else _NOTHING
+    best: Stack | None = None
+    for kind in kinds:
+        for search, tolerance in _searches(kind, last, updates):
+            best = better(best, sweep(search, goal, curve, tolerance), goal)
+        best = better(best, plain(kind, goal), goal)
+    if best is None:
+        raise ValueError(_impossible(goal, curve, kinds, last, updates))
+    return replace(realize(best, goal), workload=workload)
+
+
+def plain(kind: str, goal: Goal) -> Stack | None:
+    """Find the best filter of one layer."""
+    if not KINDS[kind].continuous:
+        return lengths.search_for(kind)(goal, 0, 0.0)
+    bits = goal.budget
+    if goal.smallest:
+        rate = min(goal.fpr, goal.max_fpr_bound)
+        bits = goal.keys * bloom_bits(rate)
+    else:
+        rate = 2.0 ** (-bits / max(goal.keys, 1) * math.log(2))
+    checks = metrics.checks([rate])
+    if not goal.allowed(rate, rate, 0.0, checks, bits):
+        return None
+    value = goal.value(rate, 0.0, checks, KINDS[kind].check)
+    return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
+
+
+def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, float]]:
+    """The searches for one number of negatives, each with the tolerance of the sweep over it."""
+    if last != "exact":
+        if KINDS[kind].continuous:
+            yield equal.search, 1e-3
+        else:
+            yield lengths.search_for(kind), 1e-2
+    if last != "alternating" and not updates:
+        yield exact.search_for(kind), 1e-3
+
+
+def _kinds(layer: LayerKind, last: Last, updates: bool) -> list[str]:
+    """The kinds of layer that are asked for and possible."""
+    possible = [kind for kind in get_args(LayerKind) if kind != "auto"]
+    for name, value, choices in (
+        ("layer", layer, ["auto", *possible]),
+        ("last", last, get_args(Last)),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name} is {value!r}; {', '.join(choices)} are possible")
+    if updates and last == "exact":
+        raise ValueError('last is "exact" and updates is True; an exact layer takes no insertions')
+    if layer != "auto":
+        if updates and not KINDS[layer].inserts:
+            growing = ", ".join(kind for kind in possible if KINDS[kind].inserts)
+            raise ValueError(f"layer is {layer!r} and updates is True; {growing} take insertions")
+        return [layer]
+    return [kind for kind in possible if KINDS[kind].inserts or not updates]
+
+
+def _goal(
+    keys: int,
+    workload: Workload | None,
+    bits_per_key: float | None,
+    fpr: float | None,
+    max_fpr_bound: float | None,
+    max_checks: float | None,
+    penalties: Sequence[float] | None,
+    miss_cost: float | None,
+    check_cost: float | None,
+) -> Goal:
+    check_rate_or_budget(fpr, bits_per_key)
+    for name, value in (
+        ("max_fpr_bound", max_fpr_bound),
+        ("max_checks", max_checks),
+        ("miss_cost", miss_cost),
+        ("check_cost", check_cost),
+    ):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} is {value!r}; a number is wanted")
+        if not value > 0 or math.isinf(value):
+            raise ValueError(f"{name} is {value}; a positive number is wanted")
+    if max_checks is not None and max_checks < 1:
+        raise ValueError(f"max_checks is {max_checks}; every question meets one layer at least")
+    costs = miss_cost is not None or check_cost is not None
+    if costs and (miss_cost is None or check_cost is None):
+        raise ValueError("one of miss_cost and check_cost given; both or neither are wanted")
+    if penalties is not None and (
+        len(penalties) != 3 or not all(p >= 0 and math.isfinite(p) for p in penalties)
+    ):
+        raise ValueError(f"penalties is {penalties!r}; three numbers of at least 0 are wanted")
+    if fpr is not None and (costs or penalties is not None):
+        raise ValueError(
+            "costs or penalties given with fpr; they are minimized within bits_per_key"
+        )
+    return Goal(
+        keys,
+        budget=math.inf if bits_per_key is None else math.floor(bits_per_key * max(keys, 1)),
+        fpr=1.0 if fpr is None else fpr,
+        max_fpr_bound=1.0 if max_fpr_bound is None else max_fpr_bound,
+        max_checks=math.inf if max_checks is None else max_checks,
+        present=0.0 if workload is None else workload.present,
+        penalties=Checks(*(penalties or (0.0, 0.0, 0.0))),
+        miss_cost=1.0 if miss_cost is None else miss_cost,
+        check_cost=0.0 if check_cost is None else check_cost,
+    )
+
+
+def _impossible(goal: Goal, curve: Curve, kinds: list[str], last: Last, updates: bool) -> str:
+    """Say which constraint binds: the first without which there is a plan, and what it would be."""
+    for name, relaxed in (
+        ("max_checks", replace(goal, max_checks=math.inf)),
+        ("max_fpr_bound", replace(goal, max_fpr_bound=1.0)),
+        ("max_checks and max_fpr_bound", replace(goal, max_checks=math.inf, max_fpr_bound=1.0)),
+    ):
+        best: Stack | None = None
+        for kind in kinds:
+            for search, tolerance in _searches(kind, last, updates):
+                best = better(best, sweep(search, relaxed, curve, tolerance), relaxed)
+            best = better(best, plain(kind, relaxed), relaxed)
+        if best is not None:
+            found = realize(best, relaxed)
+            return (
+                f"no filter keeps to all constraints; without {name} there is one of "
+                f"{found.bits_per_key:.2f} bits per key with a bound of {found.fpr_bound:.3g} "
+                f"and {found.expected_checks:.3f} checks"
+            )
+    if goal.smallest:
+        return f"fpr is {goal.fpr}; no layer of kind {', '.join(kinds)} reaches it"
+    least = min(_least_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
+    given = goal.budget / max(goal.keys, 1)
+    return f"bits_per_key is {given:g}; the smallest filter takes {least:.2f} bits per key"
+
+
+def _least_bits(kind: str, keys: int) -> float:
+    """The bits of the coarsest layer."""
+    if KINDS[kind].continuous:
+        return 1.0
+    return fingerprints(kind, keys, KINDS[kind].shortest)[0]

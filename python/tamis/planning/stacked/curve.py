@@ -1,0 +1,137 @@
+"""ψ(n): the share of the negative questions that ask for the n most frequent negatives.
+
+A curve is concave, starts at 0 and ends at 1 − ℓ over all negatives known, where ℓ is the share of
+questions for values never seen.
+"""
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_HEAD = 32
+_POINTS = 1 << 16
+
+
+class Curve(Protocol):
+    """What plans ask of a workload."""
+
+    @property
+    def size(self) -> int:
+        """How many negatives are known."""
+        ...
+
+    def psi(self, n: Any) -> Any:
+        """The share of questions for the n most frequent ones; of an array, an array."""
+        ...
+
+    def rank(self, psi: float) -> int:
+        """About the least n with this share."""
+        ...
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """The curve of frequencies 1/rank^exponent over a universe, of which the top is known.
+
+    Sums of powers are computed by Euler and Maclaurin's formula, so that no array of the size of
+    the universe is made.
+
+    >>> curve = Zipf(1.0, 10**8, 5 * 10**7)
+    >>> round(curve.psi(1_000_000), 6), round(curve.psi(curve.size), 6)
+    (0.757596, 0.963515)
+    """
+
+    exponent: float
+    universe: int
+    size: int
+
+    def psi(self, n: Any) -> Any:
+        """The share of questions for the n most frequent ones."""
+        if isinstance(n, int):
+            return self._one(min(n, self.size)) / self._all
+        return self._sum(np.minimum(n, self.size)) / self._all
+
+    def rank(self, psi: float) -> int:
+        """The least n with this share, or all."""
+        return bisect.bisect_left(range(self.size), psi * self._all, key=self._one)
+
+    @cached_property
+    def _all(self) -> float:
+        return self._one(self.universe)
+
+    @cached_property
+    def _first(self) -> npt.NDArray[np.float64]:
+        ranks = np.arange(1, _HEAD + 1, dtype=float)
+        return np.concatenate(([0.0], np.cumsum(ranks**-self.exponent)))
+
+    def _sum(self, n: Any) -> Any:
+        """Σ 1/i^s for i from 1 to n: the first terms one by one, the rest as an integral."""
+        n = np.asarray(n, float)
+        tail = self._tail(np.maximum(n, _HEAD), np.log)
+        return np.where(n > _HEAD, tail, self._first[np.minimum(n, _HEAD).astype(int)])
+
+    def _one(self, n: int) -> float:
+        """The same of one number, for searches."""
+        return float(self._tail(n, math.log) if n > _HEAD else self._first[n])
+
+    def _tail(self, end: Any, log: Callable[[Any], Any]) -> Any:
+        s, start = self.exponent, float(_HEAD)
+        integral = log(end / start) if s == 1 else (end ** (1 - s) - start ** (1 - s)) / (1 - s)
+        ends = (end**-s - start**-s) / 2 - s / 12 * (end ** (-s - 1) - start ** (-s - 1))
+        return self._total_of_first + integral + ends
+
+    @cached_property
+    def _total_of_first(self) -> float:
+        return float(self._first[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """A curve through given points, linear between them: exact where frequencies are equal.
+
+    ``ranks`` and ``mass`` start at 0 and rise.
+    """
+
+    ranks: npt.NDArray[np.float64]
+    mass: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, frequencies: npt.NDArray[Any]) -> "Steps":
+        """Make the curve of frequencies that do not rise; a run of equal ones is one step.
+
+        Where there are more than 2^16 different ones, only the first 2^15 ranks and as many
+        further ones, evenly in the logarithm, are kept. A chord lies under a concave curve, so ψ
+        is never overstated.
+
+        >>> Steps.of(np.array([0.5, 0.25, 0.25])).psi([0, 1, 2, 3]).tolist()
+        [0.0, 0.5, 0.75, 1.0]
+        """
+        total = len(frequencies)
+        ends = np.flatnonzero(np.diff(frequencies)) + 1
+        ends = np.concatenate(([0], ends, [total] if total else [])).astype(np.int64)
+        if len(ends) > _POINTS:
+            half = _POINTS // 2
+            further = np.geomspace(half, total, half).astype(np.int64)
+            ends = np.unique(np.concatenate((np.arange(half), further)))
+        parts = np.add.reduceat(frequencies, ends[:-1], dtype=float) if total else np.zeros(0)
+        return cls(ends.astype(float), np.concatenate(([0.0], np.cumsum(parts))))
+
+    @property
+    def size(self) -> int:
+        """How many negatives are known."""
+        return int(self.ranks[-1])
+
+    def psi(self, n: Any) -> Any:
+        """The share of questions for the n most frequent ones."""
+        answer = np.interp(n, self.ranks, self.mass)
+        return float(answer) if np.ndim(n) == 0 else answer
+
+    def rank(self, psi: float) -> int:
+        """About the least n with this share."""
+        return math.ceil(np.interp(psi, self.mass, self.ranks))

@@ -1,0 +1,77 @@
+"""Equal rates in all layers, for layers of any rate: the best rate and depth on a fine grid.
+
+With one rate α, EFPR, EFPB and the checks rise with α, and the size has one minimum (Theorem 2 of
+Deeds, Hentschel and Idreos 2021). The grid needs neither: it holds every metric of every depth for
+all its rates at once, and only their mixture depends on the number of negatives.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tamis.planning.layers import KINDS, bloom_bits
+from tamis.planning.stacked import metrics
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Array, Checks
+
+DEPTHS = (3, 5, 7)
+"""Layers of a stack. What a further pair could change is α⁴ of the questions."""
+
+# Rates of the grid: half a percent from one to the next. What they leave of a budget, `realize`
+# spends.
+_POINTS = 2048
+_LARGEST = 0.9
+
+
+class _Grid(NamedTuple):
+    """Metrics by depth (rows) and rate (columns)."""
+
+    rates: Array
+    size: Array
+    keys: Array
+    negatives: Array
+    frequent: Array
+    infrequent: Array
+    checks: Checks
+
+
+def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
+    """Find the best stack of Bloom layers of one rate."""
+    bits = goal.budget / goal.keys
+    least = 2.0 ** -(bits * math.log(2) + 1) if not goal.smallest else goal.fpr / 4
+    return _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))
+
+
+@lru_cache(maxsize=8)
+def _grid(least: float) -> _Grid:
+    rates = np.geomspace(least, _LARGEST, _POINTS)
+    size = bloom_bits(rates)
+    depths = np.array(DEPTHS)[:, None]
+    checks = [metrics.checks(np.repeat(rates[:, None], depth, axis=1)) for depth in DEPTHS]
+    return _Grid(
+        rates,
+        size,
+        size * metrics.equal_size(rates, depths, 0.0),
+        size * (metrics.equal_size(rates, depths, 1.0) - metrics.equal_size(rates, depths, 0.0)),
+        metrics.equal_rate(rates, depths, 1.0),
+        metrics.equal_rate(rates, depths, 0.0),
+        Checks(*(np.array(parts) for parts in zip(*checks, strict=True))),
+    )
+
+
+def _best(goal: Goal, negatives: int, psi: float, grid: _Grid) -> Stack | None:
+    bits = goal.keys * grid.keys + negatives * grid.negatives
+    rate = psi * grid.frequent + (1 - psi) * grid.infrequent
+    allowed = goal.allowed(rate, grid.infrequent, psi, grid.checks, bits)
+    value = goal.value(rate, psi, grid.checks, KINDS["bloom"].check)
+    scores = np.where(allowed, bits if goal.smallest else value, math.inf)
+    row, column = divmod(int(scores.argmin()), scores.shape[1])
+    if math.isinf(scores[row, column]):
+        return None
+    rates = (float(grid.rates[column]),) * DEPTHS[row]
+    size, cost = float(bits[row, column]), float(value[row, column])
+    return Stack("bloom", negatives, psi, rates, (), False, size, cost)

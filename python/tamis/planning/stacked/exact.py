@@ -1,0 +1,61 @@
+"""One layer over the keys, and a one-bit function over the keys and the negatives that pass it.
+
+Keys map to 1, those negatives to 0, so that no stored negative is ever a false positive and any
+other one is with probability α/2. The bits per key are about log2(1/α) + 1 + α·|N_f|/|P|.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.stacked import metrics
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Array
+from tamis.planning.stacked.sweep import Search
+
+_POINTS = 1024
+_LARGEST = 0.9
+
+
+def search_for(kind: str) -> Search:
+    """Return the search for the best exact stack with a first layer of this kind."""
+
+    def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
+        rates, lengths, bits = _first_layers(kind, goal)
+        bits = bits + function_bits(goal.keys + rates * negatives)
+        expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
+        allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
+        value = goal.value(expected, psi, checks, KINDS[kind].check)
+        scores = np.where(allowed, bits if goal.smallest else value, math.inf)
+        i = int(scores.argmin())
+        if math.isinf(scores[i]):
+            return None
+        length = (int(lengths[i]),) if lengths[i] else ()
+        rate, size, cost = float(rates[i]), float(bits[i]), float(value[i])
+        return Stack(kind, negatives, psi, (rate,), length, True, size, cost)
+
+    return search
+
+
+def function_bits(items: Array) -> Array:
+    """Bits of the function of each number of items; of neighbouring numbers, from one of them."""
+    octave = np.exp2(np.ceil(np.log2(items)))
+    sizes = {float(n): fingerprints("function", int(n), 1)[0] / n for n in set(octave.tolist())}
+    return np.array([sizes[n] for n in octave.tolist()]) * items
+
+
+@lru_cache(maxsize=8)
+def _first_layers(kind: str, goal: Goal) -> tuple[Array, Array, Array]:
+    """Rate, fingerprint length and bits of each layer that the keys could have."""
+    if KINDS[kind].continuous:
+        least = 2.0 ** -(goal.budget / goal.keys) if not goal.smallest else goal.fpr / 4
+        rates = np.geomspace(max(least, 1e-300), _LARGEST, _POINTS)
+        return rates, np.zeros(_POINTS), goal.keys * bloom_bits(rates)
+    lengths = range(KINDS[kind].shortest, KINDS[kind].longest + 1)
+    layers = [fingerprints(kind, goal.keys, length) for length in lengths]
+    bits, rates = np.array(layers).T
+    return rates, np.array(lengths), bits

@@ -1,0 +1,78 @@
+"""What a plan is asked for, and a stack that may answer it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tamis.planning.stacked.metrics import Checks
+
+
+class Stack(NamedTuple):
+    """A stack for some number of negatives: what it takes and what it predicts.
+
+    ``rates`` are those of its layers; ``lengths`` those of their fingerprints, where they have
+    them. ``exact`` ends it with a one-bit function, which counts as no layer here.
+    """
+
+    kind: str
+    negatives: int
+    psi: float
+    rates: tuple[float, ...]
+    lengths: tuple[int, ...]
+    exact: bool
+    bits: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is minimized, and what is allowed.
+
+    With a ``budget`` in bits it is the rate, or the cost, of a question; with a rate ``fpr`` it is
+    the bits. ``present`` is the share of the questions that ask for keys.
+    """
+
+    keys: int
+    budget: float = math.inf
+    fpr: float = 1.0
+    max_fpr_bound: float = 1.0
+    max_checks: float = math.inf
+    present: float = 0.0
+    penalties: Checks = field(default_factory=lambda: Checks(0.0, 0.0, 0.0))
+    miss_cost: float = 1.0
+    check_cost: float = 0.0
+
+    @property
+    def smallest(self) -> bool:
+        """Whether the bits are minimized."""
+        return math.isinf(self.budget)
+
+    def score(self, stack: Stack) -> float:
+        """What is minimized."""
+        return stack.bits if self.smallest else stack.value
+
+    def mean_checks(self, psi: Any, checks: Checks) -> Any:
+        """Layers that a question meets on average."""
+        negatives = psi * checks.frequent + (1 - psi) * checks.infrequent
+        return self.present * checks.keys + (1 - self.present) * negatives
+
+    def value(self, rate: Any, psi: Any, checks: Checks, check: float) -> Any:
+        """The cost of a question: wasted reads and checks, times the penalties.
+
+        With the costs as they are by default it is a multiple of the rate. The penalty per kind of
+        lookup is that of Deeds, Hentschel and Idreos 2020, 5.1. It rises with the rate and with
+        every number of checks, which all searches rely on, and a rate k times as high costs at
+        most k times as much, which `sweep` relies on.
+        """
+        penalty = 1 + sum(p * c for p, c in zip(self.penalties, checks, strict=True))
+        wasted = (1 - self.present) * rate * self.miss_cost
+        if self.check_cost:
+            wasted = wasted + self.mean_checks(psi, checks) * self.check_cost * check
+        return wasted * penalty
+
+    def allowed(self, rate: Any, bound: Any, psi: Any, checks: Checks, bits: Any) -> Any:
+        """Whether a stack keeps to every constraint; of arrays, an array."""
+        kept = (bits <= self.budget) & (rate <= self.fpr) & (bound <= self.max_fpr_bound)
+        return kept & (self.mean_checks(psi, checks) <= self.max_checks)

@@ -1,0 +1,176 @@
+"""Layers whose rates follow from whole fingerprint lengths: a search over pairs of layers.
+
+A prefix of a stack is pairs of a layer of keys and one of negatives. Let A and B be the shares of
+stored negatives and of keys that pass it, and ``accepted`` the share of other negatives that its
+layers of negatives have rejected, for which the stack has said "yes". Whatever follows, EFPR is at
+least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
+
+* A layer of keys of rate α sends A·B·α other negatives to the layer of negatives behind it, which
+  rejects 1 − α' of them. No layer of rate α' > α_max exists, so EFPR ≥ (1 − ψ)·(accepted +
+  A·B·α·(1 − α_max)): once that is no improvement, no shorter fingerprint in this place is.
+* A longer fingerprint in the layer of negatives rejects more of them, so once (1 − ψ)·(accepted +
+  A·B·α·(1 − α')) is no improvement, no longer one is.
+* Where a layer of keys lets hardly any question pass, `SLACK` of the best rate so far, longer
+  fingerprints in its place could not lower the rate by more than that.
+* What does not lower the best value so far by more than `SLACK` of it is no improvement.
+
+The last layer of keys has the longest fingerprints that fit, or the shortest that keep the rate.
+Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds in a report.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tamis.planning.layers import KINDS, fingerprints
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.sweep import Search, better
+
+DEEPEST = 9
+"""The most layers of a stack."""
+
+SLACK = 1e-4
+"""How far, relative to what was known when it was left out, a stack that is left out could be
+better than the one that is found."""
+
+
+class _Prefix(NamedTuple):
+    """Pairs of layers: what passes them, and what they have cost."""
+
+    rates: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    negatives_pass: float = 1.0
+    keys_pass: float = 1.0
+    accepted: float = 0.0
+    bits: int = 0
+    checks: Checks = Checks(0.0, 0.0, 0.0)
+
+
+def search_for(kind: str) -> Search:
+    """Return the search for the best stack of layers of this kind, or one layer if that is best."""
+
+    def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
+        found = _Search(kind, goal, negatives, psi)
+        found.extend(_Prefix())
+        return found.best
+
+    return search
+
+
+@dataclass
+class _Search:
+    kind: str
+    goal: Goal
+    negatives: int
+    psi: float
+    best: Stack | None = None
+    best_rate: float = 1.0
+
+    def extend(self, prefix: _Prefix) -> None:
+        """Try every way to go on from a prefix: with one layer, and with pairs."""
+        self.end(prefix)
+        if len(prefix.lengths) + 3 > DEEPEST or not self.negatives:
+            return
+        kind = KINDS[self.kind]
+        items = math.ceil(self.goal.keys * prefix.keys_pass)
+        coarsest = fingerprints(self.kind, items, kind.shortest)[1] or 1.0
+        for length in reversed(range(kind.shortest, kind.longest + 1)):
+            bits, rate = fingerprints(self.kind, items, length)
+            if prefix.bits + bits > self.limit or self.overlong(prefix, items, length):
+                continue
+            sent = prefix.negatives_pass * prefix.keys_pass * rate
+            if not self.promising(prefix, prefix.accepted + sent * (1 - coarsest), bits):
+                return
+            self.pairs(prefix, length, rate, prefix.bits + bits)
+
+    def pairs(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
+        """Try every layer of negatives behind a layer of keys."""
+        kind = KINDS[self.kind]
+        passing = prefix.negatives_pass * rate
+        reach = passing * prefix.keys_pass  # other negatives that come to the layer of negatives
+        items = math.ceil(self.negatives * passing)
+        if items == 0:
+            return
+        for other in range(kind.shortest, kind.longest + 1):
+            more, coarse = fingerprints(self.kind, items, other)
+            accepted = prefix.accepted + reach * (1 - coarse)
+            if bits + more > self.limit or not self.promising(prefix, accepted, bits + more):
+                return
+            met = prefix.checks
+            self.extend(
+                _Prefix(
+                    (*prefix.rates, rate, coarse),
+                    (*prefix.lengths, length, other),
+                    passing,
+                    prefix.keys_pass * coarse,
+                    accepted,
+                    bits + more,
+                    Checks(
+                        met.keys + 2 * prefix.keys_pass,
+                        met.frequent + prefix.negatives_pass + passing,
+                        met.infrequent + prefix.negatives_pass * prefix.keys_pass + reach,
+                    ),
+                )
+            )
+
+    def end(self, prefix: _Prefix) -> None:
+        """Put the last layer of keys behind a prefix."""
+        kind = KINDS[self.kind]
+        items = math.ceil(self.goal.keys * prefix.keys_pass)
+        lengths = range(kind.shortest, kind.longest + 1)
+        for length in lengths if self.goal.smallest else reversed(lengths):
+            bits, rate = fingerprints(self.kind, items, length)
+            if prefix.bits + bits > self.limit:
+                continue
+            if self.ended(prefix, length, rate, prefix.bits + bits):
+                return
+
+    def ended(self, prefix: _Prefix, length: int, rate: float, bits: int) -> bool:
+        """Take a whole stack if it is the best that is allowed; tell whether it is allowed."""
+        goal, met = self.goal, prefix.checks
+        reach = prefix.negatives_pass * prefix.keys_pass
+        checks = Checks(
+            met.keys + prefix.keys_pass,
+            met.frequent + prefix.negatives_pass,
+            met.infrequent + reach,
+        )
+        stored = prefix.negatives_pass * rate
+        bound = prefix.accepted + reach * rate
+        expected = self.psi * stored + (1 - self.psi) * bound
+        if not goal.allowed(expected, bound, self.psi, checks, bits):
+            return False
+        value = goal.value(expected, self.psi, checks, KINDS[self.kind].check)
+        negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
+        rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
+        stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, value)
+        self.best = better(self.best, stack, goal)
+        self.best_rate = min(self.best_rate, goal.fpr, expected)
+        return True
+
+    @property
+    def limit(self) -> float:
+        """Bits beyond which no stack is of interest."""
+        if self.goal.smallest and self.best:
+            return self.best.bits * (1 - SLACK)
+        return self.goal.budget
+
+    def promising(self, prefix: _Prefix, accepted: float, bits: int) -> bool:
+        """Whether a stack that accepts at least so many other negatives could be the best."""
+        least = (1 - self.psi) * accepted
+        if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
+            return False
+        if self.goal.smallest or self.best is None:
+            return True
+        value = self.goal.value(least, self.psi, prefix.checks, KINDS[self.kind].check)
+        return bool(value < self.best.value * (1 - SLACK))
+
+    def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
+        """Whether a shorter fingerprint would already let next to nothing pass."""
+        if length == KINDS[self.kind].shortest:
+            return False
+        rate = fingerprints(self.kind, items, length - 1)[1]
+        others = (1 - self.psi) * prefix.keys_pass
+        return (self.psi + others) * prefix.negatives_pass * rate < SLACK * self.best_rate

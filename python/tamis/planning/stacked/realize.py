@@ -1,0 +1,93 @@
+"""From the stack that a search found to the layers as they will be built.
+
+Searches treat layers as if every number of items and bits were possible. Here each layer gets whole
+items and whole bits, its rate is that of the filter of this size, and what this changes passes on
+to the layers below.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tamis.planning.layers import LAYOUTS, bloom_bits, bloom_layer, fingerprints
+from tamis.planning.plan import Layer, Plan
+from tamis.planning.stacked import metrics
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Checks
+
+# Where the scale is nearly always, how often the bracket is halved, and when to give up.
+_BRACKET = (0.98, 1.02)
+_HALVINGS = 16
+_WIDEST = 2.0**10
+
+
+def realize(stack: Stack, goal: Goal) -> Plan:
+    """Make the plan of a stack, within the goal's budget or rate."""
+    if stack.lengths:
+        return _plan(stack, goal, _layers(stack, goal, 1.0))
+
+    # Bits of every layer are scaled until the budget, or the rate, is just kept.
+    def too_small(scale: float) -> bool:
+        layers = _layers(stack, goal, scale)
+        if goal.smallest:
+            return _predicted(stack, layers)[0] > goal.fpr
+        return sum(layer.bits for layer in layers) <= goal.budget
+
+    low, high = _BRACKET
+    if not too_small(low):
+        low = 0.0
+    while too_small(high) and high < _WIDEST:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_small(middle) else (low, middle)
+    return _plan(stack, goal, _layers(stack, goal, high if goal.smallest else low))
+
+
+def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
+    layers: list[Layer] = []
+    waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
+    for i, target in enumerate(stack.rates):
+        stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
+        items = math.ceil(waiting[stores])
+        if stack.lengths:
+            bits, rate = fingerprints(stack.kind, items, stack.lengths[i])
+            length = stack.lengths[i]
+        else:
+            bits = math.floor(items * bloom_bits(target) * scale)
+            rate, length = bloom_layer(items, bits), None
+        layout = LAYOUTS.get(stack.kind)
+        layers.append(Layer(stack.kind, stores, rate, items, bits, length, layout))
+        waiting[others] *= rate
+    if stack.exact:
+        items = math.ceil(waiting["keys"] + waiting["negatives"])
+        bits, rate = fingerprints("function", items, 1)
+        layers.append(Layer("function", "both", 0.5, items, bits, 1))
+    return tuple(layers)
+
+
+def _predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:
+    """EFPR, EFPB and checks of these layers."""
+    rates = [layer.rate for layer in layers]
+    if stack.exact:
+        rate = rates[0]
+        return metrics.exact_rate(rate, stack.psi), rate / 2, metrics.exact_checks(rate)
+    expected = metrics.expected_rate(rates, stack.psi)
+    return expected, metrics.infrequent_rate(rates), metrics.checks(rates)
+
+
+def _plan(stack: Stack, goal: Goal, layers: tuple[Layer, ...]) -> Plan:
+    expected, bound, checks = _predicted(stack, layers)
+    return Plan(
+        n_keys=goal.keys,
+        layers=layers,
+        negatives=stack.negatives,
+        psi=stack.psi,
+        last="exact" if stack.exact else "alternating",
+        expected_fpr=expected,
+        fpr_bound=bound,
+        bits_per_key=sum(layer.bits for layer in layers) / max(goal.keys, 1),
+        expected_checks=goal.mean_checks(stack.psi, checks),
+        checks=checks,
+        budget=None if goal.smallest else goal.budget / max(goal.keys, 1),
+    )

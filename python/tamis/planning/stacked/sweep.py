@@ -1,0 +1,81 @@
+"""How many negatives to store: a search over |N_f| that leaves out what cannot win.
+
+The negatives stored are always the most frequent ones, so a stack is a choice of n = |N_f| and of
+layers. Let E(n) be the least EFPR within the budget with n negatives, and n₁ < n. The best layers
+for n also fit the budget with n₁ negatives, and err there at most (1 − ψ(n₁))/(1 − ψ(n)) times as
+often: EFPR = ψ·F + (1 − ψ)·I with F ≤ I. Hence
+
+    E(n) ≥ E(n₁) · (1 − ψ(n)) / (1 − ψ(n₁)),
+
+a bound for all n of an interval from its lower end alone. Theorem 1 of Deeds, Hentschel and Idreos
+2021 skips by such a bound from left to right; here the interval with the least bound is split
+next, until none can improve the best stack found by more than the tolerance.
+
+When the bits for a rate are minimized, the same argument bounds them: with n₁ negatives and a rate
+that is (1 − ψ(n₁))/(1 − ψ(n)) times higher, no more bits are needed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from tamis.planning.stacked.curve import Curve
+from tamis.planning.stacked.goal import Goal, Stack
+
+Search: TypeAlias = Callable[[Goal, int, float], Stack | None]
+"""Find the best stack with so many negatives and their ψ, or none that is allowed."""
+
+_SPLITS = 600
+# An interval is split where 1 − ψ is the mean, but not below a sixteenth of where it starts: up to
+# the last known negative 1 − ψ may fall to nothing.
+_STEEPEST = 1 / 256
+
+
+def sweep(search: Search, goal: Goal, curve: Curve, tolerance: float) -> Stack | None:
+    """Find the best stack over all numbers of negatives, up to a relative ``tolerance``."""
+    if curve.size == 0:
+        return None
+    found: dict[int, Stack | None] = {}
+    psi: dict[int, float] = {}
+
+    def at(n: int) -> Stack | None:
+        if n not in found:
+            psi[n] = float(curve.psi(n))
+            found[n] = search(goal, n, psi[n])
+        return found[n]
+
+    def bound(low: int, high: int) -> float:
+        """The least that any number in (low, high] could reach."""
+        stack, left = at(low), (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 0.0
+        if not goal.smallest:
+            return stack.value * left if stack else math.inf
+        if not left or goal.fpr / left >= 1:
+            return 0.0
+        relaxed = search(replace(goal, fpr=goal.fpr / left), low, psi[low])
+        return relaxed.bits if relaxed else math.inf
+
+    best = better(at(1), at(curve.size), goal)
+    intervals = [(bound(1, curve.size), 1, curve.size)] if curve.size > 2 else []
+    for _ in range(_SPLITS):
+        if not intervals or (best and intervals[0][0] >= goal.score(best) * (1 - tolerance)):
+            break
+        _, low, high = heapq.heappop(intervals)
+        left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
+        target = 1 - (1 - psi[low]) * math.sqrt(max(left, _STEEPEST))
+        middle = min(max(curve.rank(target), low + 1), high - 1)
+        best = better(best, at(middle), goal)
+        for ends in ((low, middle), (middle, high)):
+            if ends[1] - ends[0] > 1 and (least := bound(*ends)) < math.inf:
+                heapq.heappush(intervals, (least, *ends))
+    return best
+
+
+def better(a: Stack | None, b: Stack | None, goal: Goal) -> Stack | None:
+    """Return the stack that answers the goal better; of equals the smaller one."""
+    if a is None or b is None:
+        return a or b
+    return min(a, b, key=lambda stack: (goal.score(stack), stack.bits))
