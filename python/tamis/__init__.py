@@ -31,6 +31,7 @@ from tamis.filters import (
     from_bytes,
     load,
 )
+from tamis.planning.collection import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
 from tamis.workload import Workload
@@ -57,6 +58,7 @@ __all__ = [
     "hash_keys",
     "load",
     "plan",
+    "plan_collection",
     "workloads",
 ]
 

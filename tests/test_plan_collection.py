@@ -1,0 +1,238 @@
+"""The allocation: against a general solver, all ways there are, and neighbours."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+import tamis
+from tamis.planning import collection as planning
+from tamis.planning.curves import Ribbon, Segmented, Truncated
+
+KINDS = ["truncated", "segmented", "ribbon"]
+METHODS = ["proportional", "top utility", "elastic", "greedy"]
+
+
+def setting(filters, spread, seed=0):
+    """Set sizes and utilities as the experiments have them, and the bits of the full filters."""
+    rng = np.random.default_rng(seed)
+    keys = (10 + rng.lognormal(7, 0.7, filters)).astype(int)
+    utility = rng.lognormal(0, spread, filters) if spread else np.ones(filters)
+    return keys, utility, int(planning.bloom_size(keys, 1e-4)[0].sum())
+
+
+def curve_of(kind, bits, hashes, keys):
+    cls = Truncated if kind == "truncated" else Segmented
+    return cls(*(np.array(each, np.int64) for each in (bits, hashes, keys)))
+
+
+def binomial_rate(kept, bits, hashes, keys):
+    """Equation 3 of the paper, summed as it stands."""
+    from math import comb
+
+    w, p = 1 - (1 - 1 / bits) ** (hashes * keys), kept / bits
+    return sum(w**v * comb(hashes, v) * p**v * (1 - p) ** (hashes - v) for v in range(hashes + 1))
+
+
+def test_the_closed_form_is_the_sum_of_the_paper():
+    for bits, hashes, keys in ((96, 7, 10), (20, 1, 3), (1000, 13, 40)):
+        curve = curve_of("truncated", [bits], [hashes], [keys])
+        for kept in range(0, bits + 1, 5):
+            rate = curve.rate(np.array([kept]))[0]
+            assert rate == pytest.approx(binomial_rate(kept, bits, hashes, keys), rel=1e-12)
+
+
+def test_segments_predict_what_the_filter_predicts():
+    from tamis.planning.bloom import Size, segmented_rate
+
+    for bits, hashes, keys in ((100, 7, 10), (5, 5, 1), (13, 4, 2), (1000, 13, 40)):
+        curve = curve_of("segmented", [bits], [hashes], [keys])
+        for kept in range(bits + 1):
+            expected = segmented_rate(keys, Size(bits, hashes), kept=kept)
+            assert curve.rate(np.array([kept]))[0] == pytest.approx(expected, rel=1e-12)
+
+
+small = st.lists(
+    st.tuples(
+        st.integers(2, 9), st.integers(1, 4), st.integers(0, 5), st.sampled_from([0, 1, 1, 2, 9.5])
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "segmented"])
+@settings(max_examples=60, deadline=None)
+@given(filters=small, share=st.floats(0, 1.1))
+def test_no_other_way_is_better(kind, filters, share):
+    """Every allocation of whole bits, tried."""
+    bits = [max(m, k) for m, k, _, _ in filters]
+    hashes, keys, utility = ([f[i] for f in filters] for i in (1, 2, 3))
+    budget = int(share * sum(bits))
+    plan = tamis.plan_collection(keys, utility, budget=budget, kind=kind, bits=bits, hashes=hashes)
+    assert plan.kept.sum() <= budget
+    curve = curve_of(kind, bits, hashes, keys)
+    rates = [curve.take(np.array([i] * (m + 1))).rate(np.arange(m + 1)) for i, m in enumerate(bits)]
+    best = min(
+        sum(u * rate[kept] for u, rate, kept in zip(utility, rates, way, strict=True))
+        for way in itertools.product(*(range(m + 1) for m in bits))
+        if sum(way) <= budget
+    )
+    assert np.dot(utility, plan.rates) == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0, 1, 2])
+def test_a_general_solver_finds_no_better(spread):
+    keys, utility, total = setting(12, spread)
+    utility = utility / utility.sum()
+    bits, hashes = planning.bloom_size(keys, 1e-4)
+    curve = Truncated(bits, hashes, keys)
+    for share in (0.1, 0.3, 0.7):
+        budget = int(share * total)
+        plan = tamis.plan_collection(keys, utility, budget=budget, kind="truncated")
+        found = minimize(
+            lambda p, u=utility: u @ curve.rate(p * bits),
+            np.full(len(keys), share),
+            bounds=[(0, 1)] * len(keys),
+            constraints={"type": "ineq", "fun": lambda p, b=budget: (b - p @ bits) / b},
+            method="SLSQP",
+            options={"maxiter": 500, "ftol": 1e-13},
+        )
+        assert plan.expected_fpr <= found.fun * (1 + 1e-3)
+        assert plan.expected_fpr >= found.fun * (1 - 1e-3) or found.x @ bits < budget * 0.999
+
+
+@pytest.mark.parametrize("kind", ["truncated", "segmented"])
+@pytest.mark.parametrize("spread", [0, 2])
+def test_no_neighbour_is_better(kind, spread):
+    """No bit does better in another filter."""
+    keys, utility, total = setting(3000, spread)
+    bits, hashes = planning.bloom_size(keys, 1e-4)
+    curve = curve_of(kind, bits, hashes, keys)
+    for budget in (1000, total // 7, total // 2, total - 1):
+        plan = tamis.plan_collection(keys, utility, budget=budget, kind=kind)
+        assert plan.bits == budget
+        kept = plan.kept
+        gain = utility * (curve.rate(kept) - curve.rate(np.minimum(kept + 1, bits)))
+        loss = utility * (curve.rate(np.maximum(kept - 1, 0)) - curve.rate(kept))
+        assert gain.max() <= loss[kept > 0].min() * (1 + 1e-6) + 1e-15
+
+
+def test_columns_of_ribbons_are_as_good_as_their_neighbours():
+    keys, utility, total = setting(3000, 1)
+    slots, codes = planning.ribbon_slots(keys)
+    curve = Ribbon(slots, np.full(len(keys), 14), np.minimum(slots, 256), codes, keys)
+    for share in (0.05, 0.2, 0.5):
+        budget = int(share * total)
+        plan = tamis.plan_collection(keys, utility, budget=budget, kind="ribbon")
+        assert budget - slots.max() < plan.bits <= budget
+        rest = curve.whole(plan.kept)[1]
+        assert (rest > 0).sum() <= 1
+        # All columns by gain per bit, the last one cut as if any part of it helped: a lower bound,
+        # which one column less reaches.
+        column = np.arange(14)[:, None]
+        length = slots + np.where(column == 0, codes, 0)
+        gain = utility * 0.5 ** (column + 1)
+        order = np.argsort(-(gain / length).ravel())
+        spent = np.cumsum(length.ravel()[order])
+        count = int(np.searchsorted(spent, budget, side="right"))
+        reached = utility.sum() - gain.ravel()[order][:count].sum()
+        assert utility @ plan.rates <= reached * (1 + 1e-12)
+        assert utility @ plan.rates >= reached - gain.ravel()[order][count]
+
+
+@pytest.mark.parametrize("spread", [0, 1, 2])
+def test_the_optimum_is_below_the_relaxations_and_the_baselines(spread):
+    keys, utility, total = setting(2000, spread)
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+        plans = {
+            method: tamis.plan_collection(
+                keys, utility, budget=int(share * total), kind="truncated", method=method
+            )
+            for method in ["optimal", "relaxation", "further relaxation", *METHODS]
+        }
+        assert all(plan.bits <= int(share * total) for plan in plans.values())
+        rates = {method: plan.expected_fpr for method, plan in plans.items()}
+        slack = 1 + 1e-9
+        assert rates["optimal"] <= min(rates.values()) * slack
+        assert rates["relaxation"] <= min(rates[method] for method in METHODS) * slack
+        for kind in ("segmented", "ribbon", "auto"):
+            other = tamis.plan_collection(keys, utility, budget=int(share * total), kind=kind)
+            assert other.expected_fpr < rates["optimal"]
+
+
+def test_auto_is_no_worse_than_either_kind():
+    keys = np.array([1, 1, 2, 3, 5, 300, 40, 10_000] * 20)
+    utility = np.random.default_rng(1).lognormal(0, 2, len(keys))
+    for budget in (50, 3000, 200_000, 10**7):
+        auto, ribbon, segmented = (
+            tamis.plan_collection(keys, utility, budget=budget, kind=kind)
+            for kind in ("auto", "ribbon", "segmented")
+        )
+        assert auto.bits <= budget
+        assert auto.expected_fpr <= min(ribbon.expected_fpr, segmented.expected_fpr) * 1.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_dual_is_the_same_problem(kind):
+    keys, utility, total = setting(500, 1)
+    for share in (0.1, 0.4):
+        plan = tamis.plan_collection(keys, utility, budget=int(share * total), kind=kind)
+        back = tamis.plan_collection(keys, utility, target=plan.expected_fpr, kind=kind)
+        assert back.expected_fpr <= plan.expected_fpr
+        assert back.bits <= plan.bits * 1.001
+        if back.bits > 40_000:
+            less = tamis.plan_collection(keys, utility, budget=back.bits - 40_000, kind=kind)
+            assert less.expected_fpr > plan.expected_fpr
+    hard = tamis.plan_collection(keys, target=1e-9, kind=kind)
+    assert hard.expected_fpr > 1e-9
+    easy = tamis.plan_collection(keys, target=1.0, kind=kind)
+    assert easy.bits == 0
+
+
+def test_monkey_is_equal_utilities():
+    """Rates in proportion to set sizes, where no filter is full or empty (Dayan et al. 2017)."""
+    keys = np.array([1000, 2000, 4000, 8000])
+    plan = tamis.plan_collection(keys, target=0.2, kind="truncated")
+    ratios = plan.rates / keys
+    assert ratios.max() / ratios.min() < 1.35
+
+
+def test_what_is_empty_or_never_asked_gets_nothing():
+    for kind in [*KINDS, "auto"]:
+        plan = tamis.plan_collection([0, 100, 100], [5, 0, 1], budget=500, kind=kind)
+        assert plan.kept[0] == plan.kept[1] == 0
+        assert plan.rates[0] == 0
+        assert plan.kept[2] > 0
+        nothing = tamis.plan_collection([100], budget=0, kind=kind)
+        assert nothing.kept.tolist() == [0]
+        assert nothing.expected_fpr == 1
+        assert len(tamis.plan_collection(np.zeros(0, int), budget=5, kind=kind).kept) == 0
+        full = tamis.plan_collection([100, 7], budget=10**9, kind=kind)
+        assert full.expected_fpr <= 1.3e-4
+
+
+def test_bad_arguments_are_named():
+    plan = tamis.plan_collection
+    for wrong, message in (
+        ({}, "neither of budget and target"),
+        ({"budget": 1, "target": 0.1}, "both of budget and target"),
+        ({"budget": -1}, "budget is -1"),
+        ({"target": 2.0}, "target is 2.0"),
+        ({"budget": 1, "kind": "fuse"}, "kind is 'fuse'"),
+        ({"budget": 1, "method": "best"}, "method is 'best'"),
+        ({"budget": 1, "fpr": 2}, "fpr is 2"),
+        ({"budget": 1, "utility": [1.0]}, "utility is of shape"),
+        ({"budget": 1, "utility": [1.0, -1.0]}, "negative"),
+        ({"budget": 1, "bits": [10, 10]}, "go together"),
+        ({"budget": 1, "kind": "ribbon", "method": "relaxation"}, "truncated or segmented"),
+        ({"target": 0.5, "method": "elastic"}, "only optimal"),
+        ({"budget": 1, "kind": "segmented", "bits": [3, 3], "hashes": [4, 4]}, "hashes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plan([10, 10], **wrong)
+    with pytest.raises(ValueError, match="keys is of shape"):
+        plan([1.5], budget=1)
