@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::{self, Head, Section};
 use crate::fuse;
 use crate::hash::Hash128;
+use crate::model;
 use crate::quotient;
 use crate::ribbon;
 use crate::sharded;
@@ -110,6 +111,7 @@ pub fn open(
         fuse::KIND => Ok(Arc::new(fuse::Fuse::from_frame(head, sections, own)?)),
         ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
         ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
+        model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

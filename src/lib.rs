@@ -11,6 +11,7 @@
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
+//! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -30,6 +31,7 @@ pub mod format;
 pub mod fuse;
 pub mod hash;
 pub mod kernel;
+pub mod model;
 mod processor;
 pub mod quotient;
 pub mod ribbon;

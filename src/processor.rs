@@ -1,4 +1,4 @@
-//! Select and popcount with the instructions that this machine has.
+//! Select, popcount and wide vectors with the instructions that this machine has.
 //!
 //! The baseline of x86-64 has neither POPCNT nor PDEP, and quotient and ribbon filters do little
 //! else. So their inner code is always inlined (and generic over a [`Processor`] where it selects),
@@ -73,6 +73,21 @@ impl Processor for Bmi2 {
         #[cfg(not(target_arch = "x86_64"))]
         u64::from(bits::select_plain(word, rank as u32))
     }
+}
+
+/// Runs `work` where the compiler may use AVX2, if this processor has it.
+#[inline(always)]
+pub fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        // SAFETY: just checked.
+        return unsafe { wide(work) };
+    }
+    work()
 }
 
 /// Evaluates an expression with the name bound to the best [`Processor`] of this machine.

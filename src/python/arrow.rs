@@ -16,6 +16,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use std::ffi::CStr;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// One contiguous array of a column.
@@ -25,12 +26,12 @@ pub struct ArrowPart {
     dictionary: OnceLock<Option<Vec<Hash128>>>,
 }
 
-/// The arrays of an object that speaks Arrow, or `None` if it does not.
-pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
+/// The arrays of an object that speaks Arrow, and their type, or `None` if it does not.
+pub fn arrays(keys: &Bound<'_, PyAny>) -> PyResult<Option<(Vec<ArrayRef>, DataType)>> {
     // SAFETY (of all three): a capsule of this name holds this struct, by the Arrow PyCapsule
     // interface, and the producer vouches for the layout that its schema names. `from_raw` moves
     // the struct out and leaves a released one behind.
-    let (arrays, data_type) = if keys.hasattr("__arrow_c_array__")? {
+    if keys.hasattr("__arrow_c_array__")? {
         let pair = keys.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
         let schema = within(&pair.get_item(0)?, c"arrow_schema")?;
         let array = within(&pair.get_item(1)?, c"arrow_array")?;
@@ -40,15 +41,20 @@ pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
         // SAFETY: see above.
         let data =
             unsafe { from_ffi_and_data_type(FFI_ArrowArray::from_raw(array), data_type.clone()) };
-        (vec![make_array(data.map_err(foreign)?)], data_type)
+        Ok(Some((vec![make_array(data.map_err(foreign)?)], data_type)))
     } else if keys.hasattr("__arrow_c_stream__")? {
         let stream = keys.call_method0("__arrow_c_stream__")?;
         let stream = within(&stream, c"arrow_array_stream")?;
         // SAFETY: see above.
-        read_stream(keys.py(), unsafe { FFI_ArrowArrayStream::from_raw(stream) })?
+        read_stream(keys.py(), unsafe { FFI_ArrowArrayStream::from_raw(stream) }).map(Some)
     } else {
-        return Ok(None);
-    };
+        Ok(None)
+    }
+}
+
+/// The keys of an object that speaks Arrow, or `None` if it does not.
+pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
+    let Some((arrays, data_type)) = arrays(keys)? else { return Ok(None) };
     let arrays = only_column(arrays, &data_type)?;
     let mut start = 0;
     let mut parts = Vec::with_capacity(arrays.len());
@@ -149,6 +155,41 @@ enum Scale {
 }
 
 impl ArrowPart {
+    /// A column of categories, which are what keys are.
+    pub fn of_categories(array: ArrayRef) -> PyResult<ArrowPart> {
+        check_type(array.data_type())?;
+        if let Some(null) = first_null(&array) {
+            return Err(PyTypeError::new_err(format!(
+                "features: a column of categories is null at row {null}; give what is missing a name"
+            )));
+        }
+        Ok(ArrowPart { array, dictionary: Default::default() })
+    }
+
+    /// Hands out the bytes of the keys from `first` on: text and binary as they are, integers as
+    /// decimal digits.
+    pub fn each_text(
+        &self,
+        range: Range<usize>,
+        mut text: impl FnMut(usize, &[u8]),
+    ) -> Result<(), (usize, NotAKey)> {
+        let DataType::Dictionary(_, _) = self.array.data_type() else {
+            return range.clone().try_for_each(|i| {
+                with_text(&self.array, i, |bytes| text(i, bytes)).ok_or_else(|| no_text(i))
+            });
+        };
+        let dictionary = self.array.as_any_dictionary();
+        for i in range {
+            let at = index(dictionary.keys(), i);
+            let known = at < dictionary.values().len()
+                && with_text(dictionary.values(), at, |bytes| text(i, bytes)).is_some();
+            if !known {
+                return Err(no_text(i));
+            }
+        }
+        Ok(())
+    }
+
     /// How many keys.
     pub fn len(&self) -> usize {
         self.array.len()
@@ -198,6 +239,42 @@ impl ArrowPart {
         }
         Ok(())
     }
+}
+
+fn no_text(index: usize) -> (usize, NotAKey) {
+    (
+        index,
+        NotAKey::Type("neither text, binary nor an integer, which a model of text reads".into()),
+    )
+}
+
+/// Looks at one value as text, if it has one.
+fn with_text(array: &dyn Array, at: usize, look: impl FnOnce(&[u8])) -> Option<()> {
+    macro_rules! ints {
+        ($native:ty) => {
+            look(array.as_primitive::<$native>().value(at).to_string().as_bytes())
+        };
+    }
+    use DataType::*;
+    match array.data_type() {
+        Int8 => ints!(Int8Type),
+        Int16 => ints!(Int16Type),
+        Int32 => ints!(Int32Type),
+        Int64 => ints!(Int64Type),
+        UInt8 => ints!(UInt8Type),
+        UInt16 => ints!(UInt16Type),
+        UInt32 => ints!(UInt32Type),
+        UInt64 => ints!(UInt64Type),
+        Utf8 => look(array.as_string::<i32>().value(at).as_bytes()),
+        LargeUtf8 => look(array.as_string::<i64>().value(at).as_bytes()),
+        Utf8View => look(array.as_string_view().value(at).as_bytes()),
+        Binary => look(array.as_binary::<i32>().value(at)),
+        LargeBinary => look(array.as_binary::<i64>().value(at)),
+        BinaryView => look(array.as_binary_view().value(at)),
+        FixedSizeBinary(_) => look(array.as_fixed_size_binary().value(at)),
+        _ => return None,
+    }
+    Some(())
 }
 
 /// An index of a dictionary array, which its producer vouches to be in range.

@@ -96,23 +96,32 @@ fn contains_column(
     column: &Column,
     out: &mut [bool],
 ) -> Result<(), (usize, NotAKey)> {
-    let answer = |range: Range<usize>, out: &mut [bool]| {
+    in_threads(out, THREADED_QUERY, |range: Range<usize>, out: &mut [bool]| {
         let start = range.start;
         column.for_each_chunk(hasher, range, |first, hashes| {
             kernel.contains(hashes, &mut out[first - start..first - start + hashes.len()]);
         })
-    };
-    let threads = threads(column.len(), THREADED_QUERY);
+    })
+}
+
+/// Fills `out` by `work(range, its part)`: at once, or from `from` items on over the cores.
+pub fn in_threads<T: Send, E: Send>(
+    out: &mut [T],
+    from: usize,
+    work: impl Fn(Range<usize>, &mut [T]) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let threads = threads(out.len(), from);
     if threads == 1 {
-        return answer(0..column.len(), out);
+        return work(0..out.len(), out);
     }
-    let share = column.len().div_ceil(threads);
+    let share = out.len().div_ceil(threads);
     std::thread::scope(|scope| {
+        let work = &work;
         let parts = out.chunks_mut(share).enumerate();
         let running: Vec<_> = parts
             .map(|(i, out)| {
                 let range = i * share..i * share + out.len();
-                scope.spawn(move || answer(range, out))
+                scope.spawn(move || work(range, out))
             })
             .collect();
         running.into_iter().try_for_each(|thread| match thread.join() {
@@ -280,13 +289,13 @@ fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family) -> PyErr {
     ))
 }
 
-fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
+pub fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
 }
 
 /// Refuses an array of so many bytes if there is no memory for it: NumPy says so in Python, but
 /// not to those who make arrays through its C interface.
-fn afford(py: Python<'_>, bytes: usize) -> PyResult<()> {
+pub fn afford(py: Python<'_>, bytes: usize) -> PyResult<()> {
     if bytes >= 1 << 24 {
         py.import("numpy")?.call_method1("empty", (bytes, "u1"))?;
     }

@@ -142,6 +142,31 @@ impl Column {
     }
 }
 
+impl Column {
+    /// Hands out the text of the keys of `range`: `text(index, bytes)`.
+    pub fn each_text(
+        &self,
+        range: Range<usize>,
+        mut text: impl FnMut(usize, &[u8]),
+    ) -> Result<(), (usize, NotAKey)> {
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.len();
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            if from < to {
+                let inner = from - start..to - start;
+                match part {
+                    Part::Strided(part) => part.each_text(inner, |i, bytes| text(start + i, bytes)),
+                    Part::Arrow(part) => part.each_text(inner, |i, bytes| text(start + i, bytes)),
+                }
+                .map_err(|(index, reason)| (start + index, reason))?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+}
+
 /// Keys hashed at a time: 16 KiB of hashes stay in the first-level cache.
 pub const CHUNK: usize = 1024;
 
@@ -257,6 +282,56 @@ impl Strided {
                         (first + i, NotAKey::Type(what.into()))
                     })?;
                     *out = hasher.bytes(&text);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Strided {
+    /// Hands out the bytes of items: text and bytes as they are, integers as decimal digits.
+    fn each_text(
+        &self,
+        range: Range<usize>,
+        mut text: impl FnMut(usize, &[u8]),
+    ) -> Result<(), (usize, NotAKey)> {
+        debug_assert!(range.end <= self.len);
+        let mut buffer = Vec::new();
+        for i in range {
+            // SAFETY: as in `hash`: an item of the size that its format says.
+            let place = unsafe { self.start.offset(i as isize * self.stride) };
+            match self.item {
+                Item::Int { size, signed, swapped } => {
+                    let mut raw = [0; 8];
+                    // SAFETY: the item has `size` bytes, up to 8.
+                    raw[..size].copy_from_slice(unsafe { std::slice::from_raw_parts(place, size) });
+                    if swapped {
+                        raw[..size].reverse();
+                    }
+                    let spare = 64 - 8 * size as u32;
+                    let high = u64::from_le_bytes(raw) << spare;
+                    let value = match signed {
+                        true => i128::from(high as i64 >> spare),
+                        false => i128::from(high >> spare),
+                    };
+                    text(i, value.to_string().as_bytes());
+                }
+                Item::Bytes { width } => {
+                    // SAFETY: the item has `width` bytes.
+                    let bytes = unsafe { std::slice::from_raw_parts(place, width) };
+                    let length = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |i| i + 1);
+                    text(i, &bytes[..length]);
+                }
+                Item::Text { width, swapped } => {
+                    // SAFETY: the item has `width` code points of 4 bytes.
+                    let code = |j| unsafe { place.cast::<u32>().add(j).read_unaligned() };
+                    let code = |j| if swapped { code(j).swap_bytes() } else { code(j) };
+                    encode(width, code, &mut buffer).ok_or_else(|| {
+                        let what = "a str with lone surrogates, which has no UTF-8";
+                        (i, NotAKey::Type(what.into()))
+                    })?;
+                    text(i, &buffer);
                 }
             }
         }

@@ -64,6 +64,27 @@ pub fn hash_object(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, 
     hash_other(hasher, key)
 }
 
+/// Looks at the text of a Python object: text and bytes as they are, integers as decimal digits.
+pub fn with_text(key: &Bound<'_, PyAny>, look: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
+    if let Ok(text) = key.cast::<PyString>() {
+        look(
+            text.to_str()
+                .map_err(|error| match error.is_instance_of::<PyUnicodeEncodeError>(key.py()) {
+                    true => NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()),
+                    false => NotAKey::Raised(error),
+                })?
+                .as_bytes(),
+        );
+    } else if let Ok(bytes) = key.cast::<PyBytes>() {
+        look(bytes.as_bytes());
+    } else {
+        hash_object(&Hasher::seeded(0), key)?; // refuses what is not a key
+        let value = key.call_method0("__index__").map_err(NotAKey::Raised)?;
+        look(value.to_string().as_bytes());
+    }
+    Ok(())
+}
+
 /// # Safety
 /// `object` must be a live str, and the interpreter be held.
 #[inline(always)]

@@ -3,6 +3,7 @@
 //!
 //! * `keys.rs`: one Python object to one hash
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them
+//! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
@@ -20,9 +21,11 @@ mod function;
 mod fuse;
 mod handle;
 mod keys;
+mod model;
 mod quotient;
 mod ribbon;
 mod sharded;
+mod table;
 
 use pyo3::prelude::*;
 
@@ -47,6 +50,8 @@ mod _native {
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]
+    use super::model::{model, model_name, model_scores, model_shape, text_grams};
+    #[pymodule_export]
     use super::quotient::{
         quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
         quotient_merge, quotient_shape,
@@ -56,6 +61,8 @@ mod _native {
     use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
     #[pymodule_export]
     use super::sharded::{Spill, sharded, sharded_shape};
+    #[pymodule_export]
+    use super::table::Table;
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

@@ -20,6 +20,7 @@ from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
 from tamis.filters.static_function import StaticFunction
+from tamis.learned.model import Model
 
 __all__ = [
     "Bloom",
@@ -44,6 +45,7 @@ _CLASSES: dict[int, type[Saved]] = {
     5: Ribbon,
     6: StaticFunction,
     7: Sharded,
+    17: Model,
 }
 
 

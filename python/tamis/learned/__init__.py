@@ -1,0 +1,7 @@
+"""Classifiers for learned filters: trained here, or anything with ``predict_proba``."""
+
+from tamis.learned.classifier import Classifier, Scorer, scorer
+from tamis.learned.model import Model
+from tamis.learned.training import train
+
+__all__ = ["Classifier", "Model", "Scorer", "scorer", "train"]

@@ -1,0 +1,137 @@
+"""The flat form of a model, as ``docs/format.md`` has it: what training writes, bit by bit."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+
+TABLE, TEXT = 0, 1
+LINEAR, TREES = 0, 1
+LAST_PLACE = 255
+MOST_LEAVES = 128
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers: the level is how many of the thresholds a number exceeds."""
+
+    name: int
+    thresholds: npt.NDArray[np.float32]
+
+    @property
+    def count(self) -> int:
+        """How many levels there are."""
+        return len(self.thresholds) + 1
+
+    def flat(self) -> bytes:
+        """Write it."""
+        head = struct.pack("<IBB", self.name, 0, len(self.thresholds))
+        return head + self.thresholds.astype("<f4").tobytes()
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of categories: the hash chooses a bucket, which holds the level."""
+
+    name: int
+    count: int
+    buckets: npt.NDArray[np.uint8]
+
+    def flat(self) -> bytes:
+        """Write it."""
+        head = struct.pack("<IBIB", self.name, 1, len(self.buckets), self.count)
+        return head + self.buckets.tobytes()
+
+
+Feature: TypeAlias = Number | Category
+
+
+@dataclass(frozen=True)
+class Grams:
+    """Text: n-grams of these lengths, in so many buckets."""
+
+    shortest: int
+    longest: int
+    buckets: int
+
+    def flat(self) -> bytes:
+        """Write it."""
+        return struct.pack("<BBI", self.shortest, self.longest, self.buckets)
+
+
+@dataclass
+class Tree:
+    """A tree: nodes of (feature, level, left place, right place), and what each leaf adds.
+
+    The place of node i is i, that of leaf i is 255 − i; children come after their parents.
+    """
+
+    nodes: list[tuple[int, int, int, int]]
+    leaves: list[float]
+
+
+def quantized(
+    weights: npt.NDArray[np.float64], most: int
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Round weights to whole numbers up to ``most``, and return their scale.
+
+    >>> quantized(np.array([-1.0, 0.26, 0.5]), 127)
+    (array([-127.,   33.,   64.]), 0.007874015748031496)
+    """
+    largest = float(np.abs(weights).max(initial=0.0))
+    scale = largest / most if largest else 1.0
+    return np.round(weights / scale), scale
+
+
+def linear(
+    features: list[Feature] | Grams,
+    weights: npt.NDArray[np.float64],
+    bias: float,
+    rows: int,
+    slope: float = 1.0,
+) -> _native.Kernel:
+    """Make the model with a weight for each level of each feature, or for each bucket of text."""
+    whole, scale = quantized(weights, 127)
+    flat = _input(features) + whole.astype(np.int8).tobytes()
+    count = 0 if isinstance(features, Grams) else len(features)
+    form = [TEXT if isinstance(features, Grams) else TABLE, LINEAR, count]
+    return _native.model(form, (scale * slope, bias), rows, flat)
+
+
+def forest(
+    features: list[Feature] | Grams,
+    used: npt.NDArray[Any],
+    trees: list[Tree],
+    bias: float,
+    rows: int,
+) -> _native.Kernel:
+    """Make the model of trees over features, or over the used buckets of text."""
+    leaves = np.array([leaf for tree in trees for leaf in tree.leaves], dtype=np.float64)
+    whole, scale = quantized(leaves, 32_767)
+    parts = [_input(features)]
+    if isinstance(features, Grams):
+        parts.append(used.astype("<u4").tobytes())
+    parts.append(struct.pack("<I", len(trees)))
+    start = 0
+    for tree in trees:
+        parts.append(struct.pack("<B", len(tree.nodes)))
+        parts += [struct.pack("<HBBB", *node) for node in tree.nodes]
+        stop = start + len(tree.leaves)
+        parts.append(whole[start:stop].astype("<i2").tobytes())
+        start = stop
+    text = isinstance(features, Grams)
+    count = len(used) if isinstance(features, Grams) else len(features)
+    form = [TEXT if text else TABLE, TREES, count]
+    return _native.model(form, (scale, bias), rows, b"".join(parts))
+
+
+def _input(features: list[Feature] | Grams) -> bytes:
+    if isinstance(features, Grams):
+        return features.flat()
+    return b"".join(feature.flat() for feature in features)

@@ -1,0 +1,228 @@
+"""`tamis.learned.train`: members and non-members in, a flat `Model` out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from tamis import _native
+from tamis.learned import flat, linear
+from tamis.learned.columns import Column, columns
+from tamis.learned.model import Model
+
+Kind = Literal["gbt", "logistic", "svm"]
+
+KINDS = ("gbt", "logistic", "svm")
+
+_LEARNING_RATE = 0.1
+
+
+def train(
+    members: Any,
+    nonmembers: Any,
+    *,
+    kind: Kind = "gbt",
+    categorical: Sequence[str | int] = (),
+    ngrams: tuple[int, int] = (1, 4),
+    buckets: int | None = None,
+    levels: int | None = None,
+    trees: int = 40,
+    leaves: int = 31,
+    penalty: float = 1e-6,
+    seed: int = 0,
+) -> Model:
+    """Train a classifier that tells members from non-members.
+
+    Both are tables (NumPy arrays of numbers, or Arrow, Polars or pandas tables with the same
+    columns), or both are keys, whose text is read (integers as decimal digits).
+
+    - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``), or a weight
+      for each level of each feature (``"logistic"``, ``"svm"`` with the squared hinge loss).
+    - ``categorical``: columns of integers whose values are names; text columns always are.
+    - ``ngrams``: text is read as all its pieces of so many bytes, from the shortest to the longest.
+    - ``buckets``: pieces of text, and categories, are hashed to at most so many.
+    - ``levels``: numbers and categories are told apart to at most so many levels each.
+    - ``trees``, ``leaves``: how many trees, and how many leaves each has at most.
+    - ``penalty``: of the squared weights, against the mean loss, for the linear kinds.
+
+    The model counts in the size of a filter, so these are chosen small.
+
+    >>> rng = np.random.default_rng(1)
+    >>> model = train(rng.normal(1, 1, (500, 2)), rng.normal(-1, 1, (500, 2)), kind="logistic")
+    >>> scores = model.scores(np.array([[2.0, 2.0], [-2.0, -2.0]]))
+    >>> bool(scores[0] > 0.9), bool(scores[1] < 0.1)
+    (True, True)
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; {', '.join(KINDS)} are possible")
+    _check("trees", trees, 1, 1 << 15)
+    _check("leaves", leaves, 2, flat.MOST_LEAVES)
+    text = _is_text("members", members)
+    if text != _is_text("nonmembers", nonmembers):
+        raise TypeError(
+            "one of members and nonmembers is a table, the other is not; both are tables, "
+            "or both are keys"
+        )
+    if text:
+        buckets = buckets or (1 << 10 if kind == "gbt" else 1 << 13)
+        _check("buckets", buckets, 1, (1 << 16) - 2 if kind == "gbt" else 1 << 24)
+        counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
+        grams = flat.Grams(ngrams[0], ngrams[1], buckets)
+        if kind == "gbt":
+            grown = _grown(counts, labels, trees, leaves, seed)
+            return Model._of(_text_forest(grams, grown, len(labels)))
+        fitted = linear.fit(counts, labels, kind, penalty)
+        return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
+    levels = levels or (255 if kind == "gbt" else 32)
+    _check("levels", levels, 2, 255)
+    _check("buckets", buckets or 1, 1, 1 << 24)
+    read, labels = columns(
+        _table("members", members),
+        _table("nonmembers", nonmembers),
+        categorical,
+        buckets or 1 << 12,
+        levels,
+        seed,
+    )
+    if kind == "gbt":
+        matrix = np.stack([column.levels for column in read], axis=1)
+        grown = _grown(matrix, labels, trees, leaves, seed)
+        return Model._of(_table_forest(read, grown, len(labels)))
+    fitted = linear.fit(_one_hot(read), labels, kind, penalty)
+    features = [column.feature for column in read]
+    return Model._of(flat.linear(features, fitted.weights, fitted.bias, len(labels), fitted.slope))
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; from {least} to {most} is possible")
+
+
+def _is_text(name: str, rows: Any) -> bool:
+    """Tell whether rows are keys rather than rows of features."""
+    dimensions = getattr(rows, "ndim", None)
+    if dimensions is not None:
+        return bool(dimensions == 1)
+    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+        names = [column for column, _ in _native.Table(rows).columns]
+        return names == [None]
+    if isinstance(rows, (str, bytes)) or not hasattr(rows, "__iter__"):
+        raise TypeError(f"{name} is of type {type(rows).__name__}; a table or keys are wanted")
+    first = next(islice(iter(rows), 1), None) if hasattr(rows, "__len__") else None
+    return not isinstance(first, (list, tuple))
+
+
+def _table(name: str, rows: Any) -> _native.Table:
+    table = _native.Table(rows)
+    if not len(table):
+        raise ValueError(f"{name} is empty; rows to learn from are wanted")
+    return table
+
+
+def _text_counts(
+    members: Any, nonmembers: Any, ngrams: tuple[int, int], buckets: int, kind: Kind
+) -> tuple[sparse.csr_matrix, npt.NDArray[np.float64]]:
+    """Count the n-grams of each key by bucket; for trees with the length beside them."""
+    parts, sizes = [], []
+    for name, keys in (("members", members), ("nonmembers", nonmembers)):
+        ends, found, lengths = _native.text_grams(keys, *ngrams, buckets)
+        if not len(lengths):
+            raise ValueError(f"{name} is empty; keys to learn from are wanted")
+        ones = np.ones(len(found), dtype=np.float64)
+        counts = sparse.csr_matrix((ones, found, ends), shape=(len(lengths), buckets))
+        counts.sum_duplicates()
+        if kind == "gbt":
+            counts.data = np.minimum(counts.data, 255)
+            counts = sparse.hstack([counts, lengths[:, None].astype(np.float64)], format="csr")
+        else:
+            totals = np.maximum(np.diff(ends), 1)
+            counts = sparse.diags(1 / np.sqrt(totals)) @ counts
+        parts.append(counts)
+        sizes.append(len(lengths))
+    return sparse.vstack(parts, format="csr"), np.repeat([1.0, 0.0], sizes)
+
+
+def _one_hot(read: list[Column]) -> sparse.csr_matrix:
+    """Mark the level of each feature in each row."""
+    starts = np.cumsum([0, *(column.feature.count for column in read)])
+    indices = np.stack([column.levels + start for column, start in zip(read, starts)], axis=1)
+    rows, width = indices.shape
+    ones = np.ones(rows * width)
+    ends = np.arange(rows + 1) * width
+    return sparse.csr_matrix((ones, indices.ravel(), ends), shape=(rows, starts[-1]))
+
+
+def _grown(
+    matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
+) -> list[flat.Tree]:
+    """Grow trees on levels; nodes name columns of the matrix, and levels as they are there."""
+    try:
+        import lightgbm
+    except ImportError:
+        raise ImportError(
+            'kind is "gbt", which needs LightGBM: pip install tamis[learned]; '
+            '"logistic" and "svm" need nothing more'
+        ) from None
+    settings = {
+        "objective": "binary",
+        "num_leaves": leaves,
+        "learning_rate": _LEARNING_RATE,
+        "max_bin": 255,
+        "min_data_in_bin": 1,
+        "min_data_in_leaf": min(20, max(1, len(labels) // 50)),
+        "deterministic": True,
+        "force_row_wise": True,
+        "seed": seed % 2**31,
+        "verbosity": -1,
+    }
+    data = lightgbm.Dataset(matrix.astype(np.float64), label=labels, free_raw_data=True)
+    booster = lightgbm.train(settings, data, num_boost_round=trees)
+    return [_tree(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
+
+
+def _tree(root: dict[str, Any]) -> flat.Tree:
+    """Flatten a tree of LightGBM, parents before their children."""
+    tree = flat.Tree([], [])
+
+    def place(node: dict[str, Any]) -> int:
+        if "split_feature" not in node:
+            tree.leaves.append(float(node["leaf_value"]))
+            return flat.LAST_PLACE - (len(tree.leaves) - 1)
+        at = len(tree.nodes)
+        tree.nodes.append((0, 0, 0, 0))
+        level = max(0, int(np.floor(node["threshold"])))
+        left, right = place(node["left_child"]), place(node["right_child"])
+        tree.nodes[at] = (int(node["split_feature"]), level, left, right)
+        return at
+
+    place(root)
+    return tree
+
+
+def _table_forest(read: list[Column], trees: list[flat.Tree], rows: int) -> _native.Kernel:
+    """Keep of each feature only the levels that some node asks for."""
+    asked: list[set[int]] = [set() for _ in read]
+    for tree in trees:
+        for feature, level, _, _ in tree.nodes:
+            asked[feature].add(level)
+    kept = [np.array(sorted(levels), dtype=np.intp) for levels in asked]
+    features = [column.kept(levels) for column, levels in zip(read, kept)]
+    for tree in trees:
+        tree.nodes = [
+            (feature, int(np.searchsorted(kept[feature], level)), left, right)
+            for feature, level, left, right in tree.nodes
+        ]
+    return flat.forest(features, np.empty(0), trees, 0.0, rows)
+
+
+def _text_forest(grams: flat.Grams, trees: list[flat.Tree], rows: int) -> _native.Kernel:
+    """Keep only the buckets that some node asks for."""
+    used = np.unique([node[0] for tree in trees for node in tree.nodes]).astype(np.intp)
+    for tree in trees:
+        tree.nodes = [(int(np.searchsorted(used, node[0])), *node[1:]) for node in tree.nodes]
+    return flat.forest(grams, used, trees, 0.0, rows)

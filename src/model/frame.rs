@@ -1,0 +1,181 @@
+//! Bytes to a model. Every number is checked before it is used: what the file says is looked up
+//! later without looking again.
+
+use super::grams::{Grams, LONGEST_GRAM, Used};
+use super::table::{Feature, Levels};
+use super::trees::{MOST_NODES, Node, Trees};
+use super::{Head, Input, Model};
+use crate::error::{Error, Result};
+use crate::format::{self, SECTION_BITS, Section};
+
+/// Features that a node can name.
+const MOST_FEATURES: u64 = 1 << 16;
+/// Trees whose leaves add up within 32 bits.
+const MOST_TREES: u32 = 1 << 15;
+/// Buckets of text, or of a column of categories.
+const MOST_BUCKETS: u32 = 1 << 24;
+
+const TABLE: u64 = 0;
+const TEXT: u64 = 1;
+const LINEAR: u64 = 0;
+const TREES: u64 = 1;
+
+impl Model {
+    /// Opens the model in a frame.
+    pub fn from_frame(head: &format::Head, sections: &[Section<'_>]) -> Result<Model> {
+        let &[input, kind, features, scale, bias] = &head.parameters[..] else {
+            return Err(damaged("it has not five parameters"));
+        };
+        let [Section { kind: SECTION_BITS, piece: 0, bytes }] = sections else {
+            return Err(damaged("it has not one section of bits"));
+        };
+        if head.capacity != head.count {
+            return Err(damaged("it was trained on one number of rows and made for another"));
+        }
+        let parts = (f64::from_bits(scale), f64::from_bits(bias), head.count);
+        Model::from_flat([input, kind, features], parts, bytes.to_vec())
+    }
+
+    /// A model from its flat form: (input, head, features), (scale, bias, rows trained on), bytes.
+    pub fn from_flat(
+        [input, head, features]: [u64; 3],
+        (scale, bias, count): (f64, f64, u64),
+        flat: Vec<u8>,
+    ) -> Result<Model> {
+        if !scale.is_finite() || !bias.is_finite() {
+            return Err(damaged("its scale or its bias is not a number"));
+        }
+        if features > MOST_FEATURES {
+            return Err(damaged("it has too many features"));
+        }
+        let mut rest = Reader(&flat);
+        let (input, used) = rest
+            .input([input, head, features])
+            .ok_or_else(|| damaged("its features are not as many, or not such, as it says"))?;
+        let head = match head {
+            LINEAR => rest.linear(&input),
+            TREES => rest.trees(used, features as usize),
+            _ => None,
+        };
+        let Some(head) = head.filter(|_| rest.0.is_empty()) else {
+            return Err(damaged("its weights or trees are not what belongs to its features"));
+        };
+        Ok(Model { input, head, scale, bias, count, flat })
+    }
+
+    /// What [`Model::from_flat`] wants first.
+    pub(super) fn form(&self) -> [u64; 3] {
+        let input = if self.reads_text() { TEXT } else { TABLE };
+        let head = match self.head {
+            Head::Linear(_) => LINEAR,
+            Head::Trees { .. } => TREES,
+        };
+        [input, head, self.width() as u64]
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::Format(format!("the model is damaged: {what}"))
+}
+
+/// What is left of the flat form.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn numbers<const N: usize, T>(
+        &mut self,
+        count: usize,
+        from: impl Fn([u8; N]) -> T,
+    ) -> Option<Vec<T>> {
+        let (all, _) = self.take(count.checked_mul(N)?)?.as_chunks::<N>();
+        Some(all.iter().map(|&bytes| from(bytes)).collect())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take(4)?.first_chunk().map(|&bytes| u32::from_le_bytes(bytes))
+    }
+
+    fn input(&mut self, [input, head, features]: [u64; 3]) -> Option<(Input, Used)> {
+        if input == TABLE {
+            let features = (0..features).map(|_| self.feature()).collect::<Option<Vec<_>>>()?;
+            return Some((Input::Table(features), Used::default()));
+        }
+        let (shortest, longest) = (self.byte()?, self.byte()?);
+        let grams = Grams { shortest, longest, buckets: self.buckets()? };
+        if input != TEXT || shortest < 1 || longest < shortest || longest > LONGEST_GRAM {
+            return None;
+        }
+        let used = match head {
+            TREES if u64::from(grams.buckets) >= MOST_FEATURES => return None,
+            LINEAR if features == 0 => Used::default(),
+            TREES => {
+                let used = self.numbers(usize::try_from(features).ok()?, u32::from_le_bytes)?;
+                Used::new(grams.buckets, &used)?
+            }
+            _ => return None,
+        };
+        Some((Input::Text(grams), used))
+    }
+
+    fn buckets(&mut self) -> Option<u32> {
+        self.word().filter(|buckets| (1..=MOST_BUCKETS).contains(buckets))
+    }
+
+    fn feature(&mut self) -> Option<Feature> {
+        let (name, kind) = (self.word()?, self.byte()?);
+        let levels = match kind {
+            0 => {
+                let count = usize::from(self.byte()?);
+                let thresholds = self.numbers(count, f32::from_le_bytes)?;
+                let rising = thresholds.windows(2).all(|pair| pair[0] < pair[1]);
+                let known = thresholds.iter().all(|threshold| !threshold.is_nan());
+                (rising && known).then_some(Levels::Number(thresholds))?
+            }
+            1 => {
+                let (buckets, count) = (self.buckets()?, self.byte()?);
+                let buckets = self.take(buckets as usize)?;
+                let below = buckets.iter().all(|&level| level < count);
+                below.then(|| Levels::Category { count, buckets: buckets.to_vec() })?
+            }
+            _ => return None,
+        };
+        Some(Feature { name, levels })
+    }
+
+    fn linear(&mut self, input: &Input) -> Option<Head> {
+        let count = match input {
+            Input::Table(features) => features.iter().map(Feature::count).sum(),
+            Input::Text(grams) => grams.buckets as usize,
+        };
+        Some(Head::Linear(self.numbers(count, i8::from_le_bytes)?))
+    }
+
+    fn trees(&mut self, used: Used, features: usize) -> Option<Head> {
+        let count = self.word().filter(|&count| count <= MOST_TREES)?;
+        let mut trees = Trees::default();
+        for _ in 0..count {
+            let nodes = usize::from(self.byte()?);
+            if nodes > MOST_NODES {
+                return None;
+            }
+            let leaves = nodes + 1;
+            let nodes = self.numbers(nodes, |[a, b, level, left, right]| Node {
+                feature: u16::from_le_bytes([a, b]),
+                level,
+                children: [left, right],
+            })?;
+            trees.push(&nodes, &self.numbers(leaves, i16::from_le_bytes)?, features)?;
+        }
+        Some(Head::Trees { trees, used })
+    }
+}

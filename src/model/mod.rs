@@ -1,0 +1,272 @@
+//! A classifier as flat data: what a learned filter asks for the score of a key, in [0, 1].
+//!
+//! A model reads a row in two steps. First each feature becomes a *level*, a small whole number:
+//! of a number, how many of its thresholds it exceeds; of a category, what its bucket says; of
+//! text, how often the n-grams of a bucket occur. Then a head adds whole numbers up,
+//!
+//! ```text
+//! linear   sum = Σ_f weight[f][level_f]          (text: Σ weight[bucket] / √n-grams)
+//! trees    sum = Σ_t leaf[t][where the levels lead in tree t]
+//! score    = 1 / (1 + exp(−(bias + scale · sum)))
+//! ```
+//!
+//! Levels and sums are integers, and the last line uses only +, ×, ÷ and √ as IEEE 754 rounds
+//! them, so that a score is the same on every machine: a key that fell on one side of a threshold
+//! when a filter was built stays there. `tamis.learned` trains models and writes them flat
+//! (`docs/format.md`); nothing here runs what a file says, it only looks up.
+//!
+//! * `table.rs`: numbers and categories to levels
+//! * `grams.rs`: text to levels
+//! * `trees.rs`: levels to sums
+//! * `frame.rs`: bytes to a model, believing nothing
+
+mod frame;
+mod grams;
+mod table;
+#[cfg(test)]
+mod tests;
+mod trees;
+
+use crate::error::Result;
+use crate::format::{SECTION_BITS, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel};
+use crate::processor::with_avx2;
+use grams::Used;
+pub use grams::{Grams, LONGEST_GRAM};
+use std::sync::Arc;
+pub use table::{Feature, Levels, Rows};
+use trees::Trees;
+
+/// The kind of a model in a frame.
+pub const KIND: u16 = 17;
+/// Rows that are scored together: their levels and the state of a tree stay in the first cache.
+pub const BLOCK: usize = 128;
+
+/// One byte for each row of a block.
+pub type Lanes = [u8; BLOCK];
+
+/// What a model reads.
+enum Input {
+    Table(Vec<Feature>),
+    Text(Grams),
+}
+
+/// What it makes of the levels.
+enum Head {
+    /// The weights of all levels, one feature (or bucket) after the other.
+    Linear(Vec<i8>),
+    Trees {
+        trees: Trees,
+        /// Of text: the buckets that the trees look at.
+        used: Used,
+    },
+}
+
+/// A trained classifier.
+pub struct Model {
+    input: Input,
+    head: Head,
+    scale: f64,
+    bias: f64,
+    /// The rows it was trained on.
+    count: u64,
+    /// The flat form, as the frame has it.
+    flat: Vec<u8>,
+}
+
+/// Room to score one block after the other.
+pub struct Block {
+    levels: Vec<Lanes>,
+    /// Σ weight / √n-grams of each row of text.
+    sums: [f64; BLOCK],
+    state: Box<trees::State>,
+}
+
+impl Model {
+    /// Whether it reads text; otherwise, a table.
+    pub fn reads_text(&self) -> bool {
+        matches!(self.input, Input::Text(_))
+    }
+
+    /// The features of a table that it reads.
+    pub fn features(&self) -> &[Feature] {
+        match &self.input {
+            Input::Table(features) => features,
+            Input::Text(_) => &[],
+        }
+    }
+
+    /// How many levels a row has.
+    pub fn width(&self) -> usize {
+        match (&self.input, &self.head) {
+            (Input::Table(features), _) => features.len(),
+            (_, Head::Trees { used, .. }) => used.len(),
+            (_, Head::Linear(_)) => 0,
+        }
+    }
+
+    /// Room for a block of this model.
+    pub fn block(&self) -> Block {
+        let levels = vec![[0; BLOCK]; self.width()];
+        Block { levels, sums: [0.0; BLOCK], state: trees::State::new() }
+    }
+
+    /// The levels of up to [`BLOCK`] rows of a table, one feature after the other.
+    #[inline(always)]
+    fn levels<R: Rows>(
+        &self,
+        rows: &R,
+        first: usize,
+        count: usize,
+        block: &mut Block,
+    ) -> std::result::Result<(), R::Error> {
+        for (i, (feature, levels)) in self.features().iter().zip(&mut block.levels).enumerate() {
+            feature.levels(rows, i, first, &mut levels[..count])?;
+        }
+        Ok(())
+    }
+
+    /// The scores of rows of a table, from `first` on.
+    pub fn score_rows<R: Rows>(
+        &self,
+        rows: &R,
+        first: usize,
+        out: &mut [f32],
+        block: &mut Block,
+    ) -> std::result::Result<(), R::Error> {
+        with_avx2(|| {
+            for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+                self.levels(rows, first + i * BLOCK, out.len(), block)?;
+                self.finish(block, out);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes the text of one row of the block in; the rows come in order.
+    pub fn read_text(&self, row: usize, text: &[u8], block: &mut Block) {
+        let Input::Text(grams) = &self.input else { return };
+        match &self.head {
+            Head::Linear(weights) => {
+                let (mut sum, mut total) = (0i64, 0u64);
+                grams.each(text, |bucket| {
+                    sum += i64::from(weights[bucket as usize]);
+                    total += 1;
+                });
+                block.sums[row] = sum as f64 / (total.max(1) as f64).sqrt();
+            }
+            Head::Trees { used, .. } => used.count(grams, text, row, &mut block.levels),
+        }
+    }
+
+    /// The scores of the rows whose text was read.
+    pub fn score_text(&self, block: &mut Block, out: &mut [f32]) {
+        with_avx2(|| self.finish(block, out));
+    }
+
+    #[inline(always)]
+    fn finish(&self, block: &mut Block, out: &mut [f32]) {
+        match (&self.head, &self.input) {
+            (Head::Linear(_), Input::Text(_)) => {
+                for (out, sum) in out.iter_mut().zip(block.sums) {
+                    *out = self.score(sum);
+                }
+            }
+            (Head::Linear(weights), Input::Table(features)) => {
+                let mut sums = [0; BLOCK];
+                let mut weights = &weights[..];
+                for (feature, levels) in features.iter().zip(&block.levels) {
+                    let (own, rest) = weights.split_at(feature.count());
+                    for (sum, &level) in sums.iter_mut().zip(levels) {
+                        *sum += i32::from(own[level as usize]);
+                    }
+                    weights = rest;
+                }
+                self.score_sums(&sums, out);
+            }
+            (Head::Trees { trees, .. }, _) => {
+                let mut sums = [0; BLOCK];
+                trees.add(&block.levels, &mut block.state, &mut sums);
+                self.score_sums(&sums, out);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn score_sums(&self, sums: &[i32; BLOCK], out: &mut [f32]) {
+        let mut all = [0.0; BLOCK];
+        for (out, &sum) in all.iter_mut().zip(sums) {
+            *out = self.score(f64::from(sum));
+        }
+        out.copy_from_slice(&all[..out.len()]);
+    }
+
+    #[inline(always)]
+    fn score(&self, sum: f64) -> f32 {
+        sigmoid(self.bias + self.scale * sum) as f32
+    }
+}
+
+/// 1 / (1 + e^−x), from operations that every machine rounds alike; the error is below 10⁻¹⁰.
+#[inline(always)]
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// e^x for |x| up to 40, beyond which a score is 0 or 1 as far as 32 bits tell.
+#[inline(always)]
+fn exp(x: f64) -> f64 {
+    // e^x = 2^k · e^r with k whole and |r| ≤ ln 2 / 2. Adding 1.5 · 2⁵² rounds to a whole number
+    // and leaves it in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    let x = x.clamp(-40.0, 40.0);
+    let shifted = x * std::f64::consts::LOG2_E + ROUND;
+    let whole = shifted - ROUND;
+    let r = x - whole * std::f64::consts::LN_2;
+    // Taylor to r⁹: the next term is below 10⁻¹¹.
+    let mut sum = 1.0;
+    let mut n = 9.0;
+    while n > 0.0 {
+        sum = 1.0 + sum * r * (1.0 / n);
+        n -= 1.0;
+    }
+    let power = (shifted.to_bits().wrapping_add(1023) << 52) & (0x7FF << 52);
+    sum * f64::from_bits(power)
+}
+
+/// It is kept as filters are, but knows no keys: all may be there.
+impl Kernel for Model {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {
+        out.fill(true);
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The flat form, scale and bias.
+    fn size_in_bits(&self) -> u64 {
+        8 * (self.flat.len() as u64 + 16)
+    }
+
+    fn rate(&self) -> f64 {
+        1.0
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let parts = (self.scale, self.bias, self.count);
+        Ok(Arc::new(Model::from_flat(self.form(), parts, self.flat.clone())?))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let [input, head, features] = self.form();
+        let parameters = vec![input, head, features, self.scale.to_bits(), self.bias.to_bits()];
+        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: &self.flat }];
+        look(Content { parameters, count: self.count, capacity: Some(self.count), sections });
+    }
+}

@@ -1,0 +1,176 @@
+//! Models: made from their flat form, asked for scores.
+
+use super::batch::{afford, at_index, in_threads};
+use super::column::Keys;
+use super::handle::Kernel;
+use super::keys::with_text;
+use super::table::{NoValue, Table};
+use crate::hash::Hasher;
+use crate::model::{BLOCK, Grams, LONGEST_GRAM, Model};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// From this many rows on, scoring is spread over the cores.
+const THREADED: usize = 1 << 16;
+
+/// A model from its flat form: (input, head, features), (scale, bias), rows trained on.
+#[pyfunction]
+pub fn model(form: [u64; 3], link: (f64, f64), rows: u64, flat: Vec<u8>) -> PyResult<Kernel> {
+    let model = Model::from_flat(form, (link.0, link.1, rows), flat)?;
+    Ok(Kernel { kernel: Arc::new(model), hasher: Hasher::seeded(0), capacity: rows })
+}
+
+/// The name of a column as a model keeps it; 0 is for none.
+#[pyfunction]
+pub fn model_name(name: &str) -> u32 {
+    (xxh3_64(name.as_bytes()) as u32).max(1)
+}
+
+/// Whether it reads text, and how many levels a row has.
+#[pyfunction]
+pub fn model_shape(kernel: &Kernel) -> PyResult<(bool, usize)> {
+    let model = kernel.of::<Model>()?;
+    Ok((model.reads_text(), model.width()))
+}
+
+/// The score of each row of a table, or of each key as text.
+#[pyfunction]
+pub fn model_scores<'py>(
+    py: Python<'py>,
+    kernel: &Kernel,
+    rows: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let model = kernel.of::<Model>()?;
+    if model.reads_text() { text_scores(py, model, rows) } else { table_scores(py, model, rows) }
+}
+
+fn array(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyArray1<f32>>> {
+    afford(py, len.saturating_mul(4))?;
+    Ok(PyArray1::<f32>::zeros(py, len, false))
+}
+
+fn table_scores<'py>(
+    py: Python<'py>,
+    model: &Model,
+    rows: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let table = Table::of(rows)?;
+    let order = order(model, &table)?;
+    let scores = array(py, table.len())?;
+    // SAFETY: the array was just made, and nobody else has it yet.
+    let out = unsafe { scores.as_slice_mut()? };
+    let work = |range: Range<usize>, out: &mut [f32]| {
+        let (mut block, start) = (model.block(), range.start);
+        table.for_each_part(&order, range, |rows, first, range| {
+            let out = &mut out[range.start - start..range.end - start];
+            model.score_rows(&rows, first, out, &mut block)
+        })
+    };
+    py.detach(|| in_threads(out, THREADED, work)).map_err(|lack: NoValue| table.refused(lack))?;
+    Ok(scores)
+}
+
+fn text_scores<'py>(
+    py: Python<'py>,
+    model: &Model,
+    keys: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let keys = Keys::new(keys)?;
+    let scores = array(py, keys.len())?;
+    // SAFETY: the array was just made, and nobody else has it yet.
+    let out = unsafe { scores.as_slice_mut()? };
+    match keys {
+        Keys::Column(column) => py
+            .detach(|| {
+                in_threads(out, THREADED, |range: Range<usize>, out: &mut [f32]| {
+                    let (mut block, start) = (model.block(), range.start);
+                    let stop = range.end;
+                    column.each_text(range, |i, text| {
+                        model.read_text((i - start) % BLOCK, text, &mut block);
+                        if (i + 1 - start) % BLOCK == 0 || i + 1 == stop {
+                            let from = (i - start) / BLOCK * BLOCK;
+                            model.score_text(&mut block, &mut out[from..=i - start]);
+                        }
+                    })
+                })
+            })
+            .map_err(at_index)?,
+        Keys::Objects(list) => {
+            let mut block = model.block();
+            for (b, out) in out.chunks_mut(BLOCK).enumerate() {
+                for i in 0..out.len() {
+                    let index = b * BLOCK + i;
+                    with_text(&list.get_item(index)?, |text| model.read_text(i, text, &mut block))
+                        .map_err(|reason| at_index((index, reason)))?;
+                }
+                model.score_text(&mut block, out);
+            }
+        }
+    }
+    Ok(scores)
+}
+
+/// The buckets of the n-grams of each key, one key after the other, and where each key's end.
+#[pyfunction]
+#[allow(clippy::type_complexity)]
+pub fn text_grams<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyAny>,
+    shortest: u8,
+    longest: u8,
+    buckets: u32,
+) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u8>>)> {
+    if shortest < 1 || longest < shortest || longest > LONGEST_GRAM || buckets < 1 {
+        let message = format!(
+            "ngrams is ({shortest}, {longest}); lengths from 1 to {LONGEST_GRAM} are wanted"
+        );
+        return Err(PyValueError::new_err(message));
+    }
+    let grams = Grams { shortest, longest, buckets };
+    let (mut ends, mut all, mut lengths) = (vec![0], Vec::new(), Vec::new());
+    let mut take = |text: &[u8]| {
+        grams.each(text, |bucket| all.push(bucket as i32));
+        ends.push(all.len() as i64);
+        lengths.push(text.len().min(255) as u8);
+    };
+    match Keys::new(keys)? {
+        Keys::Column(column) => py
+            .detach(|| column.each_text(0..column.len(), |_, text| take(text)))
+            .map_err(at_index)?,
+        Keys::Objects(list) => {
+            for (i, key) in list.iter().enumerate() {
+                with_text(&key, &mut take).map_err(|reason| at_index((i, reason)))?;
+            }
+        }
+    }
+    Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, all), PyArray1::from_vec(py, lengths)))
+}
+
+/// The column of each feature: by name where both have names, else by position.
+fn order(model: &Model, table: &Table) -> PyResult<Vec<usize>> {
+    let names: Vec<Option<u32>> = table.names().map(|name| name.map(model_name)).collect();
+    let by_name = names.iter().all(Option::is_some) && model.features().iter().all(|f| f.name != 0);
+    if by_name {
+        let place = |(i, feature): (usize, &crate::model::Feature)| {
+            names.iter().position(|&name| name == Some(feature.name)).ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "features has no column with the name of the model's feature {i}; it has {}",
+                    table.names().flatten().collect::<Vec<_>>().join(", ")
+                ))
+            })
+        };
+        return model.features().iter().enumerate().map(place).collect();
+    }
+    if table.width() != model.width() {
+        return Err(PyTypeError::new_err(format!(
+            "features has {} columns; the model reads {}",
+            table.width(),
+            model.width()
+        )));
+    }
+    Ok((0..table.width()).collect())
+}
