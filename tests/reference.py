@@ -307,3 +307,22 @@ def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     head += struct.pack("<QQQQQ", tag, count, capacity, end, len(parameters))
     head += struct.pack(f"<{len(parameters)}Q", *parameters) + table
     return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + body
+
+
+def grams(text, shortest, longest, buckets):
+    """The buckets of the n-grams of a text between its marks."""
+    marked = b"\x02" + text + b"\x03"
+    for at in range(len(marked)):
+        for n in range(shortest, min(longest, len(marked) - at) + 1):
+            value = int.from_bytes(marked[at : at + n], "little")
+            yield reduce(mix13(value + n * GOLDEN & MASK), buckets)
+
+
+def leaf_of(tree, levels):
+    """The leaf that a row comes to in a tree of (nodes, leaves)."""
+    nodes, leaves = tree
+    place = 0 if nodes else 255
+    while place < 128:
+        feature, level, left, right = nodes[place]
+        place = right if levels[feature] > level else left
+    return leaves[255 - place]

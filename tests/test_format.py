@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tamis
 from contract import SPECIMENS
 from reference import frame
+from tamis.learned import Model, flat
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = bytes(range(16))
@@ -40,6 +41,16 @@ def golden_function():
     return tamis.StaticFunction.build(range(5000), [key % 7 for key in range(5000)])
 
 
+def golden_model():
+    """A classifier of a number and a category by two trees; not a filter either."""
+    number = flat.Number(7, np.float32([-1, 0.5, 2]))
+    category = flat.Category(9, 3, np.arange(16, dtype=np.uint8) % 3)
+    small = flat.Tree([(0, 1, 1, 254), (1, 0, 255, 253)], [0.5, -1.0, 2.0])
+    return Model._of(
+        flat.forest([number, category], np.empty(0), [small, flat.Tree([], [0.25])], 0.1, 10)
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "filter_"), list(golden_filters()), ids=lambda value: str(value)[:30]
 )
@@ -61,6 +72,16 @@ def test_golden_function():
     for opened in (tamis.load(path), tamis.load(path, mmap=True)):
         assert repr(opened) == repr(f)
         assert opened.get(range(5000)).tolist() == [key % 7 for key in range(5000)]
+
+
+def test_golden_model():
+    path = GOLDEN / "v1-model.tamis"
+    model = golden_model()
+    assert model.to_bytes() == path.read_bytes()
+    rows = np.arange(-20, 20).reshape(20, 2)
+    for opened in (tamis.load(path), tamis.load(path, mmap=True)):
+        assert repr(opened) == repr(model)
+        assert opened.scores(rows).tolist() == model.scores(rows).tolist()
 
 
 def parts(data):
@@ -237,5 +258,9 @@ def test_sections_are_aligned_for_mapping(tmp_path):
 
 
 if __name__ == "__main__":  # run once per format version; frozen from then on
-    for name, filter_ in [*golden_filters(), ("v1-staticfunction", golden_function())]:
+    for name, filter_ in [
+        *golden_filters(),
+        ("v1-staticfunction", golden_function()),
+        ("v1-model", golden_model()),
+    ]:
         filter_.save(GOLDEN / f"{name}.tamis")

@@ -4,7 +4,7 @@
 use super::grams::{Grams, LONGEST_GRAM, Used};
 use super::table::{Feature, Levels};
 use super::trees::{MOST_NODES, Node, Trees};
-use super::{Head, Input, Model};
+use super::{Head, Input, MOST_LEVELS, Model};
 use crate::error::{Error, Result};
 use crate::format::{self, SECTION_BITS, Section};
 
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         let (name, kind) = (self.word()?, self.byte()?);
         let levels = match kind {
             0 => {
-                let count = usize::from(self.byte()?);
+                let count = usize::from(self.byte().filter(|&count| count < MOST_LEVELS)?);
                 let thresholds = self.numbers(count, f32::from_le_bytes)?;
                 let rising = thresholds.windows(2).all(|pair| pair[0] < pair[1]);
                 let known = thresholds.iter().all(|threshold| !threshold.is_nan());
@@ -143,9 +143,9 @@ impl<'a> Reader<'a> {
             }
             1 => {
                 let (buckets, count) = (self.buckets()?, self.byte()?);
-                let buckets = self.take(buckets as usize)?;
-                let below = buckets.iter().all(|&level| level < count);
-                below.then(|| Levels::Category { count, buckets: buckets.to_vec() })?
+                let buckets = self.numbers(buckets as usize, i8::from_le_bytes)?;
+                let below = buckets.iter().all(|&level| level >= 0 && (level as u8) < count);
+                (below && count <= MOST_LEVELS).then_some(Levels::Category { count, buckets })?
             }
             _ => return None,
         };
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
             let leaves = nodes + 1;
             let nodes = self.numbers(nodes, |[a, b, level, left, right]| Node {
                 feature: u16::from_le_bytes([a, b]),
-                level,
+                level: level as i8,
                 children: [left, right],
             })?;
             trees.push(&nodes, &self.numbers(leaves, i16::from_le_bytes)?, features)?;

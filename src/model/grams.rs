@@ -92,7 +92,7 @@ impl Used {
         self.count
     }
 
-    /// Writes how often each used bucket occurs in the text, up to 255.
+    /// Writes how often each used bucket occurs in the text, up to 127.
     pub fn count(&self, grams: &Grams, text: &[u8], row: usize, levels: &mut [Lanes]) {
         levels.iter_mut().for_each(|lanes| lanes[row] = 0);
         grams.each(text, |bucket| {
@@ -102,7 +102,7 @@ impl Used {
             }
         });
         if let Some(place) = self.length {
-            levels[place][row] = text.len().min(255) as u8;
+            levels[place][row] = text.len().min(127) as i8;
         }
     }
 }

@@ -43,8 +43,10 @@ pub const KIND: u16 = 17;
 /// Rows that are scored together: their levels and the state of a tree stay in the first cache.
 pub const BLOCK: usize = 128;
 
-/// One byte for each row of a block.
-pub type Lanes = [u8; BLOCK];
+/// The level of each row of a block: from 0 to 127, signed because that is what vectors compare.
+pub type Lanes = [i8; BLOCK];
+/// The most levels of a feature.
+const MOST_LEVELS: u8 = 128;
 
 /// What a model reads.
 enum Input {

@@ -30,7 +30,7 @@ pub enum Levels {
         /// The levels are below this.
         count: u8,
         /// The level of each bucket.
-        buckets: Vec<u8>,
+        buckets: Vec<i8>,
     },
 }
 
@@ -50,7 +50,7 @@ impl Feature {
         rows: &R,
         column: usize,
         first: usize,
-        out: &mut [u8],
+        out: &mut [i8],
     ) -> Result<(), R::Error> {
         match &self.levels {
             Levels::Number(thresholds) => {
@@ -81,7 +81,7 @@ const STEP: usize = 32;
 
 /// Counts them all: with few thresholds and no branch, faster than searching.
 #[inline(always)]
-fn exceeded(thresholds: &[f32], numbers: &[f32; STEP], levels: &mut [u8; STEP]) {
+fn exceeded(thresholds: &[f32], numbers: &[f32; STEP], levels: &mut [i8; STEP]) {
     let mut counts = [0u32; STEP];
     for &threshold in thresholds {
         for (count, &number) in counts.iter_mut().zip(numbers) {
@@ -89,6 +89,6 @@ fn exceeded(thresholds: &[f32], numbers: &[f32; STEP], levels: &mut [u8; STEP]) 
         }
     }
     for (level, count) in levels.iter_mut().zip(counts) {
-        *level = count as u8;
+        *level = count as i8;
     }
 }

@@ -22,11 +22,14 @@ const PLACES: usize = 256;
 /// The place of leaf `i` is `LAST - i`.
 const LAST: u8 = 255;
 
+/// Rows that one vector decides for.
+const PART: usize = 32;
+
 /// A question: is this feature above this level?
 #[derive(Clone, Copy)]
 pub struct Node {
     pub feature: u16,
-    pub level: u8,
+    pub level: i8,
     /// Where to go if not, and if so: the place of a later node or of a leaf.
     pub children: [u8; 2],
 }
@@ -39,9 +42,12 @@ pub struct Trees {
     trees: Vec<(usize, [i16; MOST_NODES + 1])>,
 }
 
+/// A leaf for each row of a block.
+type Leaves = [u8; BLOCK];
+
 /// What each node of one tree chose for each row.
 pub struct State {
-    chosen: [Lanes; PLACES],
+    chosen: [Leaves; PLACES],
 }
 
 impl State {
@@ -102,8 +108,16 @@ impl Trees {
 }
 
 #[inline(always)]
-fn choose(out: &mut Lanes, asked: &Lanes, level: u8, left: &Lanes, right: &Lanes) {
-    for i in 0..BLOCK {
-        out[i] = if asked[i] > level { right[i] } else { left[i] };
+fn choose(out: &mut Leaves, asked: &Lanes, level: i8, left: &Leaves, right: &Leaves) {
+    // Without a branch, and by parts that fit registers, so that the compiler uses vectors.
+    let parts = asked.as_chunks::<PART>().0.iter().zip(left.as_chunks::<PART>().0);
+    let parts = parts.zip(right.as_chunks::<PART>().0);
+    for (out, ((asked, left), right)) in out.as_chunks_mut::<PART>().0.iter_mut().zip(parts) {
+        let mut chosen = [0; PART];
+        for i in 0..PART {
+            let mask = u8::from(asked[i] > level).wrapping_neg();
+            chosen[i] = left[i] ^ ((left[i] ^ right[i]) & mask);
+        }
+        *out = chosen;
     }
 }

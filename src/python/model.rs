@@ -135,7 +135,7 @@ pub fn text_grams<'py>(
     let mut take = |text: &[u8]| {
         grams.each(text, |bucket| all.push(bucket as i32));
         ends.push(all.len() as i64);
-        lengths.push(text.len().min(255) as u8);
+        lengths.push(text.len().min(127) as u8);
     };
     match Keys::new(keys)? {
         Keys::Column(column) => py

@@ -81,7 +81,8 @@ def _place(column: str | int, described: list[tuple[str | None, bool]]) -> int:
     if not isinstance(column, str) and 0 <= column < len(described):
         return column
     raise ValueError(
-        f"categorical has {column!r}; names, or positions from 0 to {len(described) - 1}, are wanted"
+        f"categorical has {column!r}; names, or positions from 0 to {len(described) - 1}, "
+        "are wanted"
     )
 
 
@@ -131,7 +132,7 @@ def _category(
     def shares(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         all_ = np.bincount(bucket[rows], minlength=1 << bits)
         inside = np.bincount(bucket[rows], weights=labels[rows], minlength=1 << bits)
-        return ((inside + WEIGHT * prior) / (all_ + WEIGHT)).astype(np.float32)
+        return np.asarray((inside + WEIGHT * prior) / (all_ + WEIGHT), dtype=np.float32)
 
     share = shares(np.ones(len(labels), dtype=bool))
     found = thresholds(share[bucket], levels)

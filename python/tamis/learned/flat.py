@@ -15,6 +15,7 @@ TABLE, TEXT = 0, 1
 LINEAR, TREES = 0, 1
 LAST_PLACE = 255
 MOST_LEAVES = 128
+MOST_LEVELS = 128
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,7 @@ class Tree:
     leaves: list[float]
 
 
-def quantized(
-    weights: npt.NDArray[np.float64], most: int
-) -> tuple[npt.NDArray[np.float64], float]:
+def quantized(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
     """Round weights to whole numbers up to ``most``, and return their scale.
 
     >>> quantized(np.array([-1.0, 0.26, 0.5]), 127)

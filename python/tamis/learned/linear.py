@@ -27,7 +27,7 @@ def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
 
     >>> line = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> found = fit(line, np.array([0.0, 0.0, 1.0, 1.0]), "logistic", 0.01)
-    >>> round(-found.bias / found.weights[0], 2)
+    >>> round(-found.bias / float(found.weights[0]), 2)
     1.5
     """
     signs = 2 * labels - 1

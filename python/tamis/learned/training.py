@@ -41,8 +41,8 @@ def train(
     Both are tables (NumPy arrays of numbers, or Arrow, Polars or pandas tables with the same
     columns), or both are keys, whose text is read (integers as decimal digits).
 
-    - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``), or a weight
-      for each level of each feature (``"logistic"``, ``"svm"`` with the squared hinge loss).
+    - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``), or a
+      weight for each level of each feature (``"logistic"``, ``"svm"`` with squared hinge loss).
     - ``categorical``: columns of integers whose values are names; text columns always are.
     - ``ngrams``: text is read as all its pieces of so many bytes, from the shortest to the longest.
     - ``buckets``: pieces of text, and categories, are hashed to at most so many.
@@ -78,8 +78,8 @@ def train(
             return Model._of(_text_forest(grams, grown, len(labels)))
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
-    levels = levels or (255 if kind == "gbt" else 32)
-    _check("levels", levels, 2, 255)
+    levels = levels or (flat.MOST_LEVELS if kind == "gbt" else 32)
+    _check("levels", levels, 2, flat.MOST_LEVELS)
     _check("buckets", buckets or 1, 1, 1 << 24)
     read, labels = columns(
         _table("members", members),
@@ -137,7 +137,7 @@ def _text_counts(
         counts = sparse.csr_matrix((ones, found, ends), shape=(len(lengths), buckets))
         counts.sum_duplicates()
         if kind == "gbt":
-            counts.data = np.minimum(counts.data, 255)
+            counts.data = np.minimum(counts.data, flat.MOST_LEVELS - 1)
             counts = sparse.hstack([counts, lengths[:, None].astype(np.float64)], format="csr")
         else:
             totals = np.maximum(np.diff(ends), 1)
@@ -150,7 +150,9 @@ def _text_counts(
 def _one_hot(read: list[Column]) -> sparse.csr_matrix:
     """Mark the level of each feature in each row."""
     starts = np.cumsum([0, *(column.feature.count for column in read)])
-    indices = np.stack([column.levels + start for column, start in zip(read, starts)], axis=1)
+    indices = np.stack(
+        [column.levels + start for column, start in zip(read, starts[:-1], strict=True)], axis=1
+    )
     rows, width = indices.shape
     ones = np.ones(rows * width)
     ends = np.arange(rows + 1) * width
@@ -211,7 +213,7 @@ def _table_forest(read: list[Column], trees: list[flat.Tree], rows: int) -> _nat
         for feature, level, _, _ in tree.nodes:
             asked[feature].add(level)
     kept = [np.array(sorted(levels), dtype=np.intp) for levels in asked]
-    features = [column.kept(levels) for column, levels in zip(read, kept)]
+    features = [column.kept(levels) for column, levels in zip(read, kept, strict=True)]
     for tree in trees:
         tree.nodes = [
             (feature, int(np.searchsorted(kept[feature], level)), left, right)
