@@ -291,10 +291,9 @@ impl Rows for Stretch<'_> {
                     ($native:ty) => {
                         for (i, out) in out.iter_mut().enumerate() {
                             let offset = (first + i) as isize * stride;
-                            // SAFETY: a row of the buffer, whose items are of this type; strides
-                            // may misalign it.
-                            let value =
-                                unsafe { start.offset(offset).cast::<$native>().read_unaligned() };
+                            let place = start.wrapping_offset(offset).cast::<$native>();
+                            // SAFETY: a row of the buffer, of this type; strides may misalign it.
+                            let value = unsafe { place.read_unaligned() };
                             *out = value as f64 as f32;
                         }
                     };
