@@ -41,6 +41,9 @@ pub const SECTION_PIECES: u32 = 2;
 /// Section type: a frame within the frame, of a part that is a filter itself.
 pub const SECTION_FRAME: u32 = 3;
 
+/// Section type: what an adaptive filter learnt of its slots.
+pub const SECTION_MARKS: u32 = 4;
+
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

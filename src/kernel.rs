@@ -11,6 +11,7 @@ use crate::model;
 use crate::quotient;
 use crate::ribbon;
 use crate::sharded;
+use crate::telescoping;
 use std::any::Any;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -112,6 +113,9 @@ pub fn open(
         ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
         ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
+        telescoping::KIND | telescoping::KIND_EXTENDING => {
+            Ok(Arc::new(telescoping::Shared::from_frame(head, sections, own)?))
+        }
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

@@ -12,6 +12,7 @@
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
+//! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -36,6 +37,7 @@ mod processor;
 pub mod quotient;
 pub mod ribbon;
 pub mod sharded;
+pub mod telescoping;
 
 #[cfg(feature = "python")]
 mod python;

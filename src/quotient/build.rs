@@ -17,18 +17,23 @@ impl Quotient {
         remainder_bits: u32,
         fingerprints: impl IntoIterator<Item = Fingerprint>,
     ) -> Result<Quotient> {
-        let mut builder = Builder {
-            filter: Quotient::new(quotients, remainder_bits)?,
-            run: None,
-            end: 0,
-            offsets: 0,
+        let mut builder = Builder::new(Table::new(quotients, remainder_bits)?);
+        let (mut total, mut distinct) = (0, 0);
+        let mut push = |builder: &mut Builder, (quotient, remainder, count): Fingerprint| {
+            let len = encoded_len(remainder, count, remainder_bits);
+            let slot = |index| encoded_slot(remainder, count, remainder_bits, index);
+            total += u128::from(count);
+            distinct += 1;
+            builder.push(quotient, remainder, len, slot)
         };
         let mut fingerprints = fingerprints.into_iter().filter(|(_, _, count)| *count > 0);
-        let Some(mut last) = fingerprints.next() else { return Ok(builder.filter) };
+        let Some(mut last) = fingerprints.next() else {
+            return Quotient::new(quotients, remainder_bits);
+        };
         for next in fingerprints {
             match (last.0, last.1).cmp(&(next.0, next.1)) {
                 Ordering::Less => {
-                    builder.push(last)?;
+                    push(&mut builder, last)?;
                     last = next;
                 }
                 Ordering::Equal => last.2 = last.2.saturating_add(next.2),
@@ -37,8 +42,8 @@ impl Quotient {
                 }
             }
         }
-        builder.push(last)?;
-        Ok(builder.finish())
+        push(&mut builder, last)?;
+        Ok(Quotient { table: builder.finish(), total, distinct })
     }
 
     /// The same fingerprints in twice the quotients, with one bit less per slot.
@@ -117,9 +122,9 @@ where
     }
 }
 
-/// A filter whose runs up to one quotient are written.
-struct Builder {
-    filter: Quotient,
+/// A table whose runs up to one quotient are written.
+pub(crate) struct Builder {
+    table: Table,
     /// The quotient of the last run, which is still without its runend.
     run: Option<u64>,
     /// Behind the last slot written.
@@ -129,10 +134,22 @@ struct Builder {
 }
 
 impl Builder {
-    /// Appends a fingerprint that is above the last one.
+    /// Begins with an empty table.
+    pub(crate) fn new(table: Table) -> Builder {
+        Builder { table, run: None, end: 0, offsets: 0 }
+    }
+
+    /// Appends `len` slots to the run of a quotient that is not below the last: a remainder, then
+    /// `slot(1)` and so on. Returns the first of them.
     #[inline(always)]
-    fn push(&mut self, (quotient, remainder, count): Fingerprint) -> Result<()> {
-        let table = &mut self.filter.table;
+    pub(crate) fn push(
+        &mut self,
+        quotient: u64,
+        remainder: u64,
+        len: u64,
+        slot: impl Fn(u64) -> u64,
+    ) -> Result<u64> {
+        let table = &mut self.table;
         let bits = table.remainder_bits();
         if quotient >= table.quotients() || remainder >> bits != 0 {
             return Err(Error::Parameter(format!(
@@ -151,24 +168,23 @@ impl Builder {
             self.run = Some(quotient);
             self.end = self.end.max(quotient);
         }
-        let len = encoded_len(remainder, count, bits);
         table.reserve(self.end.saturating_add(len))?;
-        table.append_slot(self.end, remainder);
+        let first = self.end;
+        table.append_slot(first, remainder);
         for index in 1..len {
-            table.append_slot(self.end + index, encoded_slot(remainder, count, bits, index));
+            table.append_slot(first + index, slot(index));
         }
         self.end += len;
         table.used += len;
-        self.filter.total += u128::from(count);
-        self.filter.distinct += 1;
-        Ok(())
+        Ok(first)
     }
 
-    fn finish(mut self) -> Quotient {
-        let table = &mut self.filter.table;
+    /// The table, whole.
+    pub(crate) fn finish(mut self) -> Table {
+        let table = &mut self.table;
         close_run(table, self.run, self.end);
         write_offsets(table, self.offsets..table.slots() / SLOTS, self.end);
-        self.filter
+        self.table
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 impl Table {
     #[inline(always)]
-    pub(super) fn run_on<P: Processor>(&self, p: P, quotient: u64) -> Option<Range<u64>> {
+    pub(crate) fn run_on<P: Processor>(&self, p: P, quotient: u64) -> Option<Range<u64>> {
         if !self.is_occupied(quotient) {
             return None;
         }
@@ -15,7 +15,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(super) fn start_on<P: Processor>(&self, p: P, quotient: u64) -> u64 {
+    pub(crate) fn start_on<P: Processor>(&self, p: P, quotient: u64) -> u64 {
         let block = quotient / SLOTS;
         let before = self.occupieds(block) & below(quotient % SLOTS);
         self.end_in(p, block, before).max(quotient)
@@ -56,7 +56,7 @@ impl Table {
 
     /// The first runend from slot `from` on.
     #[inline(always)]
-    pub(super) fn runend_from(&self, from: u64) -> u64 {
+    pub(crate) fn runend_from(&self, from: u64) -> u64 {
         let ends = self.runends(from / SLOTS) >> (from % SLOTS);
         if ends != 0 {
             return from + u64::from(ends.trailing_zeros());
@@ -72,7 +72,7 @@ impl Table {
 
     /// How many slots from a block's start belong to quotients of blocks before it.
     #[inline(always)]
-    pub(super) fn offset(&self, block: u64) -> u64 {
+    pub(crate) fn offset(&self, block: u64) -> u64 {
         match self.stored_offset(block) {
             LONG => self.long_offset(block),
             offset => u64::from(offset),
@@ -94,23 +94,37 @@ impl Table {
         end.saturating_sub(block * SLOTS)
     }
 
-    /// Whether any slot of the run of an occupied quotient, up to 64 bits of slots at a time,
-    /// equals the remainder. Tells nothing about what the slot means.
+    /// Whether any slot of the run that starts at `at`, up to 64 bits of slots at a time, equals
+    /// the remainder. Tells nothing about what the slot means.
     #[inline(always)]
-    pub(super) fn run_has(&self, mut at: u64, remainder: u64) -> bool {
+    pub(crate) fn run_has(&self, at: u64, remainder: u64) -> bool {
+        self.run_has_any(at, 0, |_| remainder)
+    }
+
+    /// Whether any slot of the run that starts at `at` equals one of `remainder(0..=most)`.
+    #[inline(always)]
+    pub(crate) fn run_has_any(
+        &self,
+        mut at: u64,
+        most: u64,
+        remainder: impl Fn(u64) -> u64,
+    ) -> bool {
         let r = u64::from(self.remainder_bits());
-        let pattern = remainder.wrapping_mul(self.ones);
         loop {
             let block = at / SLOTS;
             let ends = self.runends(block) >> (at % SLOTS);
             let to_end = u64::from(ends.trailing_zeros()) + 1;
             let n = to_end.min(self.fit).min(SLOTS - at % SLOTS);
             let bit = self.bit(at);
-            let differences = self.word(self.base(block) + bit / 8) >> (bit % 8) ^ pattern;
-            // The classic test for a zero byte, on remainders: the lowest zero shows for sure.
-            let zeros = differences.wrapping_sub(self.ones) & !differences & (self.ones << (r - 1));
-            if zeros & below(n * r) != 0 {
-                return true;
+            let word = self.word(self.base(block) + bit / 8) >> (bit % 8);
+            for i in 0..=most {
+                let differences = word ^ remainder(i).wrapping_mul(self.ones);
+                // The classic test for a zero byte, on remainders: the lowest zero shows for sure.
+                let zeros =
+                    differences.wrapping_sub(self.ones) & !differences & (self.ones << (r - 1));
+                if zeros & below(n * r) != 0 {
+                    return true;
+                }
             }
             if to_end <= n {
                 return false;

@@ -33,7 +33,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use build::Builder;
 pub use growing::{Growing, KIND};
+pub(crate) use table::SLOTS;
 pub use table::{MAX_REMAINDER_BITS, Runs, Table};
 
 use crate::error::{Error, Result};

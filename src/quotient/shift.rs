@@ -13,7 +13,7 @@ impl Table {
     /// [`Table::insert_slot`] where the run is known; a quotient without one has the empty range
     /// at its start.
     #[inline(always)]
-    pub(super) fn insert_on<P: Processor>(
+    pub(crate) fn insert_on<P: Processor>(
         &mut self,
         p: P,
         quotient: u64,
@@ -59,7 +59,7 @@ impl Table {
 
     /// [`Table::remove_slot`] where the run is known and has the position.
     #[inline(always)]
-    pub(super) fn remove_on<P: Processor>(
+    pub(crate) fn remove_on<P: Processor>(
         &mut self,
         p: P,
         quotient: u64,

@@ -36,7 +36,7 @@ use crate::processor::{Plain, on_best};
 use std::ops::Range;
 
 /// Slots per block: the bits of a word.
-pub(super) const SLOTS: u64 = 64;
+pub(crate) const SLOTS: u64 = 64;
 /// Where a block's runends, offset and remainders begin.
 const RUNENDS: usize = 8;
 const OFFSET: usize = 16;
@@ -255,7 +255,7 @@ impl Table {
     }
 
     /// Behind the last slot in use, or the start of the last quotient's block if that is later.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         let last = (self.quotients - 1) / SLOTS;
         self.end_in(Plain, last, self.occupieds(last))
     }
@@ -274,7 +274,7 @@ impl Table {
 
     /// Makes sure that slots up to `end` exist.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, end: u64) -> Result<()> {
+    pub(crate) fn reserve(&mut self, end: u64) -> Result<()> {
         if end <= self.slots() { Ok(()) } else { self.append_blocks(end.div_ceil(SLOTS)) }
     }
 
@@ -364,7 +364,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(super) fn stored_offset(&self, block: u64) -> u8 {
+    pub(crate) fn stored_offset(&self, block: u64) -> u8 {
         self.buffer.as_slice()[self.base(block) + OFFSET]
     }
 

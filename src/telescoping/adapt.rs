@@ -1,0 +1,150 @@
+//! What takes the stored hashes of a run: moving a slot, removing one of several that fit, and
+//! forgetting the marks of a block.
+
+use super::matching::Matching;
+use super::{Step, Stop, Stream, Telescoping};
+use crate::error::Error;
+use crate::hash::Hash128;
+use crate::quotient::SLOTS;
+use std::ops::Range;
+
+impl Telescoping {
+    /// The range of a hash's first word for a range of quotients; its ends may also be the first
+    /// words of hashes with the quotients before and behind.
+    pub fn words(&self, quotients: Range<u64>) -> (u64, u64) {
+        let q = u128::from(self.table.quotients());
+        let below = |quotient: u64| (u128::from(quotient) << 64) / q;
+        let last = (below(quotients.end)).min(u128::from(u64::MAX));
+        (below(quotients.start) as u64, last as u64)
+    }
+
+    /// The quotients that may have slots in a block.
+    pub fn quotients_of(&self, block: u64) -> Range<u64> {
+        let end = ((block + 1) * SLOTS).min(self.table.quotients());
+        let mut first = block.min((end - 1) / SLOTS);
+        while first > 0 && self.table.stored_offset(first) > 0 {
+            first -= 1;
+        }
+        let reaching =
+            self.table.runs(first * SLOTS..end).find(|(_, run)| run.end > block * SLOTS);
+        reaching.map_or(end - 1, |(quotient, _)| quotient)..end
+    }
+
+    /// Moves every slot that an absent key fits and whose owner is known to a mark that tells them
+    /// apart; `stored` are the hashes of the key's quotient. Whether any slot moved.
+    pub fn adapt(&mut self, asked: Hash128, stored: &[Hash128]) -> Step<bool> {
+        let (quotient, stream) = Stream::new(&self.table, asked);
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let run = self.table.run(quotient).unwrap_or(0..0);
+        if stored.contains(&asked) || !self.contents(run.clone()).any(|s| stream.fits(mode, bits, s))
+        {
+            return Ok(false);
+        }
+        let streams: Vec<Stream> = self.streams(stored);
+        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+        let Some(matching) = self.owners(&streams, &slots) else { return Ok(false) };
+        let mut moved = false;
+        for (index, owner) in matching.owners.iter().enumerate() {
+            let Some(owner) = owner.filter(|_| stream.fits(mode, bits, slots[index])) else {
+                continue;
+            };
+            let owner = streams[owner];
+            if let Some(mark) = owner.apart(stream, mode, bits, slots[index].1) {
+                let slot = run.start + index as u64;
+                self.rewrite(slot, owner.remainder(mode, bits, mark), mark)?;
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes away a slot of a removed key that no stored hash of its quotient needs. Where a stored
+    /// hash has no slot yet, it is being inserted, and owners are uncertain: then only slots of one
+    /// content will do, and otherwise the slot stays as a ghost.
+    pub fn remove_known(&mut self, hash: Hash128, stored: &[Hash128]) -> Step<()> {
+        let (quotient, stream) = Stream::new(&self.table, hash);
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let run = self.table.run(quotient).unwrap_or(0..0);
+        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+        if !slots.iter().any(|slot| stream.fits(mode, bits, *slot)) {
+            return Err(Error::Absent("the key is not in the filter".into()).into());
+        }
+        let mut streams = self.streams(stored);
+        let Some(mut matching) = self.owners(&streams, &slots) else {
+            return match self.remove(hash) {
+                Err(Stop::Failed(Error::Parameter(_))) => Ok(()),
+                other => other,
+            };
+        };
+        streams.push(stream);
+        let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
+        if !matching.place(stored.len(), &fits) {
+            return Err(Error::Absent("every slot that the key fits is a stored key's".into()).into());
+        }
+        match matching.owners.iter().position(|owner| *owner == Some(stored.len())) {
+            Some(index) => self.remove_at(quotient, run.start + index as u64),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the marks in a block back to 0 where the owners are known; `stored` are the hashes of
+    /// [`Telescoping::quotients_of`] the block. How many went back.
+    pub fn forget(&mut self, block: u64, stored: &[Hash128]) -> Step<u64> {
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let mut marks = self.store.marks(block);
+        let mut fresh = Vec::new();
+        for (quotient, run) in self.table.runs(self.quotients_of(block)) {
+            let own: Vec<Hash128> =
+                stored.iter().copied().filter(|hash| self.table.split(*hash).0 == quotient).collect();
+            let streams = self.streams(&own);
+            let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+            let Some(matching) = self.owners(&streams, &slots) else { continue };
+            for (slot, (content, owner)) in run.zip(slots.iter().zip(&matching.owners)) {
+                let Some(owner) = owner.filter(|_| slot / SLOTS == block && content.1 != 0) else {
+                    continue;
+                };
+                marks[(slot % SLOTS) as usize] = 0;
+                fresh.push((slot, streams[owner].remainder(mode, bits, 0)));
+            }
+        }
+        let code = self.coded(block, &marks)?;
+        for (slot, remainder) in &fresh {
+            self.table.set_slot(*slot, *remainder);
+        }
+        self.write(vec![code]);
+        self.forgotten += fresh.len() as u64;
+        Ok(fresh.len() as u64)
+    }
+
+    pub(super) fn streams(&self, hashes: &[Hash128]) -> Vec<Stream> {
+        hashes.iter().map(|hash| Stream::new(&self.table, *hash).1).collect()
+    }
+
+    /// A slot for each hash, or `None` where they cannot all have one.
+    fn owners(&self, streams: &[Stream], slots: &[(u64, u64)]) -> Option<Matching> {
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
+        let mut matching = Matching::new(slots.len());
+        (0..streams.len()).all(|hash| matching.place(hash, &fits)).then_some(matching)
+    }
+
+    fn rewrite(&mut self, slot: u64, remainder: u64, mark: u64) -> Step<()> {
+        let block = slot / SLOTS;
+        let mut marks = self.store.marks(block);
+        marks[(slot % SLOTS) as usize] = mark;
+        let code = self.coded(block, &marks)?;
+        self.write(vec![code]);
+        self.table.set_slot(slot, remainder);
+        self.most = self.most.max(self.steps(mark));
+        Ok(())
+    }
+}
+
+/// The hashes with one quotient, of those that a range of words gave.
+pub(super) fn of_quotient(filter: &Telescoping, quotient: u64, hashes: &[Hash128]) -> Vec<Hash128> {
+    let mut own: Vec<Hash128> =
+        hashes.iter().copied().filter(|hash| filter.table.split(*hash).0 == quotient).collect();
+    own.sort_unstable();
+    own
+}
+

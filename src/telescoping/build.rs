@@ -1,0 +1,213 @@
+//! A filter written from front to back: from hashes, twice as large, or from two.
+
+use super::code::MARKS;
+use super::matching::Matching;
+use super::{Layout, Mode, Step, Stop, Store, Stream, Telescoping};
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use crate::quotient::{Builder, SLOTS, Table};
+
+/// A slot to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    quotient: u64,
+    remainder: u64,
+    mark: u64,
+    /// The remainder under mark 0, where it is known.
+    fresh: Option<u64>,
+}
+
+/// A filter whose slots up to one are written.
+struct Assembly {
+    builder: Builder,
+    store: Store,
+    block: u64,
+    /// Of the block: marks, and remainders under mark 0.
+    marks: [u64; MARKS],
+    fresh: [Option<u64>; MARKS],
+    most: u64,
+    /// Slots whose marks were forgotten, and what they hold then.
+    forgotten: Vec<(u64, u64)>,
+}
+
+impl Assembly {
+    fn new(quotients: u64, bits: u32, layout: Layout, mode: Mode) -> Result<Assembly> {
+        let table = Table::new(quotients, bits)?;
+        let store = Store::new(layout, mode, (table.slots() / SLOTS) as usize)?;
+        Ok(Assembly {
+            builder: Builder::new(table),
+            store,
+            block: 0,
+            marks: [0; MARKS],
+            fresh: [None; MARKS],
+            most: 0,
+            forgotten: Vec::new(),
+        })
+    }
+
+    /// Appends a slot that is not below the last.
+    #[inline(always)]
+    fn push(&mut self, entry: Entry) -> Step<()> {
+        let slot = self.builder.push(entry.quotient, entry.remainder, 1, |_| 0)?;
+        if entry.mark != 0 {
+            self.mark(slot, entry)?;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, slot: u64, entry: Entry) -> Step<()> {
+        if slot / SLOTS != self.block {
+            self.flush()?;
+            self.block = slot / SLOTS;
+        }
+        self.marks[(slot % SLOTS) as usize] = entry.mark;
+        self.fresh[(slot % SLOTS) as usize] = entry.fresh;
+        Ok(())
+    }
+
+    /// Writes the block's code, or forgets its marks.
+    fn flush(&mut self) -> Step<()> {
+        self.store.reserve(self.block as usize + 1)?;
+        let mut code = self.store.coded(&self.marks);
+        if code.is_none() {
+            for slot in 0..MARKS {
+                if let Some(fresh) = self.fresh[slot].filter(|_| self.marks[slot] != 0) {
+                    self.marks[slot] = 0;
+                    self.forgotten.push((self.block * SLOTS + slot as u64, fresh));
+                }
+            }
+            code = self.store.coded(&self.marks);
+        }
+        self.store.set(self.block, &code.ok_or(Stop::Full(self.block))?);
+        let steps = |mark: u64| match self.store.mode() {
+            Mode::Telescoping => mark,
+            Mode::Extending => mark >> super::LENGTH_SHIFT,
+        };
+        self.most = self.marks.iter().map(|mark| steps(*mark)).fold(self.most, u64::max);
+        (self.marks, self.fresh) = ([0; MARKS], [None; MARKS]);
+        Ok(())
+    }
+
+    fn finish(mut self, forgotten: u64) -> Step<Telescoping> {
+        self.flush()?;
+        let mut table = self.builder.finish();
+        for (slot, remainder) in &self.forgotten {
+            table.set_slot(*slot, *remainder);
+        }
+        let mut store = self.store;
+        store.reserve((table.slots() / SLOTS) as usize)?;
+        let forgotten = forgotten + self.forgotten.len() as u64;
+        Ok(Telescoping { table, store, most: self.most, version: 0, forgotten })
+    }
+}
+
+impl Telescoping {
+    /// A filter of distinct hashes.
+    pub fn build(
+        quotients: u64,
+        bits: u32,
+        layout: Layout,
+        mode: Mode,
+        hashes: &Distinct,
+    ) -> Step<Telescoping> {
+        let mut assembly = Assembly::new(quotients, bits, layout, mode)?;
+        let table = Table::new(quotients, bits)?;
+        for partition in hashes.partitions() {
+            let mut sorted = partition.clone();
+            sorted.sort_unstable();
+            for hash in sorted {
+                let (quotient, remainder) = table.address(hash);
+                assembly.push(Entry { quotient, remainder, mark: 0, fresh: None })?;
+            }
+        }
+        assembly.finish(0)
+    }
+
+    /// The same keys in twice the quotients, with remainders as long as before: of the stored
+    /// hashes, given in any order, those that have a slot. Slots that nobody owns stay behind.
+    ///
+    /// An element keeps its steps. One bit of the hash moves from behind the point to before it,
+    /// so most keys that an element was told apart from stay apart.
+    pub fn grown(&self, mut stored: Vec<Hash128>) -> Step<Telescoping> {
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let quotients = self.table.quotients().checked_mul(2).ok_or_else(|| {
+            Error::Capacity(format!("{} quotients cannot be doubled", self.table.quotients()))
+        })?;
+        let mut assembly = Assembly::new(quotients, bits, self.store.layout(), mode)?;
+        let larger = Table::new(quotients, bits)?;
+        stored.sort_unstable();
+        for own in stored.chunk_by(|a, b| self.table.split(*a).0 == self.table.split(*b).0) {
+            let quotient = self.table.split(own[0]).0;
+            let run = self.table.run(quotient).unwrap_or(0..0);
+            let slots: Vec<(u64, u64)> = self.contents(run).collect();
+            let streams = self.streams(own);
+            let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
+            let mut matching = Matching::new(slots.len());
+            for hash in 0..own.len() {
+                matching.place(hash, &fits);
+            }
+            let owned = matching.owners.iter().zip(&slots);
+            let mut entries: Vec<Entry> = owned
+                .filter_map(|(owner, (_, mark))| {
+                    let (quotient, stream) = Stream::new(&larger, own[(*owner)?]);
+                    let mark = match mode {
+                        Mode::Telescoping => *mark,
+                        Mode::Extending => {
+                            stream.extended(bits, (mark >> super::LENGTH_SHIFT).saturating_sub(1))
+                        }
+                    };
+                    let remainder = stream.remainder(mode, bits, mark);
+                    let fresh = Some(stream.remainder(mode, bits, 0));
+                    Some(Entry { quotient, remainder, mark, fresh })
+                })
+                .collect();
+            entries.sort_unstable();
+            for entry in entries {
+                assembly.push(entry)?;
+            }
+        }
+        let mut grown = assembly.finish(self.forgotten)?;
+        grown.version = self.version + 1;
+        Ok(grown)
+    }
+
+    /// The slots of both, which must have the same shape.
+    pub fn merged(&self, other: &Telescoping) -> Step<Telescoping> {
+        let shape = |filter: &Telescoping| {
+            let (table, store) = (&filter.table, &filter.store);
+            (table.quotients(), table.remainder_bits(), store.layout(), store.mode())
+        };
+        if shape(self) != shape(other) {
+            let told = |filter: &Telescoping| {
+                let (quotients, bits, layout, _) = shape(filter);
+                format!("{quotients} quotients, {bits}-bit remainders and {layout:?} selectors")
+            };
+            return Err(Error::Incompatible(format!(
+                "adaptive filters merge only if they have the same shape: one has {}, the other {}",
+                told(self),
+                told(other)
+            ))
+            .into());
+        }
+        let (quotients, bits, layout, mode) = shape(self);
+        let mut assembly = Assembly::new(quotients, bits, layout, mode)?;
+        let mut entries = Vec::new();
+        for block in 0..quotients.div_ceil(SLOTS) {
+            entries.clear();
+            for filter in [self, other] {
+                for (quotient, run) in filter.table.runs(block * SLOTS..(block + 1) * SLOTS) {
+                    entries.extend(filter.contents(run).map(|(remainder, mark)| {
+                        let fresh = (mark == 0).then_some(remainder);
+                        Entry { quotient, remainder, mark, fresh }
+                    }));
+                }
+            }
+            entries.sort_unstable();
+            for entry in &entries {
+                assembly.push(*entry)?;
+            }
+        }
+        assembly.finish(self.forgotten + other.forgotten)
+    }
+}

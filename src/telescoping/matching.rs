@@ -1,0 +1,99 @@
+//! Which slot of a run is which hash's, told by content.
+//!
+//! Several hashes may fit a slot and several slots a hash, so owners are found together: a matching
+//! that gives each hash a slot of its own, by shortest augmenting paths (Berge 1957). Runs have one
+//! element on average, so there is little to search.
+
+/// The slots of a run with their owners.
+pub struct Matching {
+    /// By slot: the index of the hash that owns it.
+    pub owners: Vec<Option<usize>>,
+}
+
+impl Matching {
+    /// An empty matching of so many slots.
+    pub fn new(slots: usize) -> Matching {
+        Matching { owners: vec![None; slots] }
+    }
+
+    /// Gives hash `index` a slot of its own, moving others where that helps. `false`, and no change,
+    /// where it cannot be. `fits(hash, slot)` tells where a hash may go.
+    pub fn place(&mut self, index: usize, fits: &impl Fn(usize, usize) -> bool) -> bool {
+        let slots = self.owners.len();
+        // By slot: the slot whose owner would move here; itself if the new hash would.
+        let mut from: Vec<Option<usize>> = vec![None; slots];
+        let mut queue = Vec::with_capacity(slots);
+        for slot in 0..slots {
+            if fits(index, slot) {
+                from[slot] = Some(slot);
+                queue.push(slot);
+                if self.owners[slot].is_none() {
+                    break;
+                }
+            }
+        }
+        let mut next = 0;
+        while next < queue.len() {
+            let slot = queue[next];
+            next += 1;
+            let Some(owner) = self.owners[slot] else {
+                self.shift(slot, index, &from);
+                return true;
+            };
+            for other in 0..slots {
+                if from[other].is_none() && fits(owner, other) {
+                    from[other] = Some(slot);
+                    queue.push(other);
+                }
+            }
+        }
+        false
+    }
+
+    /// Moves the owners along the path that ends in a free slot.
+    fn shift(&mut self, free: usize, index: usize, from: &[Option<usize>]) {
+        let mut slot = free;
+        while let Some(before) = from[slot].filter(|before| *before != slot) {
+            self.owners[slot] = self.owners[before];
+            slot = before;
+        }
+        self.owners[slot] = Some(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::mix13;
+
+    /// The size of a largest matching, by trying everything.
+    fn largest(edges: &[u64], taken: u64) -> usize {
+        let Some((first, rest)) = edges.split_first() else { return 0 };
+        let mut best = largest(rest, taken);
+        for slot in (0..8).filter(|slot| first >> slot & 1 == 1 && taken >> slot & 1 == 0) {
+            best = best.max(1 + largest(rest, taken | 1 << slot));
+        }
+        best
+    }
+
+    #[test]
+    fn matchings_are_as_large_as_can_be() {
+        let mut random = 5;
+        for _ in 0..400 {
+            let edges: Vec<u64> = (0..6)
+                .map(|_| {
+                    random = mix13(random + 1);
+                    random & (random >> 20) & 255
+                })
+                .collect();
+            let mut matching = Matching::new(8);
+            let fits = |hash: usize, slot: usize| edges[hash] >> slot & 1 == 1;
+            let placed = (0..6).filter(|&hash| matching.place(hash, &fits)).count();
+            assert_eq!(placed, largest(&edges, 0));
+            let owned = matching.owners.iter().enumerate().filter_map(|(s, o)| Some((s, (*o)?)));
+            let owned: Vec<_> = owned.collect();
+            assert_eq!(owned.len(), placed);
+            assert!(owned.iter().all(|(slot, hash)| fits(*hash, *slot)));
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Adaptive quotient filters: telescoping (Lee, McCauley, Singh and Stein 2021) and extending, the
+//! broom filter (Bender et al. 2018).
+//!
+//! Each key that was inserted has one slot in the run of its quotient, with a remainder of `r` bits
+//! and a *mark* that says which of the key's bits the remainder is ([`Mode`]). All marks begin at 0.
+//! When a key `y` that is not stored fits the slot of a stored key `x`, the slot moves to a mark
+//! under which `x` and `y` differ: `y` is told apart from then on, and so is, by chance, most of
+//! what shared the old bits. The expected rate of a query, asked before or not, stays
+//!
+//! ```text
+//! α ≤ ε = 2^−r per slot of its quotient          (Theorem 1)
+//! ```
+//!
+//! Rewriting a slot takes the hash of its owner, which the filter does not have: it is in the
+//! *remote*, the store's index of hashes, where those of a quotient are one range. What the range
+//! holds is matched to the slots by content ([`matching`]). The invariant:
+//!
+//! > Every stored hash has a slot of its own that it fits.
+//!
+//! So no stored key is denied. There may be more slots than stored hashes, ghosts of insertions
+//! that were never committed; they are left alone. A run is rewritten only if all hashes that the
+//! remote lists for it have slots, and only if no insertion or removal came between reading the
+//! remote and rewriting (`version`). `tests/test_protocol.py` is this protocol as a model.
+//!
+//! Marks are coded, 64 slots together ([`code`]); [`Store`] has three layouts for the codes. In
+//! [`Layout::Block`] a code has 56 bits: where one overflows, all marks of its block go back to 0,
+//! with the remainders of their owners, which takes the hashes of every run that the block has
+//! slots of ([`Stop::Full`]).
+//!
+//! In reading order: `stream.rs` (bits of a key), `code.rs`, `store.rs`, this file (query, insert,
+//! remove), `matching.rs`, `adapt.rs` (with the remote's hashes in hand), `build.rs` (from sorted
+//! hashes; grow, merge), `shared.rs` (threads, the remote, the frame).
+
+mod adapt;
+mod build;
+pub mod code;
+pub mod matching;
+mod shared;
+mod store;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use shared::{KIND, KIND_EXTENDING, Remote, Shared};
+pub use store::{Layout, Store};
+pub use stream::{Mode, Stream};
+
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use crate::processor::{Processor, on_best};
+use crate::quotient::{SLOTS, Table};
+use code::{Code, LENGTH_SHIFT, Marks};
+use std::ops::Range;
+
+/// How many keys a batch looks ahead, as in the quotient filter.
+const AHEAD: usize = 32;
+
+/// What stops a change; nothing has changed then.
+#[derive(Debug)]
+pub enum Stop {
+    /// The marks of this block do not fit its code.
+    Full(u64),
+    /// Anything else.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// The result of a change.
+pub type Step<T> = std::result::Result<T, Stop>;
+
+/// Slots with marks. See the head of this file.
+pub struct Telescoping {
+    table: Table,
+    store: Store,
+    /// No mark has more steps.
+    most: u64,
+    /// How often a slot came or went.
+    version: u64,
+    /// How many marks went back to 0 because their block's code was full.
+    forgotten: u64,
+}
+
+impl Telescoping {
+    /// An empty filter.
+    pub fn new(
+        quotients: u64,
+        remainder_bits: u32,
+        layout: Layout,
+        mode: Mode,
+    ) -> Result<Telescoping> {
+        let table = Table::new(quotients, remainder_bits)?;
+        let store = Store::new(layout, mode, (table.slots() / SLOTS) as usize)?;
+        Ok(Telescoping { table, store, most: 0, version: 0, forgotten: 0 })
+    }
+
+    /// The slots without their marks.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The marks.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How often a slot came or went: who read the remote before that must read it again.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How many marks were forgotten for want of room.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// How many slots have so many steps, from 0 on.
+    pub fn histogram(&self) -> Vec<u64> {
+        let mut counts = vec![self.table.used_slots()];
+        for block in 0..self.table.slots() / SLOTS {
+            if self.store.is_clear(block) {
+                continue;
+            }
+            for steps in self.store.marks(block).map(|mark| self.steps(mark)) {
+                if steps > 0 {
+                    counts.resize(counts.len().max(steps as usize + 1), 0);
+                    counts[0] -= 1;
+                    counts[steps as usize] += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// The share of absent keys that fit a slot, exactly: in a run, remainders under one mark
+    /// exclude each other, and marks are independent.
+    pub fn rate(&self) -> f64 {
+        let bits = self.table.remainder_bits();
+        let space = 2f64.powi(bits as i32);
+        let mut sum = 0.0;
+        for (_, run) in self.table.runs(0..self.table.quotients()) {
+            let mut slots: Vec<_> = self.contents(run).map(|(held, mark)| (mark, held)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            sum += match self.store.mode() {
+                Mode::Telescoping => {
+                    let missed = slots.chunk_by(|one, other| one.0 == other.0);
+                    1.0 - missed.map(|same| 1.0 - same.len() as f64 / space).product::<f64>()
+                }
+                // Sorted by length: what a shorter one with the same bits covers counts once.
+                Mode::Extending => (0..slots.len())
+                    .filter(|&i| !slots[..i].iter().any(|&shorter| covers(shorter, slots[i])))
+                    .map(|i| 2f64.powi(-((slots[i].0 >> LENGTH_SHIFT) as i32)) / space)
+                    .sum(),
+            };
+        }
+        sum / self.table.quotients() as f64
+    }
+
+    /// Whether a key may have been inserted.
+    pub fn contains(&self, hash: Hash128) -> bool {
+        let (quotient, stream) = Stream::new(&self.table, hash);
+        on_best!(p => self.contains_on(p, quotient, stream))
+    }
+
+    /// [`Telescoping::contains`] for each hash, into the place of `out` with its index.
+    pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
+        on_best!(p => self.contains_batch_on(p, hashes, out))
+    }
+
+    #[inline(always)]
+    fn contains_batch_on<P: Processor>(&self, p: P, hashes: &[Hash128], out: &mut [bool]) {
+        let Some(first) = hashes.first() else { return };
+        let mut addresses = [Stream::new(&self.table, *first); AHEAD];
+        for (hashes, out) in hashes.chunks(AHEAD).zip(out.chunks_mut(AHEAD)) {
+            for (address, hash) in addresses.iter_mut().zip(hashes) {
+                *address = Stream::new(&self.table, *hash);
+                self.table.prefetch(address.0);
+                if self.most > 0 {
+                    self.store.prefetch(address.0 / SLOTS);
+                }
+            }
+            for ((quotient, stream), out) in addresses.iter().zip(out) {
+                *out = self.contains_on(p, *quotient, *stream);
+            }
+        }
+    }
+
+    /// Looks at marks only where a slot holds what the key would have there under some mark.
+    #[inline(always)]
+    fn contains_on<P: Processor>(&self, p: P, quotient: u64, stream: Stream) -> bool {
+        if !self.table.is_occupied(quotient) {
+            return false;
+        }
+        let start = self.table.start_on(p, quotient);
+        let bits = self.table.remainder_bits();
+        if self.most == 0 {
+            return self.table.run_has(start, stream.window(0, bits));
+        }
+        let likely = match self.store.mode() {
+            Mode::Telescoping => {
+                let step = u64::from(bits);
+                self.table.run_has_any(start, self.most, |i| stream.window(i * step, bits))
+            }
+            Mode::Extending => self.table.run_has(start, stream.window(0, bits)),
+        };
+        likely && self.run_fits(start, stream)
+    }
+
+    /// Whether a slot of the run that starts at `start` fits the key.
+    #[inline(always)]
+    fn run_fits(&self, start: u64, stream: Stream) -> bool {
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let most = if mode == Mode::Telescoping { self.most } else { 0 };
+        (start..=self.table.runend_from(start)).any(|slot| {
+            let held = self.table.slot(slot);
+            (0..=most).any(|mark| stream.remainder(mode, bits, mark) == held)
+                && stream.fits(mode, bits, (held, self.store.mark(slot)))
+        })
+    }
+
+    /// Adds a slot for a key.
+    pub fn insert(&mut self, hash: Hash128) -> Step<()> {
+        let (quotient, stream) = Stream::new(&self.table, hash);
+        let remainder = stream.window(0, self.table.remainder_bits());
+        on_best!(p => self.insert_on(p, quotient, remainder))
+    }
+
+    #[inline(always)]
+    fn insert_on<P: Processor>(&mut self, p: P, quotient: u64, remainder: u64) -> Step<()> {
+        let start = self.table.start_on(p, quotient);
+        let mut run = start..start;
+        let mut position = start;
+        if self.table.is_occupied(quotient) {
+            run.end = self.table.runend_from(start) + 1;
+            while position < run.end && self.table.slot(position) < remainder {
+                position += 1;
+            }
+        }
+        let slots = self.table.slots();
+        let moved = self.table.insert_on(p, quotient, run, position, remainder)?;
+        if self.table.slots() > slots {
+            if let Err(error) = self.store.reserve((self.table.slots() / SLOTS) as usize) {
+                self.table.remove_slot(quotient, position)?;
+                return Err(error.into());
+            }
+        }
+        if self.most > 0 {
+            match self.raised(moved) {
+                Ok(codes) => self.write(codes),
+                Err(stop) => {
+                    self.table.remove_slot(quotient, position)?;
+                    return Err(stop);
+                }
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Takes the insertion of a key back that nothing has touched since.
+    fn undo_insert(&mut self, hash: Hash128) -> Step<()> {
+        let (quotient, stream) = Stream::new(&self.table, hash);
+        let fresh = (stream.window(0, self.table.remainder_bits()), 0);
+        let run = self.table.run(quotient).unwrap_or(0..0);
+        let index = self.contents(run.clone()).position(|slot| slot == fresh);
+        match index {
+            Some(index) => self.remove_at(quotient, run.start + index as u64),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes away a slot of a key that has one: where all that fit have one content, any of them.
+    pub fn remove(&mut self, hash: Hash128) -> Step<()> {
+        let (quotient, stream) = Stream::new(&self.table, hash);
+        let run = self.table.run(quotient).unwrap_or(0..0);
+        let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
+        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+        let mut fitting = slots.iter().enumerate().filter(|(_, slot)| stream.fits(mode, bits, **slot));
+        let Some((index, content)) = fitting.next() else {
+            return Err(Error::Absent("the key is not in the filter".into()).into());
+        };
+        if fitting.any(|(_, other)| other != content) {
+            return Err(Error::Parameter(
+                "the key fits slots that were adapted differently, and which is its own only the \
+                 stored hashes tell: give remote="
+                    .into(),
+            )
+            .into());
+        }
+        self.remove_at(quotient, run.start + index as u64)
+    }
+
+    fn remove_at(&mut self, quotient: u64, position: u64) -> Step<()> {
+        let remainder = self.table.slot(position);
+        let moved = self.table.remove_slot(quotient, position)?;
+        if self.most > 0 {
+            match self.lowered(moved) {
+                Ok(codes) => self.write(codes),
+                Err(stop) => {
+                    self.table.insert_slot(quotient, position, remainder)?;
+                    return Err(stop);
+                }
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    /// What the slots of a run hold: remainders with marks.
+    fn contents(&self, run: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut decoded: Option<(u64, Marks)> = None;
+        run.map(move |slot| {
+            let block = slot / SLOTS;
+            if self.most == 0 || self.store.is_clear(block) {
+                return (self.table.slot(slot), 0);
+            }
+            let marks = match decoded {
+                Some((known, marks)) if known == block => marks,
+                _ => self.store.marks(block),
+            };
+            decoded = Some((block, marks));
+            (self.table.slot(slot), marks[(slot % SLOTS) as usize])
+        })
+    }
+
+    fn steps(&self, mark: u64) -> u64 {
+        match self.store.mode() {
+            Mode::Telescoping => mark,
+            Mode::Extending => mark >> LENGTH_SHIFT,
+        }
+    }
+
+    fn coded(&self, block: u64, marks: &Marks) -> Step<(u64, Code)> {
+        Ok((block, self.store.coded(marks).ok_or(Stop::Full(block))?))
+    }
+
+    fn write(&mut self, codes: Vec<(u64, Code)>) {
+        for (block, code) in codes {
+            self.store.set(block, &code);
+        }
+    }
+
+    /// The codes of the blocks whose marks change when slots `moved` move up by one, with a mark of
+    /// 0 in the first.
+    fn raised(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
+        let (low, high) = (moved.start / SLOTS, moved.end / SLOTS);
+        let (mut codes, mut carried) = (Vec::new(), 0);
+        for block in low..=high {
+            if carried == 0 && self.store.is_clear(block) {
+                continue;
+            }
+            let mut marks = self.store.marks(block);
+            let first = if block == low { (moved.start % SLOTS) as usize } else { 0 };
+            let last = (if block == high { moved.end % SLOTS } else { SLOTS - 1 }) as usize;
+            let out = marks[last];
+            marks.copy_within(first..last, first + 1);
+            marks[first] = carried;
+            carried = out;
+            codes.push(self.coded(block, &marks)?);
+        }
+        Ok(codes)
+    }
+
+    /// The codes of the blocks whose marks change when slots `moved` move down by one.
+    fn lowered(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
+        let (gone, stop) = (moved.start - 1, moved.end);
+        let (low, high) = (gone / SLOTS, (stop - 1) / SLOTS);
+        let mut codes = Vec::new();
+        for block in low..=high {
+            let carried = if block == high { 0 } else { self.store.mark((block + 1) * SLOTS) };
+            if carried == 0 && self.store.is_clear(block) {
+                continue;
+            }
+            let mut marks = self.store.marks(block);
+            let first = if block == low { (gone % SLOTS) as usize } else { 0 };
+            let last = (if block == high { (stop - 1) % SLOTS } else { SLOTS - 1 }) as usize;
+            marks.copy_within(first + 1..last + 1, first);
+            marks[last] = carried;
+            codes.push(self.coded(block, &marks)?);
+        }
+        Ok(codes)
+    }
+}
+
+/// Whether what fits the one slot of an extending filter, as (mark, remainder), fits the other.
+fn covers(short: (u64, u64), long: (u64, u64)) -> bool {
+    let (ours, theirs) = (short.0 >> LENGTH_SHIFT, long.0 >> LENGTH_SHIFT);
+    let bits = |mark: u64| mark & ((1 << LENGTH_SHIFT) - 1);
+    short.1 == long.1 && ours <= theirs && bits(short.0) == bits(long.0) >> (theirs - ours)
+}

@@ -1,0 +1,298 @@
+//! Where the marks of all blocks are: fixed room for each, or as much as each needs.
+
+use super::code::{Code, MARKS, Marks, PADDING, decode, steps_of};
+use super::stream::Mode;
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+
+/// How marks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A code of 56 bits per block; marks that do not fit are forgotten.
+    Block,
+    /// A code of as many bytes as it takes per block; nothing is forgotten.
+    Growing,
+    /// A byte per mark, uncoded.
+    Plain,
+}
+
+/// Bytes of a code of 56 bits.
+const BLOCK: usize = 7;
+/// Blocks that share a piece of memory for their codes, which moves when one gets longer: 64 codes
+/// are half a kilobyte, quickly moved, and what the piece itself costs is shared by 4,096 slots.
+const SHARING: usize = 64;
+
+/// The marks of a filter, block by block.
+pub struct Store {
+    mode: Mode,
+    memory: Memory,
+}
+
+enum Memory {
+    /// So many bytes per block, and padding.
+    Fixed { layout: Layout, bytes: Buffer },
+    Shared(Vec<Piece>),
+}
+
+/// The codes of up to [`SHARING`] blocks, one behind the other.
+struct Piece {
+    /// Where each block's code ends.
+    ends: [u16; SHARING],
+    /// The codes, and padding.
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn new() -> Piece {
+        Piece { ends: [0; SHARING], bytes: Vec::new() }
+    }
+
+    #[inline(always)]
+    fn start(&self, index: usize) -> usize {
+        if index == 0 { 0 } else { usize::from(self.ends[index - 1]) }
+    }
+
+    /// The code of a block with what is behind it, or nothing if no mark is above 0.
+    #[inline(always)]
+    fn code(&self, index: usize) -> &[u8] {
+        let start = self.start(index);
+        if start == usize::from(self.ends[index]) { &[] } else { &self.bytes[start..] }
+    }
+
+    fn set(&mut self, index: usize, code: &[u8]) {
+        let (start, end) = (self.start(index), usize::from(self.ends[index]));
+        let longer = code.len().saturating_sub(end - start);
+        if self.bytes.is_empty() && !code.is_empty() {
+            self.bytes = vec![0; PADDING];
+        }
+        self.bytes.reserve_exact(longer);
+        self.bytes.splice(start..end, code.iter().copied());
+        for later in &mut self.ends[index..] {
+            // At most 64 codes of 448 bytes.
+            *later = (usize::from(*later) + code.len() - (end - start)) as u16;
+        }
+    }
+}
+
+impl Store {
+    /// Marks of 0 for so many blocks.
+    pub fn new(layout: Layout, mode: Mode, blocks: usize) -> Result<Store> {
+        let memory = match layout {
+            Layout::Growing => Memory::Shared(Vec::new()),
+            fixed => Memory::Fixed { layout: fixed, bytes: Buffer::zeroed(PADDING)? },
+        };
+        let mut store = Store { mode, memory };
+        store.reserve(blocks)?;
+        Ok(store)
+    }
+
+    /// How the marks are kept.
+    pub fn layout(&self) -> Layout {
+        match &self.memory {
+            Memory::Fixed { layout, .. } => *layout,
+            Memory::Shared(_) => Layout::Growing,
+        }
+    }
+
+    /// What the marks mean.
+    #[inline(always)]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn extending(&self) -> bool {
+        self.mode == Mode::Extending
+    }
+
+    /// The memory in bytes.
+    pub fn size_in_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Fixed { bytes, .. } => bytes.len(),
+            Memory::Shared(pieces) => {
+                let codes: usize = pieces.iter().map(|piece| piece.bytes.capacity()).sum();
+                codes + std::mem::size_of_val(&pieces[..])
+            }
+        }
+    }
+
+    /// Makes sure that so many blocks have marks.
+    pub fn reserve(&mut self, blocks: usize) -> Result<()> {
+        match &mut self.memory {
+            Memory::Fixed { layout, bytes } => {
+                let needed = blocks.saturating_mul(width(*layout)).saturating_add(PADDING);
+                if needed > bytes.len() {
+                    *bytes = bytes.extended(needed)?;
+                }
+            }
+            Memory::Shared(pieces) => {
+                let more = blocks.div_ceil(SHARING).saturating_sub(pieces.len());
+                pieces.try_reserve_exact(more).map_err(|_| {
+                    Error::Memory(format!("cannot allocate the selectors of {blocks} blocks"))
+                })?;
+                pieces.resize_with(pieces.len() + more, Piece::new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for what a visit to a block reads first.
+    #[inline(always)]
+    pub fn prefetch(&self, block: u64) {
+        match &self.memory {
+            Memory::Fixed { layout, bytes } => {
+                let at = block as usize * width(*layout);
+                crate::bits::prefetch(bytes.as_slice().as_ptr().wrapping_add(at));
+            }
+            Memory::Shared(pieces) => {
+                let piece = pieces.as_ptr().wrapping_add(block as usize / SHARING);
+                let at = 2 * (block as usize % SHARING);
+                crate::bits::prefetch(piece.cast::<u8>().wrapping_add(at));
+            }
+        }
+    }
+
+    /// The code of a block, and whatever is behind it; nothing where all marks are 0.
+    #[inline(always)]
+    fn code(&self, block: u64) -> &[u8] {
+        match &self.memory {
+            Memory::Fixed { layout, bytes } => {
+                let width = width(*layout);
+                let start = block as usize * width;
+                let code = bytes.as_slice().get(start..).unwrap_or_default();
+                // A size of 0 in its first 7 bits is the code of nothing moved.
+                let clear = |first: &u8| *layout == Layout::Block && first & 127 == 0;
+                if code.first().is_none_or(clear) { &[] } else { code }
+            }
+            Memory::Shared(pieces) => {
+                let piece = pieces.get(block as usize / SHARING);
+                piece.map_or(&[], |piece| piece.code(block as usize % SHARING))
+            }
+        }
+    }
+
+    /// Whether no slot of a block has moved, as far as can be told quickly.
+    #[inline(always)]
+    pub fn is_clear(&self, block: u64) -> bool {
+        self.code(block).is_empty()
+    }
+
+    /// The mark of a slot.
+    #[inline(always)]
+    pub fn mark(&self, slot: u64) -> u64 {
+        let (block, index) = (slot / MARKS as u64, slot as usize % MARKS);
+        let code = self.code(block);
+        if code.is_empty() {
+            return 0;
+        }
+        match self.layout() {
+            Layout::Plain => u64::from(code[index]),
+            _ if self.extending() => self.marks(block)[index],
+            _ => steps_of(code, index),
+        }
+    }
+
+    /// The marks of a block.
+    pub fn marks(&self, block: u64) -> Marks {
+        let code = self.code(block);
+        if code.is_empty() {
+            return [0; MARKS];
+        }
+        match self.layout() {
+            Layout::Plain => std::array::from_fn(|index| u64::from(code[index])),
+            // What is here was coded here, or checked when it was opened.
+            _ => decode(code, self.extending()).map_or([0; MARKS], |(marks, _)| marks),
+        }
+    }
+
+    /// The code of marks, if a block has room for it.
+    pub fn coded(&self, marks: &Marks) -> Option<Code> {
+        match self.layout() {
+            Layout::Plain => Some(Code::plain(marks)),
+            Layout::Growing => Some(Code::of(marks, self.extending())),
+            Layout::Block => {
+                Some(Code::of(marks, self.extending())).filter(|code| code.bytes().len() <= BLOCK)
+            }
+        }
+    }
+
+    /// Writes the code of a block's marks.
+    pub fn set(&mut self, block: u64, code: &Code) {
+        match &mut self.memory {
+            Memory::Fixed { layout, bytes } => {
+                let width = width(*layout);
+                let place = &mut bytes.as_mut_slice()[block as usize * width..][..width];
+                place.fill(0);
+                place[..code.bytes().len()].copy_from_slice(code.bytes());
+            }
+            Memory::Shared(pieces) => {
+                pieces[block as usize / SHARING].set(block as usize % SHARING, code.bytes());
+            }
+        }
+    }
+
+    /// The marks of the first blocks as a frame has them: fixed codes as they are; others as the
+    /// length of each in two bytes, then the codes.
+    pub fn to_bytes(&self, blocks: usize) -> Vec<u8> {
+        match &self.memory {
+            Memory::Fixed { layout, bytes } => bytes.as_slice()[..blocks * width(*layout)].to_vec(),
+            Memory::Shared(pieces) => {
+                let (mut lengths, mut codes) = (Vec::with_capacity(2 * blocks), Vec::new());
+                for block in 0..blocks {
+                    let (piece, index) = (&pieces[block / SHARING], block % SHARING);
+                    let (start, end) = (piece.start(index), usize::from(piece.ends[index]));
+                    lengths.extend_from_slice(&((end - start) as u16).to_le_bytes());
+                    codes.extend_from_slice(&piece.bytes[start..end]);
+                }
+                [lengths, codes].concat()
+            }
+        }
+    }
+
+    /// The store whose [`Store::to_bytes`] these are, if there is one.
+    pub fn from_bytes(layout: Layout, mode: Mode, blocks: usize, bytes: &[u8]) -> Result<Store> {
+        let damaged = || Error::Format("the filter is damaged: its selectors have no meaning".into());
+        let each = if layout == Layout::Growing { 2 } else { width(layout) };
+        let least = blocks.checked_mul(each).filter(|least| *least <= bytes.len());
+        let (heads, mut rest) = bytes.split_at(least.ok_or_else(damaged)?);
+        let mut store = Store::new(layout, mode, blocks)?;
+        let mut padded = Vec::new();
+        for (block, head) in heads.chunks_exact(each).enumerate() {
+            let code = match *head {
+                [low, high] if layout == Layout::Growing => {
+                    let length = usize::from(u16::from_le_bytes([low, high]));
+                    let (code, later) = rest.split_at_checked(length).ok_or_else(damaged)?;
+                    rest = later;
+                    code
+                }
+                _ => head,
+            };
+            if layout != Layout::Plain && code.iter().any(|byte| *byte != 0) {
+                padded.clear();
+                padded.extend_from_slice(code);
+                padded.extend_from_slice(&[0; PADDING]);
+                let (marks, _) = decode(&padded, mode == Mode::Extending).ok_or_else(damaged)?;
+                let again = store.coded(&marks).ok_or_else(damaged)?;
+                let zeros = code.len() - again.bytes().len().min(code.len());
+                if !code.starts_with(again.bytes()) || zeros > 0 && layout == Layout::Growing {
+                    return Err(damaged());
+                }
+                if code[again.bytes().len()..].iter().any(|byte| *byte != 0) {
+                    return Err(damaged());
+                }
+                store.set(block as u64, &again);
+            } else if layout == Layout::Growing && !code.is_empty() {
+                return Err(damaged());
+            } else if layout == Layout::Plain {
+                let marks = std::array::from_fn(|index| u64::from(code[index]));
+                store.set(block as u64, &Code::plain(&marks));
+            }
+        }
+        if rest.is_empty() { Ok(store) } else { Err(damaged()) }
+    }
+}
+
+/// Bytes per block of a layout that has room for just so many.
+#[inline(always)]
+fn width(layout: Layout) -> usize {
+    if layout == Layout::Plain { MARKS } else { BLOCK }
+}

@@ -1,0 +1,90 @@
+//! A key's hash as an endless row of bits, and what a mark says of them.
+
+use super::code::{LENGTH_SHIFT, MOST_LENGTH, MOST_STEPS};
+use crate::hash::{GOLDEN, Hash128, mix13};
+use crate::quotient::Table;
+
+/// How an element moves away from a key that it was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It slides: mark `i` means that the slot holds bits `i·r` to `i·r + r`.
+    Telescoping,
+    /// It grows: a mark of `ℓ` bits means that these follow the `r` bits in the slot.
+    Extending,
+}
+
+/// The bits of a key behind its quotient: first those of the hash itself (the 64 of
+/// [`Table::split`]), then as many as are asked for, 64 at a time by a mix of the hash's low half.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    fraction: u64,
+    lo: u64,
+}
+
+impl Stream {
+    /// The quotient of a hash, and the bits behind it.
+    #[inline(always)]
+    pub fn new(table: &Table, hash: Hash128) -> (u64, Stream) {
+        let (quotient, fraction) = table.split(hash);
+        (quotient, Stream { fraction, lo: hash.lo })
+    }
+
+    /// `width` bits from bit `at` on, the first of them highest; from 1 to 56 of them.
+    #[inline(always)]
+    pub fn window(self, at: u64, width: u32) -> u64 {
+        if at + u64::from(width) <= 64 {
+            return self.fraction << at >> (64 - width);
+        }
+        let (word, bit) = (at / 64, at % 64);
+        let pair = u128::from(self.word(word)) << 64 | u128::from(self.word(word + 1));
+        (pair << bit >> (128 - width)) as u64
+    }
+
+    #[inline(always)]
+    fn word(self, index: u64) -> u64 {
+        match index {
+            0 => self.fraction,
+            index => mix13(self.lo.wrapping_add(GOLDEN.wrapping_mul(index))),
+        }
+    }
+
+    /// What the key's slot holds, under a mark.
+    #[inline(always)]
+    pub fn remainder(self, mode: Mode, bits: u32, mark: u64) -> u64 {
+        match mode {
+            Mode::Telescoping => self.window(mark * u64::from(bits), bits),
+            Mode::Extending => self.window(0, bits),
+        }
+    }
+
+    /// Whether a slot can be the key's.
+    #[inline(always)]
+    pub fn fits(self, mode: Mode, bits: u32, (remainder, mark): (u64, u64)) -> bool {
+        self.remainder(mode, bits, mark) == remainder
+            && (mode == Mode::Telescoping || self.extended(bits, mark >> LENGTH_SHIFT) == mark)
+    }
+
+    /// The mark of an extending filter with so many of the key's bits.
+    pub fn extended(self, bits: u32, length: u64) -> u64 {
+        match length {
+            0 => 0,
+            _ => length << LENGTH_SHIFT | self.window(u64::from(bits), length as u32),
+        }
+    }
+
+    /// The first mark from `mark` on, of steps, that tells the key from another; an element that
+    /// has gone through all of them starts over. `None` if no mark does.
+    pub fn apart(self, other: Stream, mode: Mode, bits: u32, mark: u64) -> Option<u64> {
+        match mode {
+            Mode::Telescoping => {
+                let differ = |mark: &u64| {
+                    self.remainder(mode, bits, *mark) != other.remainder(mode, bits, *mark)
+                };
+                (mark..=MOST_STEPS).find(differ).or_else(|| (0..mark).find(differ))
+            }
+            Mode::Extending => (mark >> LENGTH_SHIFT..=MOST_LENGTH)
+                .map(|length| self.extended(bits, length))
+                .find(|mark| other.extended(bits, mark >> LENGTH_SHIFT) != *mark),
+        }
+    }
+}
