@@ -55,6 +55,9 @@ SPECIMENS = [
     Specimen(tamis.Fuse, {"arity": 4}),
     Specimen(tamis.Ribbon, {"layout": "interleaved"}),
     Specimen(tamis.Ribbon, {"layout": "columns"}),
+    Specimen(tamis.Telescoping, {"selectors": "growing", "seed": 0}),
+    Specimen(tamis.Telescoping, {"selectors": "block", "seed": 0}),
+    Specimen(tamis.Extending, {"seed": 0}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

@@ -3,6 +3,7 @@
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
+from math import comb
 
 import xxhash
 
@@ -118,6 +119,94 @@ class Quotient:
     def double(self):
         self.quotients *= 2
         self.remainder_bits -= 1
+
+
+@dataclass
+class Telescoping:
+    """An adaptive quotient filter as lists of (remainder, steps, extension) by quotient."""
+
+    quotients: int
+    remainder_bits: int
+    extending: bool
+    slots: dict = field(default_factory=dict)
+
+    @classmethod
+    def from_frame(cls, kind, parameters, slots, marks):
+        """Read the sections of a frame as `docs/format.md` describes them."""
+        quotients, r, layout, _, _ = parameters
+        self = cls(quotients, r, kind == 19)
+        stride = 17 + 8 * r
+        blocks = len(slots) // stride
+        codes = self.codes(layout, blocks, marks)
+        occupieds, runends, contents = [], [], []
+        for b in range(blocks):
+            block = slots[stride * b : stride * (b + 1)]
+            numbers = int.from_bytes(block[17:], "little")
+            steps = decode_marks(codes[b], self.extending) if layout < 2 else list(codes[b])
+            for i in range(64):
+                occupieds.append(block[i // 8] >> i % 8 & 1)
+                runends.append(block[8 + i // 8] >> i % 8 & 1)
+                held = numbers >> r * i & 2**r - 1
+                mark = steps[i] if self.extending else (steps[i], 0)
+                contents.append((held, *mark))
+        at = 0
+        for quotient in range(quotients):
+            if occupieds[quotient]:
+                at = max(at, quotient)
+                end = runends.index(1, at) + 1
+                self.slots[quotient] = contents[at:end]
+                at = end
+        return self
+
+    @staticmethod
+    def codes(layout, blocks, marks):
+        if layout != 1:
+            width = {0: 7, 2: 64}[layout]
+            return [marks[width * b : width * (b + 1)] for b in range(blocks)]
+        lengths, rest = struct.unpack_from(f"<{blocks}H", marks), marks[2 * blocks :]
+        ends = [sum(lengths[: b + 1]) for b in range(blocks)]
+        return [rest[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+    def bits(self, hash, at, width):
+        """Bits of the hash behind its quotient, and of as many mixes of it as it takes."""
+        hi, lo = hash
+        stream = ((hi << 64 | lo) * self.quotients >> 64) & MASK
+        words = (at + width + 63) // 64
+        for j in range(1, words):
+            stream = stream << 64 | mix13(lo + GOLDEN * j & MASK)
+        return stream >> 64 * max(words, 1) - at - width & 2**width - 1
+
+    def contains(self, hash):
+        hi, lo = hash
+        r = self.remainder_bits
+        for held, steps, extension in self.slots.get((hi << 64 | lo) * self.quotients >> 128, []):
+            at = 0 if self.extending else r * steps
+            if self.bits(hash, at, r) == held and (
+                not self.extending or self.bits(hash, r, steps) == extension
+            ):
+                return True
+        return False
+
+
+def decode_marks(code, extending):
+    """The steps of 64 slots, each with its extension if there are any: sets within sets."""
+    number, steps, members = int.from_bytes(code, "little"), [0] * 64, list(range(64))
+
+    def take(width):
+        nonlocal number
+        value, number = number & 2**width - 1, number >> width
+        return value
+
+    while members and (size := take(len(members).bit_length())):
+        rank, chosen = take((comb(len(members), size) - 1).bit_length()), []
+        for k in range(size, 0, -1):
+            p = max(p for p in range(len(members)) if comb(p, k) <= rank)
+            rank -= comb(p, k)
+            chosen.insert(0, members[p])
+        members = chosen
+        for slot in members:
+            steps[slot] += 1
+    return [(n, take(n)) for n in steps] if extending else steps
 
 
 @dataclass

@@ -34,6 +34,11 @@ def golden_filters():
     yield "v1-cuckoo-copies", copies
     columns = tamis.Ribbon.build(range(5000), fpr=0.05, layout="columns")
     yield "v1-ribbon-truncated", columns.truncate(2.5)
+    for cls in (tamis.Telescoping, tamis.Extending):
+        for selectors in ("growing", "block"):
+            adapted = cls.build(range(100), fpr=0.1, seed=42, selectors=selectors)
+            adapted.adapt_many(range(100, 400), tamis.stores.Hashes(range(100), seed=42))
+            yield f"v1-{cls.__name__}-{selectors}-adapted".lower(), adapted
 
 
 def golden_function():
@@ -166,6 +171,8 @@ def test_sizes_in_a_header_claim_no_memory():
         (5, [1, 8, 8 * huge, 0, 1, huge]),
         (6, [8, 0, huge]),
         (6, [8, 0, 1, 2**42, 2**42]),
+        (9, [huge, 8, 1, huge, 0]),
+        (19, [huge, 8, 0, huge, 0]),
     ):
         for content in (b"", bytes(64)):
             with pytest.raises(tamis.FormatError):

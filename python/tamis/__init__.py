@@ -9,7 +9,7 @@
 
 import warnings as _warnings
 
-from tamis import workloads
+from tamis import stores, workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
 from tamis.errors import (
@@ -23,11 +23,13 @@ from tamis.errors import (
 from tamis.filters import (
     Bloom,
     Cuckoo,
+    Extending,
     Fuse,
     Quotient,
     Ribbon,
     Sharded,
     StaticFunction,
+    Telescoping,
     from_bytes,
     load,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "CapacityError",
     "CapacityWarning",
     "Cuckoo",
+    "Extending",
     "FormatError",
     "Fuse",
     "IncompatibleError",
@@ -52,6 +55,7 @@ __all__ = [
     "Sharded",
     "StaticFunction",
     "TamisError",
+    "Telescoping",
     "Workload",
     "__version__",
     "from_bytes",
@@ -59,6 +63,7 @@ __all__ = [
     "load",
     "plan",
     "plan_collection",
+    "stores",
     "workloads",
 ]
 

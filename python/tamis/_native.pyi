@@ -3,22 +3,24 @@
 `tamis.filters` makes the public classes of them; sizes come from `tamis.planning`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
-from tamis._types import Key, Keys
+from tamis._types import Key, Keys, Remote
 
 __all__ = [
     "DEBUG_BUILD",
+    "Adapting",
     "Assigned",
     "Deleting",
     "Distinct",
     "Filter",
     "Function",
+    "Hashes",
     "Inserting",
     "Kernel",
     "Spill",
@@ -58,6 +60,11 @@ __all__ = [
     "ribbon_truncated",
     "sharded",
     "sharded_shape",
+    "telescoping",
+    "telescoping_build",
+    "telescoping_merge",
+    "telescoping_shape",
+    "telescoping_steps",
     "text_grams",
 ]
 
@@ -182,6 +189,53 @@ class Deleting(Inserting):
     def remove(self, key: Key) -> None:
         """Take one insertion of the key back; `KeyError` if it is surely absent."""
 
+class Adapting(Deleting):
+    """A filter that moves its elements away from the keys they were taken for."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def add(self, key: Key, remote: Remote | None = None) -> None:
+        """Insert a key; with the remote, the filter grows where it is full."""
+
+    def update(self, keys: Keys, remote: Remote | None = None) -> None:
+        """Insert many keys, or none of them."""
+
+    def remove(self, key: Key, remote: Remote | None = None) -> None:
+        """Take one insertion of the key back; `KeyError` if it is surely absent."""
+
+    def adapt(self, key: Key, remote: Remote) -> bool:
+        """Tell an absent key apart that was taken for a stored one; whether anything changed."""
+
+    def adapt_many(self, keys: Keys, remote: Remote) -> npt.NDArray[np.bool_]:
+        """Tell many absent keys apart; for each, whether anything changed."""
+
+    def grow(self, remote: Remote) -> None:
+        """Make room for as many keys again, from the stored hashes."""
+
+@disjoint_base
+class Hashes:
+    """Hashes in order, with repetitions: a remote in memory."""
+
+    def __new__(
+        cls, keys: Keys | None = None, *, seed: int = 0, key: bytes | None = None
+    ) -> Self: ...
+    def __len__(self) -> int:
+        """Tell how many hashes are stored, repetitions included."""
+
+    def add(self, key: Key) -> None:
+        """Store the hash of a key, once more if it is there already."""
+
+    def update(self, keys: Keys) -> None:
+        """Store the hashes of many keys."""
+
+    def remove(self, key: Key) -> None:
+        """Take the hash of a key away once; `KeyError` if it is not there."""
+
+    def run(self, low: int, high: int) -> npt.NDArray[np.uint64]:
+        """Return the hashes whose first word is from ``low`` to ``high``, with repetitions."""
+
+    def scan(self) -> Iterator[npt.NDArray[np.uint64]]:
+        """Return all hashes, in parts."""
+
 _Layout = Literal["blocked", "standard", "segmented"]
 _RibbonLayout = Literal["interleaved", "columns"]
 
@@ -239,5 +293,23 @@ def model_scores(kernel: Kernel, rows: object) -> npt.NDArray[np.float32]: ...
 def text_grams(
     keys: Keys, shortest: int, longest: int, buckets: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint8]]: ...
+
+_Selectors = Literal["block", "growing", "plain"]
+
+def telescoping(
+    extending: bool,
+    selectors: str,
+    quotients: int,
+    remainder_bits: int,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def telescoping_build(
+    extending: bool, selectors: str, quotients: int, remainder_bits: int, keys: Distinct
+) -> Kernel: ...
+def telescoping_merge(a: Kernel, b: Kernel) -> Kernel: ...
+def telescoping_shape(kernel: Kernel) -> tuple[_Selectors, int, int, int, int]: ...
+def telescoping_steps(kernel: Kernel) -> npt.NDArray[np.uint64]: ...
 def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
 def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...

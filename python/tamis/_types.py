@@ -34,3 +34,15 @@ Keys: TypeAlias = (
 
 FilePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """Where a file is."""
+
+
+class Remote(Protocol):
+    """The stored hashes, as rows (high half, low half), insertions under way included."""
+
+    def run(self, low: int, high: int, /) -> npt.NDArray[np.uint64]:
+        """Return those whose first word is from ``low`` to ``high``, with repetitions."""
+        ...
+
+    def scan(self) -> Iterable[npt.NDArray[np.uint64]]:
+        """Return all of them, in parts."""
+        ...

@@ -84,6 +84,11 @@ def shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]
         lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
     )
     yield (
+        "Telescoping",
+        tamis.Telescoping.build,
+        lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
+    )
+    yield (
         "Cuckoo",
         tamis.Cuckoo.build,
         lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),

@@ -221,7 +221,7 @@ pub struct Deleting;
 #[pymethods]
 impl Deleting {
     #[new]
-    fn new(kernel: &Kernel) -> PyClassInitializer<Deleting> {
+    pub(super) fn new(kernel: &Kernel) -> PyClassInitializer<Deleting> {
         Inserting::new(kernel).add_subclass(Deleting)
     }
 

@@ -6,10 +6,12 @@
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `filter.rs`: the classes of the contract
+//! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`, `sharded.rs`: what
+//! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`, `sharded.rs`: what
 //!   each structure offers beside the contract
 
+mod adapting;
 mod arrow;
 mod batch;
 mod bloom;
@@ -20,6 +22,7 @@ mod filter;
 mod function;
 mod fuse;
 mod handle;
+mod hashes;
 mod keys;
 mod model;
 mod quotient;
@@ -32,6 +35,11 @@ use pyo3::prelude::*;
 /// Native kernels of tamis. What they offer is typed and described in `_native.pyi`.
 #[pymodule(gil_used = true)]
 mod _native {
+    #[pymodule_export]
+    use super::adapting::{
+        Adapting, telescoping, telescoping_build, telescoping_merge, telescoping_shape,
+        telescoping_steps,
+    };
     #[pymodule_export]
     use super::batch::{Distinct, hash_keys};
     #[pymodule_export]
@@ -49,6 +57,7 @@ mod _native {
     use super::fuse::{fuse_build, fuse_shape};
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
+    use super::hashes::Hashes;
     #[pymodule_export]
     use super::model::{model, model_name, model_scores, model_shape, text_grams};
     #[pymodule_export]

@@ -25,8 +25,7 @@ impl Telescoping {
         while first > 0 && self.table.stored_offset(first) > 0 {
             first -= 1;
         }
-        let reaching =
-            self.table.runs(first * SLOTS..end).find(|(_, run)| run.end > block * SLOTS);
+        let reaching = self.table.runs(first * SLOTS..end).find(|(_, run)| run.end > block * SLOTS);
         reaching.map_or(end - 1, |(quotient, _)| quotient)..end
     }
 
@@ -36,7 +35,8 @@ impl Telescoping {
         let (quotient, stream) = Stream::new(&self.table, asked);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let run = self.table.run(quotient).unwrap_or(0..0);
-        if stored.contains(&asked) || !self.contents(run.clone()).any(|s| stream.fits(mode, bits, s))
+        if stored.contains(&asked)
+            || !self.contents(run.clone()).any(|s| stream.fits(mode, bits, s))
         {
             return Ok(false);
         }
@@ -79,7 +79,9 @@ impl Telescoping {
         streams.push(stream);
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
         if !matching.place(stored.len(), &fits) {
-            return Err(Error::Absent("every slot that the key fits is a stored key's".into()).into());
+            return Err(
+                Error::Absent("every slot that the key fits is a stored key's".into()).into()
+            );
         }
         match matching.owners.iter().position(|owner| *owner == Some(stored.len())) {
             Some(index) => self.remove_at(quotient, run.start + index as u64),
@@ -94,8 +96,11 @@ impl Telescoping {
         let mut marks = self.store.marks(block);
         let mut fresh = Vec::new();
         for (quotient, run) in self.table.runs(self.quotients_of(block)) {
-            let own: Vec<Hash128> =
-                stored.iter().copied().filter(|hash| self.table.split(*hash).0 == quotient).collect();
+            let own: Vec<Hash128> = stored
+                .iter()
+                .copied()
+                .filter(|hash| self.table.split(*hash).0 == quotient)
+                .collect();
             let streams = self.streams(&own);
             let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
             let Some(matching) = self.owners(&streams, &slots) else { continue };
@@ -147,4 +152,3 @@ pub(super) fn of_quotient(filter: &Telescoping, quotient: u64, hashes: &[Hash128
     own.sort_unstable();
     own
 }
-

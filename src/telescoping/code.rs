@@ -295,8 +295,9 @@ mod tests {
     #[test]
     fn the_longest_codes_fit() {
         // The costliest way down: every set half of the one before, or losing one at a time.
-        let halves: Marks =
-            std::array::from_fn(|slot| MOST_STEPS.min(MOST_STEPS - 6 + slot.trailing_zeros() as u64));
+        let halves: Marks = std::array::from_fn(|slot| {
+            MOST_STEPS.min(MOST_STEPS - 6 + slot.trailing_zeros() as u64)
+        });
         check(&halves, false);
         let falling: Marks = std::array::from_fn(|slot| MOST_STEPS - (slot as u64 * 37) % 64);
         check(&falling, false);

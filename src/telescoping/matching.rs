@@ -23,9 +23,9 @@ impl Matching {
         // By slot: the slot whose owner would move here; itself if the new hash would.
         let mut from: Vec<Option<usize>> = vec![None; slots];
         let mut queue = Vec::with_capacity(slots);
-        for slot in 0..slots {
+        for (slot, from) in from.iter_mut().enumerate() {
             if fits(index, slot) {
-                from[slot] = Some(slot);
+                *from = Some(slot);
                 queue.push(slot);
                 if self.owners[slot].is_none() {
                     break;
@@ -40,9 +40,9 @@ impl Matching {
                 self.shift(slot, index, &from);
                 return true;
             };
-            for other in 0..slots {
-                if from[other].is_none() && fits(owner, other) {
-                    from[other] = Some(slot);
+            for (other, from) in from.iter_mut().enumerate() {
+                if from.is_none() && fits(owner, other) {
+                    *from = Some(slot);
                     queue.push(other);
                 }
             }

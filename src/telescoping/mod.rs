@@ -38,8 +38,6 @@ pub mod matching;
 mod shared;
 mod store;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 pub use shared::{KIND, KIND_EXTENDING, Remote, Shared};
 pub use store::{Layout, Store};
@@ -243,11 +241,11 @@ impl Telescoping {
         }
         let slots = self.table.slots();
         let moved = self.table.insert_on(p, quotient, run, position, remainder)?;
-        if self.table.slots() > slots {
-            if let Err(error) = self.store.reserve((self.table.slots() / SLOTS) as usize) {
-                self.table.remove_slot(quotient, position)?;
-                return Err(error.into());
-            }
+        if self.table.slots() > slots
+            && let Err(error) = self.store.reserve((self.table.slots() / SLOTS) as usize)
+        {
+            self.table.remove_slot(quotient, position)?;
+            return Err(error.into());
         }
         if self.most > 0 {
             match self.raised(moved) {
@@ -280,7 +278,8 @@ impl Telescoping {
         let run = self.table.run(quotient).unwrap_or(0..0);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
-        let mut fitting = slots.iter().enumerate().filter(|(_, slot)| stream.fits(mode, bits, **slot));
+        let mut fitting =
+            slots.iter().enumerate().filter(|(_, slot)| stream.fits(mode, bits, **slot));
         let Some((index, content)) = fitting.next() else {
             return Err(Error::Absent("the key is not in the filter".into()).into());
         };

@@ -483,4 +483,3 @@ impl Kernel for Shared {
         alone(self.write().filter.remove(hash))
     }
 }
-

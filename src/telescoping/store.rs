@@ -30,7 +30,10 @@ pub struct Store {
 
 enum Memory {
     /// So many bytes per block, and padding.
-    Fixed { layout: Layout, bytes: Buffer },
+    Fixed {
+        layout: Layout,
+        bytes: Buffer,
+    },
     Shared(Vec<Piece>),
 }
 
@@ -250,7 +253,8 @@ impl Store {
 
     /// The store whose [`Store::to_bytes`] these are, if there is one.
     pub fn from_bytes(layout: Layout, mode: Mode, blocks: usize, bytes: &[u8]) -> Result<Store> {
-        let damaged = || Error::Format("the filter is damaged: its selectors have no meaning".into());
+        let damaged =
+            || Error::Format("the filter is damaged: its selectors have no meaning".into());
         let each = if layout == Layout::Growing { 2 } else { width(layout) };
         let least = blocks.checked_mul(each).filter(|least| *least <= bytes.len());
         let (heads, mut rest) = bytes.split_at(least.ok_or_else(damaged)?);

@@ -20,18 +20,21 @@ from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
 from tamis.filters.static_function import StaticFunction
+from tamis.filters.telescoping import Extending, Telescoping
 from tamis.learned.model import Model
 
 __all__ = [
     "Bloom",
     "Contract",
     "Cuckoo",
+    "Extending",
     "Fuse",
     "Quotient",
     "Ribbon",
     "Saved",
     "Sharded",
     "StaticFunction",
+    "Telescoping",
     "from_bytes",
     "load",
 ]
@@ -45,7 +48,9 @@ _CLASSES: dict[int, type[Saved]] = {
     5: Ribbon,
     6: StaticFunction,
     7: Sharded,
+    9: Telescoping,
     17: Model,
+    19: Extending,
 }
 
 

@@ -1,0 +1,177 @@
+"""`tamis.Telescoping` and `tamis.Extending`: quotient filters that learn from their mistakes."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, ClassVar, Literal, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._types import Keys
+from tamis.filters.contract import Contract
+from tamis.planning import telescoping as planning
+from tamis.planning.arguments import MOST_KEYS, whole
+
+Selectors = Literal["growing", "block", "plain"]
+
+
+class AdaptiveQuotient(_native.Adapting, Contract):
+    """What telescoping and extending filters share: all but the way an element moves."""
+
+    inserts = True
+    deletes = True
+    merges = True
+    bounded = True
+    _extending: ClassVar[bool]
+    _layouts: ClassVar[tuple[str, ...]]
+
+    def __new__(
+        cls,
+        capacity: SupportsIndex,
+        *,
+        fpr: float | None = None,
+        bits_per_key: float | None = None,
+        selectors: Selectors = "growing",
+        seed: int | None = None,
+        key: bytes | None = None,
+    ) -> Self:
+        """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
+        capacity = whole("capacity", capacity, MOST_KEYS)
+        cls._check(selectors)
+        size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
+        seed = _secret(seed, key)
+        kernel = _native.telescoping(cls._extending, selectors, *size, capacity, seed, key)
+        return cls._of(kernel)
+
+    @classmethod
+    def build(
+        cls,
+        keys: Keys,
+        *,
+        fpr: float | None = None,
+        bits_per_key: float | None = None,
+        selectors: Selectors = "growing",
+        seed: int | None = None,
+        key: bytes | None = None,
+    ) -> Self:
+        """Build the filter of these keys, each stored once.
+
+        >>> len(Telescoping.build([1, 2, 2, 3], fpr=0.01))
+        3
+        """
+        distinct = _native.Distinct(keys, _secret(seed, key), key)
+        return cls._of(
+            cls._built(distinct, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
+        )
+
+    @classmethod
+    def _built(
+        cls, distinct: _native.Distinct, selectors: Selectors = "growing", **rate: Any
+    ) -> _native.Kernel:
+        cls._check(selectors)
+        size = planning.size(len(distinct), selectors=selectors, **rate)
+        return _native.telescoping_build(cls._extending, selectors, *size, distinct)
+
+    @classmethod
+    def _check(cls, selectors: str) -> None:
+        if selectors not in cls._layouts:
+            accepted = " or ".join(map(repr, cls._layouts))
+            raise ValueError(f"selectors is {selectors!r}; {accepted} is wanted")
+
+    @property
+    def selectors(self) -> Selectors:
+        """How selectors are kept: ``"growing"``, ``"block"`` or ``"plain"``."""
+        return _native.telescoping_shape(self._kernel)[0]
+
+    @property
+    def remainder_bits(self) -> int:
+        """How many bits of each key a slot holds (r)."""
+        return _native.telescoping_shape(self._kernel)[2]
+
+    @property
+    def quotients(self) -> int:
+        """How many quotients there are (Q): the stored hashes of each are one range."""
+        return _native.telescoping_shape(self._kernel)[1]
+
+    @property
+    def load(self) -> float:
+        """The share of the slots that are in use."""
+        return len(self) / _native.telescoping_shape(self._kernel)[3]
+
+    @property
+    def forgotten(self) -> int:
+        """How many selectors were forgotten because the code of their block was full."""
+        return _native.telescoping_shape(self._kernel)[4]
+
+    @property
+    def steps(self) -> npt.NDArray[np.uint64]:
+        """How many elements have moved 0, 1, 2, … steps.
+
+        >>> Telescoping.build(range(100), fpr=0.01).steps
+        array([100], dtype=uint64)
+        """
+        return _native.telescoping_steps(self._kernel)
+
+    def __or__(self, other: AdaptiveQuotient) -> Self:
+        """Return the filter of the insertions into both; they must have one shape and seed."""
+        if type(other) is not type(self):
+            return super().__or__(other)
+        return self._of(_native.telescoping_merge(self._kernel, other._kernel))
+
+    def _told(self) -> str:
+        return f"{self.remainder_bits}-bit remainders, {self.selectors} selectors"
+
+
+class Telescoping(AdaptiveQuotient):
+    """A telescoping filter: every false positive that it is told of is fixed.
+
+    A quotient filter in which an element that was taken for an absent key slides on to further
+    bits of its hash. `adapt` needs the stored hashes, given as a *remote*: the index of a store, or
+    `tamis.stores.Hashes`. Insert into the filter first and then into the store; delete in the store
+    first and then here, with the remote. Then no stored key is ever denied.
+
+    ``selectors="growing"`` (the default) remembers every fix and takes more memory as they come;
+    ``"block"`` has 56 bits for each 64 elements and forgets a block that needs more; ``"plain"``
+    keeps a byte for each element.
+
+    >>> from tamis.stores import Hashes
+    >>> f = Telescoping.build(range(1000), fpr=0.05, seed=1)
+    >>> stored = Hashes(range(1000), seed=1)
+    >>> wrong = [key for key in range(1000, 2000) if key in f]
+    >>> fixed = f.adapt_many(wrong, stored)
+    >>> len(wrong) > 0, fixed.all(), f.contains(wrong).any(), f.contains(range(1000)).all()
+    (True, np.True_, np.False_, np.True_)
+
+    Reference: Lee, McCauley, Singh, Stein 2021.
+    """
+
+    _extending = False
+    _layouts = ("growing", "block", "plain")
+
+
+class Extending(AdaptiveQuotient):
+    """An extending (broom) filter: a false positive lengthens the fingerprint that caused it.
+
+    Used as `Telescoping`. A longer fingerprint is taken for fewer other keys too, but a bit tells
+    only every second key apart, so it takes more memory for the same fixes.
+
+    >>> from tamis.stores import Hashes
+    >>> f = Extending.build(range(1000), fpr=0.05, seed=1)
+    >>> wrong = next(key for key in range(1000, 2000) if key in f)
+    >>> f.adapt(wrong, Hashes(range(1000), seed=1)), wrong in f
+    (True, False)
+
+    References: Bender et al. 2018; Lee, McCauley, Singh, Stein 2021.
+    """
+
+    _extending = True
+    _layouts = ("growing", "block")
+
+
+def _secret(seed: int | None, key: bytes | None) -> int:
+    """Return the seed, a random one unless it or a key is given."""
+    if seed is not None:
+        return seed
+    return 0 if key is not None else secrets.randbits(64)

@@ -1,0 +1,145 @@
+"""Telescoping and extending filters: sizes, and what adapting to queries will cost.
+
+The slots are a quotient filter's (``planning.quotient``). Beside them each block of 64 has the code
+of its selectors: 56 bits (``"block"``), as long as it must be (``"growing"``), or a byte for each
+slot (``"plain"``).
+
+The predictors are those of Lee, McCauley, Singh and Stein 2021. ``queries`` (c) is the number of
+distinct absent keys that are asked for, per key in the set; ``fpr`` (ε) is 2^−r.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning import quotient
+from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.quotient import Size
+
+SELECTORS = ("block", "growing", "plain")
+"""The ways to keep selectors."""
+
+_BLOCK = 64
+# Of `src/telescoping/store.rs`: the codes of 64 blocks share a piece of memory, which has 152 bytes
+# before any code; a fixed code has 7 bytes, a plain one 64.
+_SHARING = 64
+_PIECE_BITS = 8 * 152
+_FIXED_BITS = {"block": 56, "plain": 512}
+
+
+def selector_bits(quotients: int, selectors: str) -> int:
+    """Tell the bits beside the slots, before any element has moved.
+
+    >>> selector_bits(64_000, "block") / 64_000
+    0.875
+    """
+    blocks = math.ceil(quotients / _BLOCK)
+    if selectors == "growing":
+        return math.ceil(blocks / _SHARING) * _PIECE_BITS
+    return blocks * _FIXED_BITS[selectors]
+
+
+def size(
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    selectors: str = "growing",
+) -> Size:
+    """Find the shortest remainders with at most this rate, or the longest within this budget.
+
+    The budget is what the filter takes before it has adapted.
+
+    >>> size(1_000_000, fpr=2**-8)
+    Size(quotients=1052480, remainder_bits=8)
+    >>> size(1_000_000, bits_per_key=12, selectors="block")
+    Size(quotients=1052480, remainder_bits=8)
+    """
+    if selectors not in SELECTORS:
+        raise ValueError(f"selectors is {selectors!r}; 'growing', 'block' or 'plain' is wanted")
+    check_rate_or_budget(fpr, bits_per_key)
+    if bits_per_key is None:
+        return quotient.size(keys, fpr=fpr)
+    quotients = quotient.size(keys, fpr=0.5).quotients
+    if quotients == _BLOCK:  # so small that it has a least size, whatever the budget
+        beside = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
+    else:
+        beside = (selector_bits(quotients, selectors) + 8 * 128) / max(keys, 1)
+    try:
+        return quotient.size(keys, bits_per_key=max(bits_per_key - beside, 1e-9))
+    except ValueError:
+        least = beside + (quotient.METADATA_BITS + 1) / quotient.LOAD
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; a filter of {keys} keys with {selectors!r} selectors "
+            f"needs at least {least:.2f}"
+        ) from None
+
+
+def selector_bound(
+    queries: float, fpr: float, most: int = 16, *, keys: int | None = None
+) -> npt.NDArray[np.float64]:
+    """Bound the share of elements whose selector is 0, 1, … ``most``: Lemma 2 and Corollary 3.
+
+    With ``keys`` (n) it is Lemma 2, without it Corollary 3, its limit for many keys. Both hold for
+    fewer than 1/ε − 1 queries per key, whatever their order and repetitions.
+
+    >>> selector_bound(20, 2**-8, 2).round(3)
+    array([0.925, 0.078, 0.003])
+    """
+    if not 0 < queries < 1 / fpr - 1:
+        raise ValueError(f"queries is {queries}; between 0 and {1 / fpr - 1:.6g} is possible")
+    k = np.arange(1, most + 1)
+    # C(cn, k)/n^k, or c^k/k! in the limit: a product of one factor per step.
+    if keys is None:
+        none, last, factors = math.exp(-queries * fpr), 1.0, queries / k
+    else:
+        none, last = (1 - fpr / keys) ** (queries * keys), 1 - fpr
+        factors = np.maximum(queries - (k - 1) / keys, 0) / k
+    bounds = np.empty(most + 1)
+    bounds[0] = none
+    bounds[1:] = last * fpr**k * np.cumsum(np.cumprod(factors))
+    return np.minimum(bounds, 1.0)
+
+
+def selector_share(
+    queries: float, fpr: float, most: int = 16, *, load: float = quotient.LOAD
+) -> npt.NDArray[np.float64]:
+    """Predict the share of elements whose selector is 0, 1, … ``most``, if queries are repeated.
+
+    An element stays where it is with probability 1 − s = e^(−load·c·ε). Wherever it moves, all
+    queries of its quotient meet it anew, so it moves again with the same probability s: the
+    selectors are geometric.
+
+    >>> selector_share(20, 2**-8, 2).round(3)
+    array([0.928, 0.066, 0.005])
+    """
+    moved = -math.expm1(-load * queries * fpr)
+    return np.float64(1 - moved) * np.power(np.float64(moved), np.arange(most + 1))
+
+
+def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD) -> float:
+    """Predict the bits per element that the best code of `selector_share` takes: h(s)/(1 − s).
+
+    >>> [round(selector_entropy(c, 2**-8), 2) for c in (20, 50, 100)]
+    [0.4, 0.79, 1.29]
+    """
+    moved = -math.expm1(-load * queries * fpr)
+    bits = -moved * math.log2(moved) - (1 - moved) * math.log2(1 - moved)
+    return bits / (1 - moved)
+
+
+def queries_within(bits_per_element: float, fpr: float) -> float:
+    """Bound from below how many queries per key so many bits suffice for: Theorem 4.
+
+    1/e + b/(b−1)² bits per element, for any b ≥ 2, suffice for 1/(b·√ε) distinct queries per key.
+
+    >>> round(queries_within(0.812, 2**-8), 1)
+    4.0
+    """
+    beyond = bits_per_element - 1 / math.e
+    if beyond <= 0:
+        return 0.0
+    # b/(b−1)² = t is a quadratic in b; the larger root falls as t rises.
+    b = max(2.0, (2 * beyond + 1 + math.sqrt(4 * beyond + 1)) / (2 * beyond))
+    return 1 / (b * math.sqrt(fpr))

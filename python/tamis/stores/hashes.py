@@ -1,0 +1,19 @@
+"""`tamis.stores.Hashes`: the stored hashes alone, in memory."""
+
+from __future__ import annotations
+
+from tamis import _native
+
+
+class Hashes(_native.Hashes):
+    """A table of hashes that an adaptive filter can ask: the remote without a store.
+
+    It must hash as the filter does, with the same ``seed`` or ``key``. Threads may share it.
+
+    >>> stored = Hashes(["ada", "grace"], seed=7)
+    >>> stored.add("alan"); stored.remove("ada")
+    >>> len(stored), stored.run(0, 2**64 - 1).shape
+    (2, (2, 2))
+    """
+
+    __slots__ = ()

@@ -1,0 +1,134 @@
+//! A table of hashes in memory: the remote of an adaptive filter that has no store.
+
+use super::batch;
+use super::keys::{self, hash_object, hasher};
+use crate::hash::{Hash128, Hasher};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+/// Rows of one part of a scan.
+const PART: usize = 1 << 16;
+
+/// Hashes in order, each with how often it is stored.
+#[pyclass(frozen, subclass, module = "tamis._native")]
+pub struct Hashes {
+    hasher: Hasher,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    counts: BTreeMap<Hash128, usize>,
+    total: usize,
+}
+
+impl Hashes {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
+        Ok(hash_object(&self.hasher, key).map_err(|reason| reason.named("key"))?.0)
+    }
+}
+
+#[pymethods]
+impl Hashes {
+    #[new]
+    #[pyo3(signature = (keys=None, *, seed=0, key=None))]
+    fn new(
+        py: Python<'_>,
+        keys: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Hashes> {
+        let hashes = Hashes { hasher: hasher(seed, key)?, table: Mutex::default() };
+        if let Some(keys) = keys {
+            hashes.update(py, keys)?;
+        }
+        Ok(hashes)
+    }
+
+    /// Tell how many hashes are stored, repetitions included.
+    fn __len__(&self) -> usize {
+        self.table().total
+    }
+
+    /// Store the hash of a key, once more if it is there already.
+    fn add(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let hash = self.hash(key)?;
+        let mut table = self.table();
+        *table.counts.entry(hash).or_default() += 1;
+        table.total += 1;
+        Ok(())
+    }
+
+    /// Store the hashes of many keys.
+    fn update(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut hashes = batch::hashes(py, &self.hasher, keys)?;
+        py.detach(|| {
+            hashes.sort_unstable();
+            let mut table = self.table();
+            for same in hashes.chunk_by(|one, other| one == other) {
+                *table.counts.entry(same[0]).or_default() += same.len();
+            }
+            table.total += hashes.len();
+        });
+        Ok(())
+    }
+
+    /// Take the hash of a key away once; KeyError if it is not there.
+    fn remove(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let hash = self.hash(key)?;
+        let mut table = self.table();
+        let Some(count) = table.counts.get_mut(&hash) else {
+            return Err(PyKeyError::new_err(key.clone().unbind()));
+        };
+        *count -= 1;
+        if *count == 0 {
+            table.counts.remove(&hash);
+        }
+        table.total -= 1;
+        Ok(())
+    }
+
+    /// Return the hashes whose first word is from `low` to `high`, with repetitions.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        low: u64,
+        high: u64,
+    ) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let table = self.table();
+        let mut rows = Vec::new();
+        if low <= high {
+            let range = Hash128 { hi: low, lo: 0 }..=Hash128 { hi: high, lo: u64::MAX };
+            for (hash, count) in table.counts.range(range) {
+                (0..*count).for_each(|_| rows.extend([hash.hi, hash.lo]));
+            }
+        }
+        drop(table);
+        array(py, rows)
+    }
+
+    /// Return all hashes, in parts.
+    fn scan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let all = self.run(py, 0, u64::MAX)?;
+        let rows = all.readonly();
+        let parts: Vec<_> = rows
+            .as_slice()?
+            .chunks(2 * PART)
+            .map(|part| array(py, part.to_vec()))
+            .collect::<PyResult<_>>()?;
+        Ok(PyTuple::new(py, parts)?.try_iter()?.into_any())
+    }
+}
+
+fn array(py: Python<'_>, rows: Vec<u64>) -> PyResult<Bound<'_, PyArray2<u64>>> {
+    let count = rows.len() / 2;
+    PyArray1::from_vec(py, rows).reshape([count, 2])
+}
