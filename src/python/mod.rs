@@ -57,6 +57,7 @@ mod _native {
     use super::fuse::{fuse_build, fuse_shape};
     #[pymodule_export]
     use super::handle::{Kernel, open_bytes, open_file};
+    #[pymodule_export]
     use super::hashes::Hashes;
     #[pymodule_export]
     use super::model::{model, model_name, model_scores, model_shape, text_grams};
