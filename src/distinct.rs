@@ -102,6 +102,47 @@ impl Distinct {
         &self.partitions[partition(first)..=partition(last)]
     }
 
+    /// The hashes that `keep` leaves of each partition, on up to `threads` threads.
+    pub fn filtered(
+        &self,
+        threads: usize,
+        keep: impl Fn(&[Hash128]) -> Vec<Hash128> + Sync,
+    ) -> Distinct {
+        let share = self.partitions.len().div_ceil(threads.max(1));
+        let work = |part: &[Vec<Hash128>]| part.iter().map(|p| keep(p)).collect::<Vec<_>>();
+        let partitions: Vec<Vec<Hash128>> = std::thread::scope(|scope| {
+            let work = &work;
+            let mut shares = self.partitions.chunks(share);
+            let own = shares.next();
+            let others: Vec<_> = shares.map(|part| scope.spawn(move || work(part))).collect();
+            let mut all = own.map(work).unwrap_or_default();
+            for thread in others {
+                all.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            all
+        });
+        let len = partitions.iter().map(Vec::len).sum();
+        Distinct { partitions, shift: self.shift, len }
+    }
+
+    /// Those of the hashes that are not among `others`.
+    pub fn without(&self, others: &Distinct, threads: usize) -> Distinct {
+        self.filtered(threads, |partition| {
+            let (first, last) = (partition.iter().min(), partition.iter().max());
+            let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
+            let mut left = partition.to_vec();
+            let mut table = Vec::new();
+            deduplicate(&mut left, &mut table);
+            let mut stays = vec![true; left.len()];
+            for other in others.overlapping(first.hi, last.hi).iter().flatten() {
+                if let Some(position) = find(&left, &table, *other) {
+                    stays[position] = false;
+                }
+            }
+            left.iter().zip(stays).filter(|(_, stays)| *stays).map(|(&hash, _)| hash).collect()
+        })
+    }
+
     /// Sorts each partition, so that the whole is in order.
     pub fn sort(&mut self) {
         self.partitions.iter_mut().for_each(|partition| partition.sort_unstable());
@@ -135,6 +176,19 @@ fn deduplicate(hashes: &mut Vec<Hash128>, table: &mut Vec<u32>) {
     hashes.truncate(kept);
 }
 
+/// Where `deduplicate` left a hash, by the table it filled.
+fn find(kept: &[Hash128], table: &[u32], hash: Hash128) -> Option<usize> {
+    let mask = table.len() - 1;
+    let mut place = hash.lo as usize & mask;
+    loop {
+        match table[place] {
+            0 => return None,
+            position if kept[position as usize - 1] == hash => return Some(position as usize - 1),
+            _ => place = (place + 1) & mask,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,5 +214,32 @@ mod tests {
             assert_eq!(flat, expected);
             assert_eq!(set.len(), expected.len());
         }
+    }
+
+    #[test]
+    fn takes_away_what_others_hold() {
+        let hasher = Hasher::seeded(1);
+        let set = |range: std::ops::Range<i64>| {
+            let mut partitions = Partitions::new(range.clone().count(), 0).unwrap();
+            let hashes: Vec<Hash128> = range.map(|i| hasher.signed(i)).collect();
+            partitions.extend(&hashes);
+            Distinct::new(vec![partitions], 1)
+        };
+        for (own, others, left) in [(0..100, 50..90_000, 50), (0..90_000, 40..50, 89_990)] {
+            for threads in [1, 3] {
+                let mut rest = set(own.clone()).without(&set(others.clone()), threads);
+                let mut expected = set(own.clone());
+                expected = expected.filtered(1, |part| {
+                    let gone: Vec<Hash128> = others.clone().map(|i| hasher.signed(i)).collect();
+                    let gone: std::collections::BTreeSet<Hash128> = gone.into_iter().collect();
+                    part.iter().filter(|hash| !gone.contains(hash)).copied().collect()
+                });
+                rest.sort();
+                expected.sort();
+                assert_eq!(rest.len(), left);
+                assert_eq!(rest.partitions(), expected.partitions());
+            }
+        }
+        assert!(set(0..0).without(&set(0..5), 2).is_empty());
     }
 }

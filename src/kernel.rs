@@ -4,13 +4,14 @@ use crate::bits::Buffer;
 use crate::bloom;
 use crate::cuckoo;
 use crate::error::{Error, Result};
-use crate::format::{self, Head, Section};
+use crate::format::{self, Head, SECTION_FRAME, Section};
 use crate::fuse;
 use crate::hash::Hash128;
 use crate::model;
 use crate::quotient;
 use crate::ribbon;
 use crate::sharded;
+use crate::stack;
 use crate::telescoping;
 use std::any::Any;
 use std::io::{self, Write};
@@ -60,8 +61,13 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// The memory of the structure.
     fn size_in_bits(&self) -> u64;
-    /// The probability that a random absent key is answered "yes", given what is stored.
+    /// The probability that a random absent key is answered "yes", given what is stored; over the
+    /// questions that it was built for, where it knows them.
     fn rate(&self) -> f64;
+    /// The same for a key that it knows nothing of.
+    fn unseen_rate(&self) -> f64 {
+        self.rate()
+    }
     /// A copy of its own.
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
     /// Shows what a frame should hold, while nobody changes it.
@@ -112,10 +118,36 @@ pub fn open(
         fuse::KIND => Ok(Arc::new(fuse::Fuse::from_frame(head, sections, own)?)),
         ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
         ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
+        stack::KIND => Ok(Arc::new(stack::Stack::from_frame(head, sections, own)?)),
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
         telescoping::KIND | telescoping::KIND_EXTENDING => {
             Ok(Arc::new(telescoping::Shared::from_frame(head, sections, own)?))
         }
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
+}
+
+/// The frame of a part of another filter, which leaves the hash to the frame around it.
+pub fn nested(part: &dyn Kernel) -> Vec<u8> {
+    let mut frame = Vec::new();
+    // Writing to memory does not fail.
+    let _ = write(part, (0, 0), part.count(), &mut frame);
+    frame
+}
+
+/// Opens what [`nested`] wrote, or `None` where the section is not that or of a kind that may not
+/// be a part: a part that could hold parts would let bytes choose how deep this goes.
+pub fn open_nested(
+    section: &Section<'_>,
+    may_be: impl FnOnce(u16) -> bool,
+    own: &dyn Fn(&[u8]) -> Result<Buffer>,
+) -> Result<Option<Arc<dyn Kernel>>> {
+    if (section.kind, section.piece) != (SECTION_FRAME, 0) {
+        return Ok(None);
+    }
+    let (inner, sections) = format::read(section.bytes)?;
+    if (inner.hash, inner.tag) != (0, 0) || !may_be(inner.kind) {
+        return Ok(None);
+    }
+    open(&inner, &sections, own).map(Some)
 }

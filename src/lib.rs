@@ -11,6 +11,7 @@
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
+//! | [`stack`]      | layers of keys and known negatives in turns      | Deeds et al. 2021                 |
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
@@ -37,6 +38,7 @@ mod processor;
 pub mod quotient;
 pub mod ribbon;
 pub mod sharded;
+pub mod stack;
 pub mod telescoping;
 
 #[cfg(feature = "python")]

@@ -13,7 +13,7 @@
 
 use crate::bits::{Buffer, reduce};
 use crate::error::{Error, Result};
-use crate::format::{self, Head, SECTION_FRAME, Section};
+use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel};
 use std::sync::Arc;
@@ -65,17 +65,12 @@ impl Sharded {
         let &[shards] = &head.parameters[..] else {
             return Err(damaged("it has not one parameter"));
         };
-        if shards != sections.len() as u64
-            || sections.iter().any(|s| (s.kind, s.piece) != (SECTION_FRAME, 0))
-        {
+        if shards != sections.len() as u64 {
             return Err(damaged("its shards are not as many as it says"));
         }
         let open = |section: &Section<'_>| {
-            let (inner, sections) = format::read(section.bytes)?;
-            if (inner.hash, inner.tag) != (0, 0) || inner.kind == KIND {
-                return Err(damaged("a shard is not one"));
-            }
-            kernel::open(&inner, &sections, own)
+            kernel::open_nested(section, |kind| kind != KIND, own)?
+                .ok_or_else(|| damaged("a shard is not one"))
         };
         let shards = sections.iter().map(open).collect::<Result<_>>()?;
         let sharded = Sharded::new(shards).map_err(|error| damaged(&error.to_string()))?;
@@ -132,25 +127,22 @@ impl Kernel for Sharded {
         self.shards.iter().map(|shard| shard.rate()).sum::<f64>() / self.shards.len() as f64
     }
 
+    fn unseen_rate(&self) -> f64 {
+        let sum: f64 = self.shards.iter().map(|shard| shard.unseen_rate()).sum();
+        sum / self.shards.len() as f64
+    }
+
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let shards = self.shards.iter().map(|shard| shard.copy()).collect::<Result<_>>()?;
         Ok(Arc::new(Sharded { shards }))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let frames: Vec<Vec<u8>> = self.shards.iter().map(|shard| nested(&**shard)).collect();
+        let frames: Vec<Vec<u8>> =
+            self.shards.iter().map(|shard| kernel::nested(&**shard)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
         let parameters = vec![self.shards.len() as u64];
         look(Content { parameters, count: self.count(), capacity: None, sections });
     }
-}
-
-/// The frame of a shard, which leaves the hash to the frame around it.
-fn nested(shard: &dyn Kernel) -> Vec<u8> {
-    let mut frame = Vec::new();
-    let capacity = shard.count();
-    // Writing to memory does not fail.
-    let _ = kernel::write(shard, (0, 0), capacity, &mut frame);
-    frame
 }

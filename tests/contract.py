@@ -4,6 +4,7 @@ A new filter is tested by being listed in `SPECIMENS`.
 """
 
 import copy
+import functools
 import os
 import pickle
 import threading
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 import tamis
+from tamis.planning.layers import LAYOUTS
+from tamis.planning.plan import Layer, Plan
 
 SIGMAS = 5.0
 """A fair sample leaves this many standard deviations once in 1.7 million checks."""
@@ -31,8 +34,9 @@ class Specimen:
     least_rate: float = 1e-6
 
     def __str__(self):
-        shape = (getattr(value, "__name__", str(value)) for value in self.shape.values())
-        return "-".join([self.cls.__name__, *shape])
+        named = [getattr(value, "__name__", value) for value in self.shape.values()]
+        told = (str(value) for value in named if type(value) in (str, int))
+        return "-".join([self.cls.__name__, *told])
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -40,7 +44,49 @@ class Specimen:
 
     @property
     def make(self) -> Callable[..., Any]:
+        if self.cls is tamis.Stacked:
+            return lambda capacity, **goal: self.build([], capacity=capacity, updates=True, **goal)
         return partial(self.cls, **self.shape)
+
+    @property
+    def inserts(self) -> bool:
+        return self.build([1], fpr=0.01).inserts
+
+    @property
+    def deletes(self) -> bool:
+        return self.build([1], fpr=0.01).deletes
+
+    @property
+    def bounded(self) -> bool:
+        return self.build([1], fpr=0.01).bounded
+
+
+STORES = ("keys", "negatives")
+
+
+def planned(kinds, fine, *, psi=0.5, budget=None):
+    """A plan for any number of keys and negatives: kinds of layers, each as fine as the others."""
+    layers = []
+    for index, kind in enumerate(kinds):
+        stores = "both" if kind == "function" else STORES[index % 2]
+        rate = 8 * 2.0**-fine if kind == "cuckoo" else 2.0**-fine
+        layers.append(Layer(kind, stores, rate, 0, 0, fine, LAYOUTS.get(kind)))
+    nothing = dict.fromkeys(("n_keys", "expected_fpr", "fpr_bound", "bits_per_key"), 0)
+    last = "exact" if kinds[-1] == "function" else "alternating"
+    return Plan(
+        layers=tuple(layers), psi=psi, budget=budget, negatives=10**9, last=last,
+        checks=None, expected_checks=0.0, **nothing,
+    )  # fmt: skip
+
+
+# Plans depend on numbers alone, so those of equal numbers are made once.
+tamis.filters.stacked.planned = functools.lru_cache(maxsize=None)(tamis.plan)  # type: ignore
+
+# What stacks know: keys that no check uses.
+KNOWN = {
+    "workload": tamis.Workload.zipf(1.0, universe=5000, sample=1000),
+    "negatives": np.arange(10**12, 10**12 + 1000),
+}
 
 
 SPECIMENS = [
@@ -58,6 +104,16 @@ SPECIMENS = [
     Specimen(tamis.Telescoping, {"selectors": "growing", "seed": 0}),
     Specimen(tamis.Telescoping, {"selectors": "block", "seed": 0}),
     Specimen(tamis.Extending, {"seed": 0}),
+    Specimen(tamis.Stacked, {"layer": "bloom", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "cuckoo", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "quotient", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "fuse", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "ribbon", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "ribbon", "last": "exact", **KNOWN}),
+    Specimen(
+        tamis.Sharded,
+        {"filter": tamis.Stacked, "shards": 2, "layer": "ribbon", "last": "exact", **KNOWN},
+    ),
 ]
 
 CHECKS: list[Callable[..., None]] = []
@@ -110,7 +166,7 @@ def errs_as_expected(specimen):
     for seed, rate in enumerate((0.3, 0.05, 2**-8, 0.001)):
         f = specimen.build(np.arange(n), fpr=rate, seed=seed)
         measured = f.contains(np.arange(n, n + trials)).mean()
-        assert within_noise(measured, f.expected_fpr, trials), (measured, f.expected_fpr)
+        assert within_noise(measured, f.fpr_bound, trials), (measured, f.fpr_bound)
         # What is stored varies about its expectation by far less than a tenth at this size; the
         # rate may be below what was asked by what whole bits make of it.
         assert 0.2 * rate <= f.expected_fpr <= 1.1 * rate
@@ -184,7 +240,7 @@ def comes_back_from_bytes(specimen, tmp_path):
 
 @check
 def copies_are_apart(specimen, tmp_path):
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     f = specimen.make(200, fpr=0.01)
     f.update(range(100))
@@ -254,8 +310,9 @@ def keeps_a_secret_key_secret(specimen, tmp_path):
 def says_what_it_can(specimen):
     f = specimen.build([1], fpr=0.01)
     cls = specimen.cls
-    assert hasattr(f, "add") == hasattr(f, "update") == cls.inserts
-    assert hasattr(f, "remove") == cls.deletes
+    if cls is not tamis.Stacked:  # whose layers decide; see test_stacked.py
+        assert hasattr(f, "add") == hasattr(f, "update") == cls.inserts
+        assert hasattr(f, "remove") == cls.deletes
     if not cls.merges:
         with pytest.raises(tamis.IncompatibleError, match="do not merge"):
             f | f
@@ -280,7 +337,7 @@ def refuses_bad_arguments(specimen):
     for seed, error in ((-1, OverflowError), (2**64, OverflowError), ("a", TypeError)):
         with pytest.raises(error, match="an int from 0 to"):
             build([1], fpr=0.1, seed=seed)
-    if specimen.cls.inserts:
+    if specimen.inserts:
         for capacity, error in ((-1, ValueError), (1.5, TypeError), (2**60, ValueError)):
             with pytest.raises(error, match="capacity is"):
                 specimen.make(capacity, fpr=0.1)
@@ -290,7 +347,7 @@ def refuses_bad_arguments(specimen):
 
 @check
 def insertion_is_all_or_nothing(specimen):
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     f = specimen.make(10, fpr=0.01)
     before = f.to_bytes()
@@ -304,7 +361,7 @@ def insertion_is_all_or_nothing(specimen):
 
 @check
 def one_by_one_or_all_at_once(specimen):
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     keys = list(range(2000))
     f, g = specimen.make(2000, fpr=0.01), specimen.make(2000, fpr=0.01)
@@ -317,12 +374,12 @@ def one_by_one_or_all_at_once(specimen):
 
 @check
 def overrun_is_visible(specimen):
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     f = specimen.make(1000, fpr=2**-8)
     f.update(range(900))
     rate = f.expected_fpr
-    if specimen.cls.bounded:
+    if specimen.bounded:
         before = f.to_bytes()
         for more in (range(900, 4000), np.arange(900, 4000), [str(i) for i in range(3000)]):
             with pytest.raises(tamis.CapacityError, match="no room"):
@@ -338,14 +395,16 @@ def overrun_is_visible(specimen):
     assert f.contains(range(3100)).all()
     trials = 200_000
     measured = f.contains(np.arange(10_000, 10_000 + trials)).mean()
-    assert within_noise(measured, f.expected_fpr, trials)
+    assert within_noise(measured, f.fpr_bound, trials)
 
 
 @check
 def overrun_is_visible_at_any_rate(specimen):
-    if not specimen.cls.inserts or specimen.cls.bounded:
+    if not specimen.inserts or specimen.bounded:
         return
-    rate = 0.05 if specimen.cls.deletes else 0.4  # fingerprints of one bit have none to give
+    rate = 0.4  # but fingerprints of one bit have none to give
+    if specimen.deletes:
+        rate = 0.01 if specimen.cls is tamis.Stacked else 0.05
     f = specimen.make(10_000, fpr=rate)
     with pytest.warns(tamis.CapacityWarning):
         f.update(np.arange(25_000))
@@ -377,7 +436,7 @@ def merges_what_it_says(specimen):
 
 @check
 def gives_back_what_it_took(specimen):
-    if not specimen.cls.deletes:
+    if not specimen.deletes:
         return
     f = specimen.make(3000, fpr=0.001)
     empty = f.to_bytes()
@@ -385,7 +444,7 @@ def gives_back_what_it_took(specimen):
     for key in range(1000):
         f.remove(key)
     assert f.contains(range(1000, 3000)).all()
-    assert f.contains(range(1000)).mean() < 0.01
+    assert f.contains(range(1000)).mean() < 0.01 + 2 * f.fpr_bound
     assert len(f) == 2000
     for key in range(1000, 3000):
         f.remove(key)
@@ -396,7 +455,7 @@ def gives_back_what_it_took(specimen):
 
 @check
 def answers_while_one_adds(specimen):
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     n = 60_000
     f = specimen.make(n, fpr=0.01)
@@ -421,16 +480,16 @@ def answers_while_one_adds(specimen):
     for reader in readers:
         reader.join()
     assert not denied
-    assert len(f) > 0.99 * n
+    assert len(f) > (0.99 - f.fpr_bound) * n  # Bloom counts what changes bits
 
 
 @check
 def is_saved_while_one_adds(specimen):
     """Every snapshot is whole: it opens, and holds what was in before it was asked for."""
-    if not specimen.cls.inserts:
+    if not specimen.inserts:
         return
     n = 20_000
-    f = specimen.make(n if specimen.cls.bounded else 1000, fpr=2**-12)
+    f = specimen.make(n if specimen.bounded else 1000, fpr=2**-12)
     added, failures, done = [0], [], threading.Event()
 
     def snapshot():

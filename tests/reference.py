@@ -227,6 +227,15 @@ class Cuckoo:
         pair = frozenset({bucket, self.other(bucket, fingerprint)})
         return wide >> 64, pair, fingerprint
 
+    def add(self, hash):
+        self.counts[self.identity(hash)] += 1
+
+    def remove(self, hash):
+        self.counts -= Counter([self.identity(hash)])
+
+    def contains(self, hash):
+        return self.identity(hash) in self.counts
+
     def other(self, bucket, fingerprint):
         start, size = 0, self.buckets
         if fingerprint % 2 == 0:
@@ -367,6 +376,59 @@ class Ribbon:
         return all(bit is None or bit == hash[0] >> column & 1 for column, bit in bits)
 
 
+@dataclass
+class Stacked:
+    """A stack as a list of twins; see `docs/format.md`."""
+
+    layers: list
+
+    @classmethod
+    def like(cls, data):
+        """The empty stack with the sizes of the one in a frame."""
+        layers = []
+        for _, _, content in parts(data)[6]:
+            kind, *_, sizes, _ = parts(content)
+            if kind == 1:
+                layers.append(Bloom(("blocked", "standard", "segmented")[sizes[0]], *sizes[1:3]))
+            else:
+                layers.append({2: Quotient, 3: Cuckoo}[kind](*sizes[: {2: 2, 3: 4}[kind]]))
+        return cls(layers)
+
+    def build(self, keys, negatives):
+        keys, negatives = set(keys), set(negatives) - set(keys)
+        for index, layer in enumerate(self.layers):
+            stored, others = (negatives, keys) if index % 2 else (keys, negatives)
+            for hash in stored:
+                layer.add(self.seen(hash, index))
+            accepted = {h for h in others if layer.contains(self.seen(h, index))}
+            keys, negatives = (accepted, negatives) if index % 2 else (keys, accepted)
+
+    def seen(self, hash, index):
+        return remix(hash, 0x7374_6163_6B00 + index) if index else hash
+
+    def contains(self, hash):
+        for index, layer in enumerate(self.layers):
+            if not layer.contains(self.seen(hash, index)):
+                return index % 2 == 1
+        return True
+
+    def way(self, hash):
+        """The layers of keys that a key is in."""
+        for index, layer in enumerate(self.layers):
+            if index % 2 == 0:
+                yield layer, self.seen(hash, index)
+            elif not layer.contains(self.seen(hash, index)):
+                return
+
+    def add(self, hash):
+        for layer, seen in self.way(hash):
+            layer.add(seen)
+
+    def remove(self, hash):
+        for layer, seen in list(self.way(hash)):
+            layer.remove(seen)
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 
@@ -415,3 +477,15 @@ def leaf_of(tree, levels):
         feature, level, left, right = nodes[place]
         place = right if levels[feature] > level else left
     return leaves[255 - place]
+
+
+def parts(data):
+    """What a frame says, as the arguments of `reference.frame`."""
+    kind, hash_id, sections = struct.unpack_from("<HHH", data, 10)
+    tag, count, capacity, _, parameters = struct.unpack_from("<QQQQQ", data, 16)
+    values = list(struct.unpack_from(f"<{parameters}Q", data, 56))
+    table = [
+        struct.unpack_from("<IIQQQ", data, 56 + 8 * parameters + 32 * i) for i in range(sections)
+    ]
+    contents = [(t, p, data[o : o + n]) for t, p, o, n, _ in table if t != 2]
+    return kind, hash_id, tag, count, capacity, values, contents

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tamis
-from contract import SPECIMENS
-from reference import frame
+from contract import SPECIMENS, planned
+from reference import frame, parts
 from tamis.learned import Model, flat
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,6 +22,8 @@ SECRET = bytes(range(16))
 def golden_filters():
     """A small filter of each kind and shape by name, as version 1 of the format has it."""
     for specimen in SPECIMENS:
+        if "workload" in specimen.shape:
+            continue  # a better planner would change it
         yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=0.01, seed=42)
     yield "v1-bloom-keyed", tamis.Bloom.build(["ada", "grace"], fpr=0.01, key=SECRET)
     segmented = tamis.Bloom.build(range(100), bits_per_key=10, layout="segmented")
@@ -39,6 +41,17 @@ def golden_filters():
             adapted = cls.build(range(100), fpr=0.1, seed=42, selectors=selectors)
             adapted.adapt_many(range(100, 400), tamis.stores.Hashes(range(100), seed=42))
             yield f"v1-{cls.__name__}-{selectors}-adapted".lower(), adapted
+    for kinds in (("bloom",) * 3, ("cuckoo", "quotient", "fuse"), ("ribbon", "function")):
+        plan = planned(kinds, 4, psi=0.75)
+        yield f"v1-stacked-{'-'.join(kinds)}", plan.build(range(100), negatives=range(90, 3000))
+    plan = planned(("cuckoo",) * 3, 5)
+    changed = plan.build(range(100), negatives=range(100, 3000), capacity=200)
+    changed.update(range(50, 60))
+    changed.remove(77)
+    yield "v1-stacked-changed", changed
+    plan = planned(("ribbon", "function"), 4, psi=0.75)
+    shards = {"filter": tamis.Stacked, "plan": plan, "negatives": range(90, 3000), "shards": 2}
+    yield "v1-sharded-stacked", tamis.Sharded.build(range(100), **shards)
 
 
 def golden_function():
@@ -87,18 +100,6 @@ def test_golden_model():
     for opened in (tamis.load(path), tamis.load(path, mmap=True)):
         assert repr(opened) == repr(model)
         assert opened.scores(rows).tolist() == model.scores(rows).tolist()
-
-
-def parts(data):
-    """What a frame says, as the arguments of `reference.frame`."""
-    kind, hash_id, sections = struct.unpack_from("<HHH", data, 10)
-    tag, count, capacity, _, parameters = struct.unpack_from("<QQQQQ", data, 16)
-    values = list(struct.unpack_from(f"<{parameters}Q", data, 56))
-    table = [
-        struct.unpack_from("<IIQQQ", data, 56 + 8 * parameters + 32 * i) for i in range(sections)
-    ]
-    contents = [(t, p, data[o : o + n]) for t, p, o, n, _ in table if t != 2]
-    return kind, hash_id, tag, count, capacity, values, contents
 
 
 @pytest.mark.parametrize("specimen", SPECIMENS, ids=str)

@@ -67,6 +67,14 @@ impl Distinct {
     }
 }
 
+impl Distinct {
+    /// Other hashes of the same family.
+    pub fn with(&self, hashes: distinct::Distinct) -> Distinct {
+        let threads = threads(hashes.len(), THREADED_BUILD);
+        Distinct { hashes, hasher: self.hasher.clone(), threads }
+    }
+}
+
 /// Whether each key may be in the set.
 pub fn contains<'py>(
     py: Python<'py>,
@@ -137,6 +145,40 @@ pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyRes
     let mut all = Vec::with_capacity(keys.len());
     for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?;
     Ok(all)
+}
+
+/// The hashes of those keys that a kernel accepts, in their order, and how many keys there are.
+pub fn accepted(
+    py: Python<'_>,
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    keys: &Bound<'_, PyAny>,
+) -> PyResult<(Vec<Hash128>, usize)> {
+    let keep = |kept: &mut Vec<Hash128>, hashes: &[Hash128]| {
+        let mut answers = [false; CHUNK];
+        kernel.contains(hashes, &mut answers[..hashes.len()]);
+        kept.extend(hashes.iter().zip(answers).filter(|(_, yes)| *yes).map(|(&hash, _)| hash));
+    };
+    let keys = Keys::new(keys)?;
+    let count = keys.len();
+    let kept = match keys {
+        Keys::Column(column) => {
+            let collect = |range: Range<usize>| {
+                let mut kept = Vec::new();
+                column.for_each_chunk(hasher, range, |_, hashes| keep(&mut kept, hashes))?;
+                Ok(kept)
+            };
+            let threads = threads(column.len(), THREADED_BUILD);
+            let parts = py.detach(|| in_ranges(column.len(), threads, collect));
+            parts.map_err(at_index)?.concat()
+        }
+        Keys::Objects(list) => {
+            let mut kept = Vec::new();
+            for_each_chunk(hasher, &list, |_, hashes| keep(&mut kept, hashes))?;
+            kept
+        }
+    };
+    Ok((kept, count))
 }
 
 /// Hashes any keys chunk by chunk: `chunk(first, hashes)`.

@@ -179,11 +179,19 @@ impl Filter {
         batch::contains(self_.py(), &*stored.kernel, &stored.hasher, keys)
     }
 
-    /// The probability that a random absent key is answered True, given what is stored.
+    /// The probability that an absent key is answered True, given what is stored: a random one, or
+    /// where the filter knows its questions, one of those.
     #[getter]
     fn expected_fpr(self_: &Bound<'_, Self>) -> f64 {
         let stored = self_.as_super().get();
         self_.py().detach(|| stored.kernel.rate())
+    }
+
+    /// The same for an absent key that the filter knows nothing of.
+    #[getter]
+    fn fpr_bound(self_: &Bound<'_, Self>) -> f64 {
+        let stored = self_.as_super().get();
+        self_.py().detach(|| stored.kernel.unseen_rate())
     }
 }
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Distinct keys as hashes, each with its value: what `build` counts before it plans.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Assigned {
-    equations: Vec<Equation>,
-    hasher: Hasher,
+    pub equations: Vec<Equation>,
+    pub hasher: Hasher,
 }
 
 #[pymethods]

@@ -8,8 +8,8 @@
 //! * `filter.rs`: the classes of the contract
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`, `sharded.rs`: what
-//!   each structure offers beside the contract
+//! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
+//!   `sharded.rs`, `stacked.rs`: what each structure offers beside the contract
 
 mod adapting;
 mod arrow;
@@ -28,6 +28,7 @@ mod model;
 mod quotient;
 mod ribbon;
 mod sharded;
+mod stacked;
 mod table;
 
 use pyo3::prelude::*;
@@ -71,6 +72,11 @@ mod _native {
     use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
     #[pymodule_export]
     use super::sharded::{Spill, sharded, sharded_shape};
+    #[pymodule_export]
+    use super::stacked::{
+        Negatives, stacked, stacked_assigned, stacked_facts, stacked_known_rate, stacked_layers,
+        stacked_seen, stacked_survivors,
+    };
     #[pymodule_export]
     use super::table::Table;
 

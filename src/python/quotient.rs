@@ -23,16 +23,19 @@ pub fn quotient(
     Ok(Kernel { kernel, hasher: hasher(seed, key)?, capacity })
 }
 
-/// A quotient filter of distinct keys.
+/// A quotient filter of distinct keys, with room for more where `capacity` says so.
 #[pyfunction]
+#[pyo3(signature = (quotients, remainder_bits, keys, capacity=0))]
 pub fn quotient_build(
     py: Python<'_>,
     quotients: u64,
     remainder_bits: u32,
     keys: &Distinct,
+    capacity: u64,
 ) -> PyResult<Kernel> {
-    let kernel = py.detach(|| Growing::build(quotients, remainder_bits, &keys.hashes))?;
-    let capacity = keys.hashes.len() as u64;
+    let capacity = capacity.max(keys.hashes.len() as u64);
+    let build = || Growing::build(quotients, remainder_bits, &keys.hashes, capacity);
+    let kernel = py.detach(build)?;
     Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
 }
 

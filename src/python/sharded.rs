@@ -45,6 +45,12 @@ impl Partition {
         Ok(())
     }
 
+    /// A second handle on the same hashes, to read them again later.
+    fn again(&self) -> io::Result<Partition> {
+        let file = self.file.as_ref().map(File::try_clone).transpose()?;
+        Ok(Partition { waiting: self.waiting.clone(), file, written: self.written })
+    }
+
     /// Everything that was added, in order.
     fn read(&mut self) -> io::Result<Vec<Hash128>> {
         let Some(file) = &mut self.file else { return Ok(std::mem::take(&mut self.waiting)) };
@@ -124,11 +130,21 @@ impl Spill {
         self.lock().iter().map(Partition::len).collect()
     }
 
-    /// The distinct keys of partitions `start` to `stop`, which are forgotten here.
-    fn distinct(&self, py: Python<'_>, start: usize, stop: usize) -> PyResult<Distinct> {
+    /// The distinct keys of partitions `start` to `stop`, which are forgotten here unless kept.
+    #[pyo3(signature = (start, stop, keep=false))]
+    fn distinct(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        stop: usize,
+        keep: bool,
+    ) -> PyResult<Distinct> {
         let hashes = py.detach(|| {
             // Taken out under the lock, read without it: threads build shards side by side.
             let taken: Vec<Partition> = match self.lock().get_mut(start..stop) {
+                Some(range) if keep => {
+                    range.iter().map(Partition::again).collect::<Result<_, _>>()?
+                }
                 Some(range) => range.iter_mut().map(std::mem::take).collect(),
                 None => Vec::new(),
             };

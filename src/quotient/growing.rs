@@ -79,8 +79,14 @@ impl Growing {
         Growing { inner: RwLock::new(Inner { quotient, room, overran: false }) }
     }
 
-    /// A filter of distinct hashes, whose order is the order of their fingerprints.
-    pub fn build(quotients: u64, remainder_bits: u32, hashes: &Distinct) -> Result<Growing> {
+    /// A filter of distinct hashes, whose order is the order of their fingerprints; it doubles when
+    /// it holds about `room` keys.
+    pub fn build(
+        quotients: u64,
+        remainder_bits: u32,
+        hashes: &Distinct,
+        room: u64,
+    ) -> Result<Growing> {
         let empty = Quotient::new(quotients, remainder_bits)?;
         let sorted = hashes.partitions().iter().flat_map(|partition| {
             let mut partition = partition.clone();
@@ -92,7 +98,7 @@ impl Growing {
             (quotient, remainder, 1)
         });
         let quotient = Quotient::from_sorted(quotients, remainder_bits, fingerprints)?;
-        Ok(Growing::over(quotient, hashes.len() as u64))
+        Ok(Growing::over(quotient, room))
     }
 
     /// Opens what a frame holds; `own` turns the section's bytes into a buffer.

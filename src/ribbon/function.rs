@@ -63,6 +63,24 @@ impl Function {
             }
         });
     }
+
+    /// Whether the lowest bit of each hash's value is set.
+    pub fn ones(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let solution = &self.solution;
+        on_best!(_processor => {
+            for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+                if let Some(&later) = hashes.get(i + AHEAD) {
+                    solution.fetch(later);
+                }
+                *out = solution.value(hash) & 1 == 1;
+            }
+        });
+    }
+
+    /// [`Function::ones`] for one hash.
+    pub fn one(&self, hash: Hash128) -> bool {
+        on_best!(_processor => self.solution.value(hash) & 1 == 1)
+    }
 }
 
 /// It is kept as filters are, but does not know its keys: all may be there.

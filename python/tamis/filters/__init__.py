@@ -19,6 +19,7 @@ from tamis.filters.fuse import Fuse
 from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
+from tamis.filters.stacked import Stacked
 from tamis.filters.static_function import StaticFunction
 from tamis.filters.telescoping import Extending, Telescoping
 from tamis.learned.model import Model
@@ -33,6 +34,7 @@ __all__ = [
     "Ribbon",
     "Saved",
     "Sharded",
+    "Stacked",
     "StaticFunction",
     "Telescoping",
     "from_bytes",
@@ -48,6 +50,7 @@ _CLASSES: dict[int, type[Saved]] = {
     5: Ribbon,
     6: StaticFunction,
     7: Sharded,
+    8: Stacked,
     9: Telescoping,
     17: Model,
     19: Extending,

@@ -84,7 +84,7 @@ class Saved(_native.Stored):
 class Contract(_native.Filter, Saved):
     """What every filter has beside the native methods.
 
-    The class attributes say what a filter can do: take keys in after it was built (``inserts``),
+    The attributes say what a filter can do: take keys in after it was built (``inserts``),
     give them back (``deletes``), be merged with another (``merges``), refuse keys that it has no
     room for instead of erring more (``bounded``), and whether it never denies a key that is there
     (``one_sided``).
@@ -92,10 +92,11 @@ class Contract(_native.Filter, Saved):
 
     __slots__ = ()
 
-    inserts: ClassVar[bool] = False
-    deletes: ClassVar[bool] = False
+    # Of a stack these depend on its layers, so they are asked of an instance.
+    inserts: bool = False
+    deletes: bool = False
+    bounded: bool = False
     merges: ClassVar[bool] = False
-    bounded: ClassVar[bool] = False
     one_sided: ClassVar[bool] = True
 
     def __or__(self, other: Any) -> Self:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from tamis import _native
 from tamis._types import FilePath, Keys
 from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
+from tamis.filters.stacked import Recipe, StackBuild, Stacked
 
 PARTITIONS = 256
 """Into how many parts the hashes are split while their number is not known."""
@@ -115,10 +116,35 @@ def _joined(
             shards //= 2
     step = len(lengths) // shards
 
-    def built(shard: int) -> _native.Kernel:
-        distinct = spill.distinct(shard * step, (shard + 1) * step)
-        return filter._built(distinct, **arguments)
+    def distinct(shard: int, *, keep: bool = False) -> _native.Distinct:
+        return spill.distinct(shard * step, (shard + 1) * step, keep)
 
     threads = threads or os.cpu_count() or 1
     with ThreadPoolExecutor(min(threads, shards)) as pool:
+        if issubclass(filter, Stacked):
+            keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
+            recipe = Recipe.of(keys, **arguments)
+            return _native.sharded(_stacks(recipe, distinct, shards, pool))
+
+        def built(shard: int) -> _native.Kernel:
+            return filter._built(distinct(shard), **arguments)
+
         return _native.sharded(list(pool.map(built, range(shards))))
+
+
+def _stacks(
+    recipe: Recipe, distinct: Callable[..., _native.Distinct], shards: int, pool: Executor
+) -> list[_native.Kernel]:
+    """Build a stack per shard. The negatives pass once, through the first layers of all."""
+
+    def begun(shard: int) -> _native.Kernel:
+        return StackBuild(recipe, distinct(shard, keep=True), 1 / shards).first()
+
+    firsts = list(pool.map(begun, range(shards)))
+    survivors = recipe.sieved(_native.sharded(firsts)).by_shard(shards)
+
+    def finished(shard: int) -> _native.Kernel:
+        build = StackBuild(recipe, distinct(shard), 1 / shards)
+        return build.finish(firsts[shard], survivors[shard])
+
+    return list(pool.map(finished, range(shards)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex
 
 from tamis.planning.stacked.metrics import Checks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tamis._types import Keys
+    from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
 
 
@@ -65,14 +68,17 @@ class Plan:
         self,
         keys: Keys,
         *,
-        negatives: Any = None,
+        negatives: Keys | Iterator[Keys] | None = None,
+        capacity: SupportsIndex | None = None,
         seed: int = 0,
         key: bytes | None = None,
-    ) -> Any:
-        """Build the filter of these keys; the negatives are the workload's unless given."""
-        from tamis.filters.stacked import Stacked  # type: ignore[import-not-found]
+    ) -> Stacked:
+        """Build the filter of these keys; the arguments are those of `Stacked.from_plan`."""
+        from tamis.filters.stacked import Stacked
 
-        return Stacked.from_plan(self, keys, negatives=negatives, seed=seed, key=key)
+        return Stacked.from_plan(
+            self, keys, negatives=negatives, capacity=capacity, seed=seed, key=key
+        )
 
     def rate_at(self, psi: float) -> float:
         """Predict the rate when stored negatives are ``psi`` (ψ) of the negative questions.

@@ -1,0 +1,451 @@
+//! A stack of filters that knows the questions: what the first layer lets through, the next may stop.
+//!
+//! Layers hold keys and known negatives in turns. The first holds all keys; the second those known
+//! negatives that the first takes for keys; the third those keys that the second takes for negatives;
+//! and so on (Deeds, Hentschel, Idreos 2021). A question goes down the layers until one rejects it:
+//!
+//! ```text
+//! a layer of keys rejects        it is no key                 no
+//! a layer of negatives rejects   it is no known negative      yes
+//! all accept                                                  yes
+//! ```
+//!
+//! Invariant: a key is in every layer of keys that it reaches. Layers of negatives never change, so
+//! the way of a key is fixed: an insertion goes down it until a layer of negatives rejects, and a
+//! removal takes the same way. No key is denied, whatever else was inserted or removed.
+//!
+//! A stack may end instead in a [static function](crate::ribbon::Function) of one bit over all that
+//! reach it, 1 for keys and 0 for known negatives: then no known negative is answered yes (as in
+//! Clubcard, Schanck 2025). It takes no insertions.
+//!
+//! With rates αᵢ of the layers, a key that nobody knew is answered yes with probability
+//!
+//! ```text
+//! U₀ = α₀·((1 − α₁) + α₁·U₂),   U₂ = α₂·((1 − α₃) + α₃·U₄),  …    (α/2 before a function)
+//! ```
+//!
+//! and a known negative with K₀ = α₀·α₂·α₄⋯ (0 with a function) as long as nothing is inserted.
+//! Insertions let known negatives through that were stopped when the stack was built, which later
+//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the questions,
+//! the rate is ψ·K₀ + (1 − ψ)·U₀.
+//!
+//! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
+
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_FRAME, Section};
+use crate::hash::Hash128;
+use crate::kernel::{self, Content, Kernel};
+use crate::ribbon::{Function, KIND_FUNCTION};
+use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The kind of a stack in a frame.
+pub const KIND: u16 = 8;
+/// The most layers: each halves what reaches the next at least, or it would not be there.
+pub const MOST_LAYERS: usize = 64;
+/// The kinds that a layer may be of.
+const LAYERS: [u16; 6] =
+    [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND, KIND_FUNCTION];
+/// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
+const DOMAIN: u64 = 0x7374_6163_6B00;
+/// Questions that go down together: as many as `python/column.rs` hashes at a time.
+const BLOCK: usize = 1024;
+
+/// The hash of a key as layer `index` sees it.
+#[inline(always)]
+pub fn at_layer(hash: Hash128, index: usize) -> Hash128 {
+    if index == 0 { hash } else { hash.remix(DOMAIN + index as u64) }
+}
+
+/// Whether a layer of this index holds keys; every other one holds known negatives.
+fn holds_keys(index: usize) -> bool {
+    index.is_multiple_of(2)
+}
+
+/// Filters in turns over keys and known negatives.
+pub struct Stack {
+    layers: Vec<Arc<dyn Kernel>>,
+    knowledge: Knowledge,
+    /// What the one writer changes beside the layers.
+    writer: Mutex<Written>,
+}
+
+/// What is known of the negatives since the build.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knowledge {
+    /// The share of the questions for absent keys that ask for known negatives (ψ).
+    pub psi: f64,
+    /// How many keys were among the negatives, and were taken out.
+    pub overlap: u64,
+    /// Whether the last layer let none of them through, so that there was nothing left to correct.
+    pub exhausted: bool,
+    /// The rate of each layer of keys when the negatives went through it.
+    pub built: Vec<f64>,
+}
+
+/// What insertions and removals leave to be known.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    /// The share of the keys of the build that are still there, if removals hit all keys alike; of
+    /// none, one.
+    kept: f64,
+}
+
+impl Stack {
+    /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
+    pub fn new(
+        layers: Vec<Arc<dyn Kernel>>,
+        psi: f64,
+        overlap: u64,
+        exhausted: bool,
+    ) -> Result<Stack> {
+        let keys = layers.iter().step_by(2);
+        let built = keys.map(|layer| layer.rate()).collect();
+        Stack::with(layers, Knowledge { psi, overlap, exhausted, built }, 1.0)
+    }
+
+    fn with(layers: Vec<Arc<dyn Kernel>>, knowledge: Knowledge, kept: f64) -> Result<Stack> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        let mut shares = [knowledge.psi, kept].into_iter().chain(knowledge.built.iter().copied());
+        if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
+            return refuse(format!("a share is {wrong}; from 0 to 1 are possible"));
+        }
+        if layers.is_empty() || layers.len() > MOST_LAYERS {
+            let given = layers.len();
+            return refuse(format!("layers is of {given}; from 1 to {MOST_LAYERS} are possible"));
+        }
+        if let Some(other) = layers.iter().find(|layer| !LAYERS.contains(&layer.kind())) {
+            return refuse(format!("a layer is of kind {}; plain filters are", other.kind()));
+        }
+        let functions = layers.iter().filter(|layer| layer.kind() == KIND_FUNCTION).count();
+        let last = function(&**layers.last().unwrap_or(&layers[0]));
+        if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
+            return refuse("only the last layer may be a function, of one bit".into());
+        }
+        // After a layer of negatives comes one of keys, or its "yes" would mean nothing.
+        if layers.len().is_multiple_of(2) != last.is_some() {
+            return refuse("the last layer is one of keys, or a function after one".into());
+        }
+        if knowledge.built.len() != layers.len().div_ceil(2) {
+            return refuse("there is not one rate for each layer of keys".into());
+        }
+        Ok(Stack { layers, knowledge, writer: Mutex::new(Written { kept }) })
+    }
+
+    /// Opens what a frame holds: each section is the frame of a layer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+    ) -> Result<Stack> {
+        let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
+        let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
+        else {
+            return Err(damaged("it has not the parameters of one"));
+        };
+        if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
+            return Err(damaged("its layers are not as many as it says"));
+        }
+        let open = |section: &Section<'_>| {
+            kernel::open_nested(section, |kind| LAYERS.contains(&kind), own)?
+                .ok_or_else(|| damaged("a layer is not one"))
+        };
+        let layers = sections.iter().map(open).collect::<Result<_>>()?;
+        let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
+        let (psi, exhausted) = (f64::from_bits(*psi), *exhausted == 1);
+        let knowledge = Knowledge { psi, overlap: *overlap, exhausted, built };
+        let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
+            .map_err(|error| damaged(&error.to_string()))?;
+        if stack.count() != head.count {
+            return Err(damaged("its first layer holds another number of keys"));
+        }
+        Ok(stack)
+    }
+
+    /// The layers, from the first.
+    pub fn layers(&self) -> &[Arc<dyn Kernel>] {
+        &self.layers
+    }
+
+    /// What is known of the negatives.
+    pub fn knowledge(&self) -> &Knowledge {
+        &self.knowledge
+    }
+
+    /// Whether every layer of keys takes insertions.
+    pub fn inserts(&self) -> bool {
+        let takes = [bloom::KIND, quotient::KIND, cuckoo::KIND];
+        !self.is_exact() && self.layers.iter().step_by(2).all(|l| takes.contains(&l.kind()))
+    }
+
+    /// Whether every layer of keys takes removals.
+    pub fn deletes(&self) -> bool {
+        let gives = [quotient::KIND, cuckoo::KIND];
+        !self.is_exact() && self.layers.iter().step_by(2).all(|l| gives.contains(&l.kind()))
+    }
+
+    /// Whether it ends in a function.
+    fn is_exact(&self) -> bool {
+        self.layers.len().is_multiple_of(2)
+    }
+
+    /// The probability that a key nobody knew is answered "yes" where it reaches layer `index` of
+    /// keys (U).
+    fn unseen_from(&self, index: usize) -> f64 {
+        self.layers[index].rate() * self.unseen_after(index)
+    }
+
+    /// Of one that layer `index` of keys accepts without knowing it.
+    fn unseen_after(&self, index: usize) -> f64 {
+        match self.layers.get(index + 1) {
+            None => 1.0,
+            // A random row of the function: every sum of slots is as likely 0 as 1.
+            Some(_) if index + 2 == self.layers.len() => 0.5,
+            Some(negatives) => {
+                let accepted = negatives.rate();
+                1.0 - accepted + accepted * self.unseen_from(index + 2)
+            }
+        }
+    }
+
+    /// The probability that a known negative is answered "yes", given what was inserted and removed.
+    ///
+    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
+    /// still accept with rate u·b (b the rate then, u the share that was not removed), and so those
+    /// inserted since with a = (r − u·b)/(1 − u·b). A known negative that was accepted at the build
+    /// is accepted still with u + (1 − u)·a, and the layers below know it; one that was not is
+    /// accepted with a, and is as unknown to them as any other.
+    pub fn known_rate(&self) -> f64 {
+        self.known_from(0, self.written().kept)
+    }
+
+    fn known_from(&self, index: usize, kept: f64) -> f64 {
+        let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
+        let still = kept * then;
+        let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };
+        let last = index + 1 == self.layers.len();
+        let passed = if last && self.knowledge.exhausted { 0.0 } else { then };
+        let below = match self.layers.len() - index {
+            1 => 1.0,
+            2 => 0.0,
+            _ => self.known_from(index + 2, kept),
+        };
+        passed * (kept + (1.0 - kept) * added) * below
+            + (1.0 - passed) * added * self.unseen_after(index)
+    }
+
+    fn written(&self) -> MutexGuard<'_, Written> {
+        self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    /// The hashes that each layer of keys gets when these are inserted, as it sees them.
+    fn routes(&self, hashes: &[Hash128]) -> Vec<Vec<Hash128>> {
+        let mut raw = hashes.to_vec();
+        let mut routes = vec![hashes.to_vec()];
+        for (index, negatives) in self.layers.iter().enumerate().skip(1).step_by(2) {
+            raw = accepted(&**negatives, index, &raw);
+            routes.push(raw.iter().map(|&hash| at_layer(hash, index + 1)).collect());
+        }
+        routes
+    }
+}
+
+/// Those of the hashes that a layer of this index accepts.
+pub fn accepted(layer: &dyn Kernel, index: usize, hashes: &[Hash128]) -> Vec<Hash128> {
+    let seen: Vec<Hash128> = hashes.iter().map(|&hash| at_layer(hash, index)).collect();
+    let mut answers = vec![false; hashes.len()];
+    layer.contains(&seen, &mut answers);
+    hashes.iter().zip(answers).filter(|(_, answer)| *answer).map(|(&hash, _)| hash).collect()
+}
+
+/// The kernel as a function, if it is one.
+fn function(kernel: &dyn Kernel) -> Option<&Function> {
+    let any: &dyn Any = kernel;
+    any.downcast_ref()
+}
+
+/// What a layer says: a filter whether it accepts, a function its value.
+fn ask(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
+    match function(layer) {
+        Some(function) => function.ones(hashes, out),
+        None => layer.contains(hashes, out),
+    }
+}
+
+impl Kernel for Stack {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    /// The first layer answers in bulk. Those it accepts go on together, layer by layer, so that
+    /// each can fetch its memory ahead.
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let Some((first, others)) = self.layers.split_first() else { return };
+        if others.is_empty() {
+            return first.contains(hashes, out);
+        }
+        let mut survivors = [0u16; BLOCK];
+        let (mut seen, mut answers) = ([Hash128::default(); BLOCK], [false; BLOCK]);
+        for (hashes, out) in hashes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+            first.contains(hashes, out);
+            let mut left = 0;
+            for (i, &accepted) in out.iter().enumerate() {
+                survivors[left] = i as u16;
+                left += usize::from(accepted);
+            }
+            for (layer, index) in others.iter().zip(1..) {
+                if left == 0 {
+                    break;
+                }
+                for (seen, &i) in seen.iter_mut().zip(&survivors[..left]) {
+                    *seen = at_layer(hashes[usize::from(i)], index);
+                }
+                ask(&**layer, &seen[..left], &mut answers[..left]);
+                let decides = holds_keys(index) || index + 1 == self.layers.len();
+                let mut accepted = 0;
+                for at in 0..left {
+                    let (i, answer) = (survivors[at], answers[at]);
+                    // A layer of negatives that rejects leaves the "yes" that is there.
+                    out[usize::from(i)] = answer || !decides;
+                    survivors[accepted] = i;
+                    accepted += usize::from(answer);
+                }
+                left = accepted;
+            }
+        }
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let seen = at_layer(hash, index);
+            let answer = match function(&**layer) {
+                Some(function) => return function.one(seen),
+                None => layer.contains_one(seen),
+            };
+            if !answer {
+                return !holds_keys(index);
+            }
+        }
+        true
+    }
+
+    fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let seen = at_layer(hash, index);
+            let answer = match function(&**layer) {
+                Some(function) => return Some(function.one(seen)),
+                None => layer.try_contains_one(seen)?,
+            };
+            if !answer {
+                return Some(!holds_keys(index));
+            }
+        }
+        Some(true)
+    }
+
+    fn count(&self) -> u64 {
+        self.layers[0].count()
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.layers[0].capacity()
+    }
+
+    fn overfull(&self, capacity: u64) -> bool {
+        self.layers[0].overfull(capacity)
+    }
+
+    fn busy(&self) -> bool {
+        self.writer.try_lock().is_err() || self.layers.iter().any(|layer| layer.busy())
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.size_in_bits()).sum()
+    }
+
+    fn rate(&self) -> f64 {
+        let psi = self.knowledge.psi;
+        psi * self.known_rate() + (1.0 - psi) * self.unseen_rate()
+    }
+
+    fn unseen_rate(&self) -> f64 {
+        self.unseen_from(0)
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let written = self.written();
+        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
+        Ok(Arc::new(Stack::with(layers, self.knowledge.clone(), written.kept)?))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let written = self.written();
+        let frames: Vec<Vec<u8>> = self.layers.iter().map(|l| kernel::nested(&**l)).collect();
+        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
+        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+        let Knowledge { psi, overlap, exhausted, built } = &self.knowledge;
+        let layers = self.layers.len() as u64;
+        let kept = written.kept.to_bits();
+        let own = [layers, psi.to_bits(), *overlap, u64::from(*exhausted), kept];
+        let parameters = own.into_iter().chain(built.iter().map(|rate| rate.to_bits())).collect();
+        look(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
+    }
+
+    /// Into each layer of keys down to the first layer of negatives that rejects.
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        if !self.inserts() {
+            return Err(Error::Parameter(
+                "this stack takes no insertions: a layer of keys is static; plan with updates=True"
+                    .into(),
+            ));
+        }
+        let _alone = self.written();
+        let routes = self.routes(hashes);
+        let layers: Vec<_> = self.layers.iter().step_by(2).zip(&routes).collect();
+        // A layer that cannot undo exactly is tried on a copy. Only some keys reach the second
+        // layer of keys, and it is small by as much.
+        for (layer, route) in layers.iter().skip(1).filter(|(_, route)| !route.is_empty()) {
+            if layer.inserts_at_once() {
+                layer.copy()?.insert(route)?;
+            }
+        }
+        for (done, (layer, route)) in layers.iter().enumerate() {
+            if let Err(error) = layer.insert(route) {
+                for (layer, route) in &layers[..done] {
+                    route.iter().for_each(|&hash| drop(layer.remove(hash)));
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn inserts_at_once(&self) -> bool {
+        self.layers.iter().step_by(2).any(|layer| layer.inserts_at_once())
+    }
+
+    /// Out of each layer of keys down to the first layer of negatives that rejects.
+    fn remove(&self, hash: Hash128) -> Result<()> {
+        if !self.deletes() {
+            return Err(Error::Parameter(
+                "this stack takes no deletions: a layer of keys gives none back".into(),
+            ));
+        }
+        let mut written = self.written();
+        let count = self.count();
+        let routes = self.routes(&[hash]);
+        let layers = self.layers.iter().step_by(2).zip(routes.iter().flatten());
+        if layers.clone().any(|(layer, &seen)| !layer.contains_one(seen)) {
+            return Err(Error::Absent("the key is surely absent".into()));
+        }
+        for (layer, &seen) in layers {
+            layer.remove(seen)?;
+        }
+        if self.knowledge.built[0] > 0.0 {
+            written.kept *= 1.0 - 1.0 / count.max(1) as f64;
+        }
+        Ok(())
+    }
+}
