@@ -2,48 +2,343 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
+import numpy as np
+import numpy.typing as npt
+
+from tamis._columns import listed, pyarrow
+from tamis._tally import Tally
+from tamis.drift import Drift, by_rank, by_value
+from tamis.errors import FormatError
 from tamis.planning.arguments import MOST_KEYS, whole
-from tamis.planning.stacked.curve import Curve, Zipf
+from tamis.planning.stacked.curve import Curve, Steps, Zipf
 
 if TYPE_CHECKING:
-    from tamis._types import Keys
+    from tamis._types import FilePath, Keys
+
+ROOM = 50_000_000
+"""Distinct negatives that are counted exactly, unless told otherwise."""
 
 
 class Workload:
     """The negatives that are asked for, from the most to the least frequent.
 
-    >>> w = Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
-    >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)
-    (0.7576, 0.0365)
+    Made of a log (`from_queries`, `from_batches`), of counts, or of a shape alone: `zipf`, or any
+    `from_shape`. ``curve`` is its ψ; ``unseen`` (ℓ) the share of the questions for values that
+    are not known; ``present`` the share of all questions that asked for keys, and ``removed``
+    their number; ``error`` by how much a count may be too low.
+
+    >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
+    >>> w.head(2), w.removed, round(w.unseen, 3)
+    (['a', 'b'], 1, 0.167)
+    >>> round(w.psi(2), 3)
+    0.694
     """
 
-    def __init__(self, curve: Curve, *, values: Any = None, present: float = 0.0) -> None:
+    def __init__(
+        self,
+        curve: Curve,
+        *,
+        values: Any = None,
+        counts: npt.NDArray[Any] | None = None,
+        removed: float = 0,
+        present: float = 0.0,
+        error: float = 0,
+    ) -> None:
         self.curve = curve
+        self.counts = counts
+        self.removed = removed
         self.present = present
+        self.error = error
         self._values = values
+
+    @classmethod
+    def from_queries(cls, queries: Keys, *, keys: Keys | None = None) -> Self:
+        """Count the questions of a log; those that ask for ``keys`` are removed.
+
+        The share ℓ of questions for unseen values is estimated by leaving one out: of all n
+        questions, those whose value no other asks for. Values keep 1 − ℓ of the questions, each
+        in proportion to its count (Deeds, Hentschel, Idreos 2021, 5.1).
+        """
+        return cls.from_batches([queries], keys=keys, room=MOST_KEYS)
+
+    @classmethod
+    def from_batches(
+        cls, batches: Iterable[Keys], *, keys: Keys | None = None, room: SupportsIndex = ROOM
+    ) -> Self:
+        """Count the questions of a log that comes in batches and need not fit in memory.
+
+        At most about twice ``room`` distinct values are held. If there are more, counts are too
+        low by up to ``error``, which is at most the number of questions divided by ``room``, and
+        what is not counted is unseen.
+
+        >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], room=2)
+        >>> w.head(1), w.error, round(w.unseen, 2)
+        ([1], 1, 0.67)
+        """
+        room = whole("room", room, MOST_KEYS)
+        if room == 0:
+            raise ValueError(f"room is 0; from 1 to {MOST_KEYS} is possible")
+        tally = Tally(room, keys)
+        for batch in batches:
+            tally.add(batch)
+        counts, values = tally.ranked()
+        kept = counts.sum().item() if len(counts) else 0
+        lost = tally.total - kept if tally.error else np.count_nonzero(counts == 1)
+        return cls._counted(tally, counts, values, lost / tally.total if tally.total else 1.0)
+
+    @classmethod
+    def from_counts(
+        cls,
+        values: Keys,
+        counts: npt.ArrayLike,
+        *,
+        unseen: float = 0.0,
+        keys: Keys | None = None,
+    ) -> Self:
+        """Take how often each value is asked for, as counts or any frequencies.
+
+        ``unseen`` is the share of the questions for values that are not among these. A value that
+        comes twice has the sum of its counts; one that is never asked for is left out.
+
+        >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
+        0.6000000000000001
+        """
+        weights = _weights("counts", counts)
+        unseen = _share("unseen", unseen)
+        tally = Tally(MOST_KEYS, keys)
+        try:
+            tally.add(values, weights)
+        except IndexError:
+            raise ValueError(_lengths(values, weights)) from None
+        ranked, found = tally.ranked()
+        if tally.counted != len(weights):
+            raise ValueError(_lengths(values, weights))
+        asked = int(np.count_nonzero(ranked))
+        return cls._counted(tally, ranked[:asked], found[:asked], unseen)
+
+    @classmethod
+    def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
+        """Take only how frequent the values of each rank are, in any order and unit.
+
+        >>> Workload.from_shape([8, 1, 1], unseen=0.5).psi(1)
+        0.4
+        """
+        weights = np.sort(_weights("frequencies", frequencies))[::-1]
+        weights = weights[: np.count_nonzero(weights)]
+        total = 1 - _share("unseen", unseen)
+        return cls(Steps.of(weights, total=total), counts=weights)
 
     @classmethod
     def zipf(
         cls, exponent: float, universe: SupportsIndex, sample: SupportsIndex | None = None
     ) -> Self:
-        """Make the shape of frequencies 1/rank^exponent, the first ``sample`` of them known."""
+        """Make the shape of frequencies 1/rank^exponent, the first ``sample`` of them known.
+
+        >>> w = Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
+        >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)
+        (0.7576, 0.0365)
+        """
+        if isinstance(exponent, bool) or not isinstance(exponent, Real):
+            raise TypeError(f"exponent is {exponent!r}; a number is wanted")
+        if not 0 <= exponent <= 16:
+            raise ValueError(f"exponent is {exponent}; a number from 0 to 16 is wanted")
         universe = whole("universe", universe, MOST_KEYS)
+        if universe == 0:
+            raise ValueError(f"universe is 0; from 1 to {MOST_KEYS} is possible")
         known = universe if sample is None else whole("sample", sample, universe)
         return cls(Zipf(float(exponent), universe, known))
 
+    @classmethod
+    def _counted(cls, tally: Tally, counts: npt.NDArray[Any], values: Any, unseen: float) -> Self:
+        asked = tally.total + tally.removed
+        return cls(
+            Steps.of(counts, total=1 - unseen),
+            values=values,
+            counts=counts,
+            removed=tally.removed,
+            present=tally.removed / asked if asked else 0.0,
+            error=tally.error,
+        )
+
+    def __len__(self) -> int:
+        """Tell how many negatives are known."""
+        return self.curve.size
+
     @property
     def unseen(self) -> float:
-        """The share of questions for values never seen (ℓ)."""
-        return 1 - float(self.curve.psi(self.curve.size))
+        """The share of the negative questions for values that are not known (ℓ)."""
+        return max(0.0, 1 - float(self.curve.psi(self.curve.size)))
+
+    @property
+    def values(self) -> Keys | None:
+        """The known negatives, the most frequent first; `None` for a shape."""
+        return self._values  # type: ignore[no-any-return]
 
     def psi(self, n: SupportsIndex) -> float:
-        """The share of questions that ask for the n most frequent negatives (ψ)."""
+        """The share of the negative questions that ask for the n most frequent negatives (ψ)."""
         return float(self.curve.psi(whole("n", n, MOST_KEYS)))
 
     def head(self, n: SupportsIndex) -> Keys:
-        """Return the values of the n most frequent negatives."""
+        """Return the values of the n most frequent negatives, in the form that they came in."""
+        n = whole("n", n, MOST_KEYS)
         if self._values is None:
-            raise ValueError("the workload is a shape without values; give the negatives")
-        return self._values[: whole("n", n, MOST_KEYS)]  # type: ignore[no-any-return]
+            raise ValueError(
+                "the workload is a shape, which has no values; "
+                "give the negatives themselves, the most frequent first"
+            )
+        return self._values[:n]  # type: ignore[no-any-return]
+
+    def quantiles(self, shares: Sequence[float]) -> list[int | None]:
+        """Tell how many negatives get each share of the questions; `None` if all do not.
+
+        >>> Workload.zipf(1.0, 10**8, 5 * 10**7).quantiles([0.5, 0.9, 0.99])
+        [7517, 15047407, None]
+        """
+        known = 1 - self.unseen
+        return [
+            self.curve.rank(share) if _share("shares", share) <= known else None for share in shares
+        ]
+
+    def drift(self, other: Workload) -> Drift:
+        """Compare with a later workload: how far the questions moved, and what that does to plans.
+
+        By value where both have values, else by rank.
+
+        >>> before = Workload.from_counts(["a", "b"], [3, 1])
+        >>> after = Workload.from_counts(["a", "b"], [1, 3])
+        >>> d = before.drift(after)
+        >>> d.total_variation, d.psi(1)
+        (0.5, (0.75, 0.25))
+        """
+        if self._values is None or other._values is None:
+            return by_rank(self.curve, other.curve)
+        return by_value(self._values, self._frequencies(), other._values, other._frequencies())
+
+    def _frequencies(self) -> npt.NDArray[np.float64]:
+        assert self.counts is not None
+        total = self.counts.sum()
+        return self.counts * ((1 - self.unseen) / total if total else 0.0)
+
+    def save(self, path: FilePath) -> None:
+        """Write the workload as a Parquet file: the values and their counts."""
+        parquet = _parquet()
+        columns = {}
+        if self._values is not None:
+            columns["value"] = self._values
+        if self.counts is not None:
+            columns["count"] = np.ascontiguousarray(self.counts)
+        known = {
+            "unseen": self.unseen,
+            "removed": self.removed,
+            "present": self.present,
+            "error": self.error,
+        }
+        if isinstance(self.curve, Zipf):
+            known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
+        arrow = pyarrow("a Parquet file")
+        table = arrow.table(columns).replace_schema_metadata({"tamis": json.dumps(known)})
+        parquet.write_table(table, path)
+
+    @classmethod
+    def load(cls, path: FilePath) -> Self:
+        """Read what `save` wrote; its values are an Arrow column."""
+        parquet = _parquet()
+        try:
+            table = parquet.read_table(path)
+            known = json.loads((table.schema.metadata or {})[b"tamis"])
+            if "zipf" in known:
+                return cls.zipf(*known["zipf"])
+            counts = table["count"].to_numpy()
+            rest = {name: known[name] for name in ("removed", "present", "error")}
+            total = 1 - _share("unseen", known["unseen"])
+            _weights("count", counts)
+            if (counts[1:] > counts[:-1]).any():
+                raise ValueError("counts rise")
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{path!s} is not a workload that save wrote ({error})") from None
+        values = table["value"] if "value" in table.column_names else None
+        return cls(Steps.of(counts, total=total), values=values, counts=counts, **rest)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the frequency of each rank, both by orders of magnitude; return the axes."""
+        ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
+        frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
+        if ax is None:
+            ax = _axes()
+        ax.loglog(ranks, frequencies)
+        ax.set_xlabel("rank of the negative")
+        ax.set_ylabel("share of the questions")
+        ax.set_title(f"{len(self):,} negatives known, {self.unseen:.1%} of the questions unseen")
+        return ax
+
+    def __repr__(self) -> str:
+        what = "values" if self._values is not None else "ranks"
+        return f"<tamis.Workload: {len(self):,} {what}, unseen {self.unseen:.4g}>"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self):,} known negatives; {self.unseen:.1%} of the questions ask for others"
+        ]
+        if self.removed:
+            lines.append(f"{self.removed:,} questions ({self.present:.1%}) asked for keys: removed")
+        if self.error:
+            lines.append(f"counts are too low by up to {self.error:,}")
+        shares = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+        for share, n in zip(shares, self.quantiles(shares), strict=True):
+            if n is not None:
+                lines.append(f"{share:>5.0%} of the questions ask for the {n:,} most frequent")
+        if self._values is not None and len(self):
+            lines.append(f"most frequent: {', '.join(map(repr, listed(self._values[:5])))}")
+        return "\n".join(lines)
+
+
+def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return counts as an array, or say which of them is none."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has {array.ndim} dimensions; one number per value is wanted")
+    if array.size and array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} is of type {array.dtype}; numbers are wanted")
+    if array.dtype.kind == "u" or not array.size:
+        array = array.astype(np.int64 if array.dtype.itemsize < 8 else float)
+    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+    if wrong.size:
+        at = int(wrong[0])
+        raise ValueError(f"{name}[{at}] is {array[at]}; finite numbers of at least 0 are wanted")
+    return array
+
+
+def _share(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}; a number is wanted")
+    if not 0 <= value <= 1 or math.isnan(value):
+        raise ValueError(f"{name} is {value}; a share from 0 to 1 is wanted")
+    return float(value)
+
+
+def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
+    given = f"{len(values):,} values" if hasattr(values, "__len__") else "values"
+    return (
+        f"{given} and {len(weights):,} counts given; as many of the one as of the other are wanted"
+    )
+
+
+def _parquet() -> Any:
+    pyarrow("a Parquet file")
+    import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
+def _axes() -> Any:
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
+    return pyplot.subplots()[1]

@@ -102,25 +102,26 @@ class Steps:
     mass: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, frequencies: npt.NDArray[Any]) -> "Steps":
-        """Make the curve of frequencies that do not rise; a run of equal ones is one step.
+    def of(cls, frequencies: npt.NDArray[Any], *, total: float = 1.0) -> "Steps":
+        """Make the curve of frequencies that do not rise, scaled to ``total``; runs are steps.
 
         Where there are more than 2^16 different ones, only the first 2^15 ranks and as many
         further ones, evenly in the logarithm, are kept. A chord lies under a concave curve, so ψ
         is never overstated.
 
-        >>> Steps.of(np.array([0.5, 0.25, 0.25])).psi([0, 1, 2, 3]).tolist()
-        [0.0, 0.5, 0.75, 1.0]
+        >>> Steps.of(np.array([4, 2, 2]), total=0.8).psi([0, 1, 2, 3]).tolist()
+        [0.0, 0.4, 0.6, 0.8]
         """
-        total = len(frequencies)
-        ends = np.flatnonzero(np.diff(frequencies)) + 1
-        ends = np.concatenate(([0], ends, [total] if total else [])).astype(np.int64)
+        known = len(frequencies)
+        ends = np.flatnonzero(frequencies[1:] != frequencies[:-1]) + 1
+        ends = np.concatenate(([0], ends, [known] if known else [])).astype(np.int64)
         if len(ends) > _POINTS:
             half = _POINTS // 2
-            further = np.geomspace(half, total, half).astype(np.int64)
+            further = np.geomspace(half, known, half).astype(np.int64)
             ends = np.unique(np.concatenate((np.arange(half), further)))
-        parts = np.add.reduceat(frequencies, ends[:-1], dtype=float) if total else np.zeros(0)
-        return cls(ends.astype(float), np.concatenate(([0.0], np.cumsum(parts))))
+        parts = np.add.reduceat(frequencies, ends[:-1], dtype=float) if known else np.zeros(0)
+        mass = np.concatenate(([0.0], np.cumsum(parts)))
+        return cls(ends.astype(float), mass * (total / mass[-1] if mass[-1] else 0.0))
 
     @property
     def size(self) -> int:
