@@ -12,14 +12,20 @@ import numpy.typing as npt
 
 def column(keys: Any) -> Any:
     """Return keys as a list, a NumPy array or a pyarrow column, whichever they are nearest to."""
-    if isinstance(keys, list | np.ndarray):
-        return keys
+    if isinstance(keys, list | np.ndarray | str | bytes | bytearray):
+        return keys  # a single key is refused where it is hashed
     if hasattr(keys, "__arrow_c_stream__"):
-        found = pyarrow("an Arrow column").chunked_array(keys)
-        return found.combine_chunks() if found.num_chunks == 1 else found
+        return _takeable(pyarrow("an Arrow column").chunked_array(keys))
     if hasattr(keys, "__arrow_c_array__"):
-        return pyarrow("an Arrow column").array(keys)
+        return _takeable(pyarrow("an Arrow column").array(keys))
     return list(keys)
+
+
+def _takeable(values: Any) -> Any:
+    """Return an Arrow column of a type that pyarrow takes from: it does not from views."""
+    arrow = pyarrow("an Arrow column")
+    views = {arrow.string_view(): arrow.large_string(), arrow.binary_view(): arrow.large_binary()}
+    return values.cast(views[values.type]) if values.type in views else values
 
 
 def take(values: Any, indices: npt.NDArray[np.int64]) -> Any:
@@ -41,14 +47,12 @@ def join(columns: Sequence[Any]) -> Any:
     if len(columns) == 1:
         return first
     if all(isinstance(each, np.ndarray) for each in columns):
-        kinds = {each.dtype.kind for each in columns}
         # Signed and unsigned integers would meet as floats.
-        if len(kinds) == 1:
+        if all(each.dtype.kind == first.dtype.kind for each in columns):
             return np.concatenate(columns)
-    elif not any(isinstance(each, list | np.ndarray) for each in columns):
-        if all(each.type == first.type for each in columns):
-            chunks = [c for each in columns for c in getattr(each, "chunks", [each])]
-            return pyarrow("an Arrow column").chunked_array(chunks, type=first.type)
+    elif all(getattr(each, "type", None) == getattr(first, "type", 0) for each in columns):
+        chunks = [chunk for each in columns for chunk in getattr(each, "chunks", [each])]
+        return pyarrow("an Arrow column").chunked_array(chunks, type=first.type)
     return [value for each in columns for value in listed(each)]
 
 

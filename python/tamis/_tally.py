@@ -109,7 +109,8 @@ class Tally:
         if not len(self._keys):
             return np.zeros(len(found), np.bool_)
         at = np.searchsorted(self._keys, found)
-        return self._keys[np.minimum(at, len(self._keys) - 1)] == found
+        nearest = self._keys[np.minimum(at, len(self._keys) - 1)]
+        return np.equal(nearest, found)
 
 
 def _starts(ordered: Hashes) -> npt.NDArray[np.int64]:

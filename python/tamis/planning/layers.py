@@ -44,7 +44,7 @@ KINDS = {
     for kind in (
         Kind("bloom", inserts=True, deletes=False, check=1.0),
         Kind("cuckoo", inserts=True, deletes=True, check=0.3, shortest=4, longest=32),
-        Kind("quotient", inserts=True, deletes=True, check=0.45, shortest=1, longest=56),
+        Kind("quotient", inserts=True, deletes=True, check=0.45, shortest=1, longest=32),
         Kind("fuse", inserts=False, deletes=False, check=0.35, shortest=1, longest=32),
         Kind("ribbon", inserts=False, deletes=False, check=0.4, shortest=1, longest=32),
         Kind("function", inserts=False, deletes=False, check=0.4, shortest=1, longest=1),
@@ -93,11 +93,10 @@ def fingerprints(kind: str, items: int, length: int) -> tuple[int, float]:
             found = cuckoo.size(items, fingerprint_bits=length)
             return found.bits, cuckoo.rate(items, found)
         case "quotient":
-            quotients = quotient.Size(quotient.size(items, fpr=0.5).quotients, length)
+            count = quotient.quotients(items)
             # The kernel appends at most one block to what these sizes leave for the last runs.
-            slots = quotients.quotients + 64
-            bits = math.ceil(slots * (length + quotient.METADATA_BITS)) + 64
-            return bits, quotient.rate(items, quotients)
+            bits = math.ceil((count + 64) * (length + quotient.METADATA_BITS)) + 64
+            return bits, quotient.rate(items, quotient.Size(count, length))
         case "fuse":
             return fuse.size(FUSE_ARITY, items, fpr=0.5).slots * length, 2.0**-length
         case "ribbon" | "function":

@@ -77,7 +77,7 @@ def plan(
 def plain(kind: str, goal: Goal) -> Stack | None:
     """Find the best filter of one layer."""
     if not KINDS[kind].continuous:
-        return lengths.search_for(kind)(goal, 0, 0.0)
+        return lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
     if goal.smallest:
         rate = min(goal.fpr, goal.max_fpr_bound)

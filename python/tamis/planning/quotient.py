@@ -52,18 +52,17 @@ def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = No
     Size(quotients=1052480, remainder_bits=9)
     """
     check_rate_or_budget(fpr, bits_per_key)
-    quotients = _quotients(keys)
+    count = quotients(keys)
     if fpr is not None:
         for remainder_bits in range(1, MOST_REMAINDER_BITS + 1):
-            if rate(keys, found := Size(quotients, remainder_bits)) <= fpr:
+            if rate(keys, found := Size(count, remainder_bits)) <= fpr:
                 return found
-        least = rate(keys, Size(quotients, MOST_REMAINDER_BITS))
+        least = rate(keys, Size(count, MOST_REMAINDER_BITS))
         raise ValueError(f"fpr is {fpr}; a quotient filter of {keys} keys reaches {least:.2g}")
     assert bits_per_key is not None
-    if quotients == _BLOCK:
-        slots = 1 / LOAD  # a set so small has a block of its own, whatever the budget
-    else:
-        slots = (quotients + (_TAIL if keys >= _LARGE else 0)) / keys
+    # A set so small has a block of its own, whatever the budget.
+    tail = _TAIL if keys >= _LARGE else 0
+    slots = 1 / LOAD if count == _BLOCK else (count + tail) / keys
     remainder_bits = math.floor(bits_per_key / slots - METADATA_BITS)
     if remainder_bits < 1:
         least = slots * (METADATA_BITS + 1)
@@ -71,10 +70,11 @@ def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = No
             f"bits_per_key is {bits_per_key}; a quotient filter of {keys} keys "
             f"needs at least {least:.2f}"
         )
-    return Size(quotients, min(remainder_bits, MOST_REMAINDER_BITS))
+    return Size(count, min(remainder_bits, MOST_REMAINDER_BITS))
 
 
-def _quotients(keys: int) -> int:
+def quotients(keys: int) -> int:
+    """Choose the quotients for so many keys, in whole blocks."""
     slots = max(1, math.floor(keys / LOAD))
     if keys < _LARGE:
         return math.ceil(slots / _BLOCK) * _BLOCK

@@ -109,8 +109,8 @@ class Steps:
         further ones, evenly in the logarithm, are kept. A chord lies under a concave curve, so ψ
         is never overstated.
 
-        >>> Steps.of(np.array([4, 2, 2]), total=0.8).psi([0, 1, 2, 3]).tolist()
-        [0.0, 0.4, 0.6, 0.8]
+        >>> Steps.of(np.array([4, 2, 2]), total=0.5).psi([0, 1, 2, 3]).tolist()
+        [0.0, 0.25, 0.375, 0.5]
         """
         known = len(frequencies)
         ends = np.flatnonzero(frequencies[1:] != frequencies[:-1]) + 1

@@ -39,11 +39,12 @@ class _Grid(NamedTuple):
     checks: Checks
 
 
-def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
+def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
     """Find the best stack of Bloom layers of one rate."""
     bits = goal.budget / goal.keys
     least = 2.0 ** -(bits * math.log(2) + 1) if not goal.smallest else goal.fpr / 4
-    return _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))
+    found = _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))
+    return found if found and goal.score(found) < cutoff else None
 
 
 @lru_cache(maxsize=8)

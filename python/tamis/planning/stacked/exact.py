@@ -24,7 +24,7 @@ _LARGEST = 0.9
 def search_for(kind: str) -> Search:
     """Return the search for the best exact stack with a first layer of this kind."""
 
-    def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
+    def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
         rates, lengths, bits = _first_layers(kind, goal)
         bits = bits + function_bits(goal.keys + rates * negatives)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
@@ -32,7 +32,7 @@ def search_for(kind: str) -> Search:
         value = goal.value(expected, psi, checks, KINDS[kind].check)
         scores = np.where(allowed, bits if goal.smallest else value, math.inf)
         i = int(scores.argmin())
-        if math.isinf(scores[i]):
+        if not scores[i] < cutoff:
             return None
         length = (int(lengths[i]),) if lengths[i] else ()
         rate, size, cost = float(rates[i]), float(bits[i]), float(value[i])

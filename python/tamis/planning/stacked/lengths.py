@@ -10,6 +10,10 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   A·B·α·(1 − α_max)): once that is no improvement, no shorter fingerprint in this place is.
 * A longer fingerprint in the layer of negatives rejects more of them, so once (1 − ψ)·(accepted +
   A·B·α·(1 − α')) is no improvement, no longer one is.
+* Let a better stack have a rate below r. Then what follows the prefix may accept at most φ = (r −
+  (1 − ψ)·accepted)/(ψ·A) of the stored negatives that come to it, and all keys. Whatever does that
+  for n keys and m negatives, and says "yes" to a share ε of everything, takes at least
+  n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at ε = (n + φ·m)/(n + m).
 * Where a layer of keys lets hardly any question pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
 * What does not lower the best value so far by more than `SLACK` of it is no improvement.
@@ -21,18 +25,19 @@ Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tamis.planning.layers import KINDS, fingerprints
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
-from tamis.planning.stacked.sweep import Search, better
+from tamis.planning.stacked.sweep import Search
 
 DEEPEST = 9
 """The most layers of a stack."""
 
-SLACK = 1e-4
+SLACK = 1e-3
 """How far, relative to what was known when it was left out, a stack that is left out could be
 better than the one that is found."""
 
@@ -52,8 +57,8 @@ class _Prefix(NamedTuple):
 def search_for(kind: str) -> Search:
     """Return the search for the best stack of layers of this kind, or one layer if that is best."""
 
-    def search(goal: Goal, negatives: int, psi: float) -> Stack | None:
-        found = _Search(kind, goal, negatives, psi)
+    def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
+        found = _Search(kind, goal, negatives, psi, cutoff)
         found.extend(_Prefix())
         return found.best
 
@@ -66,6 +71,7 @@ class _Search:
     goal: Goal
     negatives: int
     psi: float
+    cutoff: float
     best: Stack | None = None
     best_rate: float = 1.0
 
@@ -74,16 +80,18 @@ class _Search:
         self.end(prefix)
         if len(prefix.lengths) + 3 > DEEPEST or not self.negatives:
             return
-        kind = KINDS[self.kind]
         items = math.ceil(self.goal.keys * prefix.keys_pass)
-        coarsest = fingerprints(self.kind, items, kind.shortest)[1] or 1.0
-        for length in reversed(range(kind.shortest, kind.longest + 1)):
+        coarsest = fingerprints(self.kind, items, KINDS[self.kind].shortest)[1] or 1.0
+        for length in reversed(self.fitting(items, prefix.bits)):
             bits, rate = fingerprints(self.kind, items, length)
             if prefix.bits + bits > self.limit or self.overlong(prefix, items, length):
                 continue
             sent = prefix.negatives_pass * prefix.keys_pass * rate
-            if not self.promising(prefix, prefix.accepted + sent * (1 - coarsest), bits):
+            if not self.promising(prefix, prefix.accepted + sent * (1 - coarsest)):
                 return
+            passing = prefix.negatives_pass * rate
+            if self.hopeless(passing, prefix.keys_pass, prefix.accepted, prefix.bits + bits):
+                continue
             self.pairs(prefix, length, rate, prefix.bits + bits)
 
     def pairs(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
@@ -97,8 +105,10 @@ class _Search:
         for other in range(kind.shortest, kind.longest + 1):
             more, coarse = fingerprints(self.kind, items, other)
             accepted = prefix.accepted + reach * (1 - coarse)
-            if bits + more > self.limit or not self.promising(prefix, accepted, bits + more):
+            if bits + more > self.limit or not self.promising(prefix, accepted):
                 return
+            if self.hopeless(passing, prefix.keys_pass * coarse, accepted, bits + more):
+                continue
             met = prefix.checks
             self.extend(
                 _Prefix(
@@ -118,13 +128,10 @@ class _Search:
 
     def end(self, prefix: _Prefix) -> None:
         """Put the last layer of keys behind a prefix."""
-        kind = KINDS[self.kind]
         items = math.ceil(self.goal.keys * prefix.keys_pass)
-        lengths = range(kind.shortest, kind.longest + 1)
+        lengths = self.fitting(items, prefix.bits)
         for length in lengths if self.goal.smallest else reversed(lengths):
             bits, rate = fingerprints(self.kind, items, length)
-            if prefix.bits + bits > self.limit:
-                continue
             if self.ended(prefix, length, rate, prefix.bits + bits):
                 return
 
@@ -146,26 +153,56 @@ class _Search:
         negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
         rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
         stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, value)
-        self.best = better(self.best, stack, goal)
-        self.best_rate = min(self.best_rate, goal.fpr, expected)
+        if goal.score(stack) < self.cutoff:
+            self.best, self.cutoff = stack, goal.score(stack)
+            self.best_rate = min(self.best_rate, goal.fpr, expected)
         return True
+
+    def fitting(self, items: int, bits: int) -> range:
+        """The lengths of fingerprints that fit behind so many bits."""
+        kind = KINDS[self.kind]
+        lengths = range(kind.shortest, kind.longest + 1)
+        left = self.limit - bits
+        return lengths[
+            : bisect_right(lengths, left, key=lambda each: fingerprints(kind.name, items, each)[0])
+        ]
 
     @property
     def limit(self) -> float:
         """Bits beyond which no stack is of interest."""
-        if self.goal.smallest and self.best:
-            return self.best.bits * (1 - SLACK)
-        return self.goal.budget
+        return self.cutoff * (1 - SLACK) if self.goal.smallest else self.goal.budget
 
-    def promising(self, prefix: _Prefix, accepted: float, bits: int) -> bool:
+    @property
+    def rate_limit(self) -> float:
+        """A rate that no better stack reaches."""
+        if self.goal.smallest:
+            return self.goal.fpr
+        read = (1 - self.goal.present) * self.goal.miss_cost
+        return min(1.0, self.cutoff * (1 - SLACK) / read) if read else 1.0
+
+    def hopeless(self, stored: float, keys_pass: float, accepted: float, bits: int) -> bool:
+        """Whether what must follow does not fit, by its information alone."""
+        if not self.psi:
+            return False
+        share = (self.rate_limit - (1 - self.psi) * accepted) / (self.psi * stored)
+        if share >= 1:
+            return False
+        if share <= 0:
+            return True
+        keys, negatives = self.goal.keys * keys_pass, self.negatives * stored
+        yes = (keys + share * negatives) / (keys + negatives)
+        entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
+        return bits - keys * math.log2(yes) + negatives * entropy > self.limit
+
+    def promising(self, prefix: _Prefix, accepted: float) -> bool:
         """Whether a stack that accepts at least so many other negatives could be the best."""
         least = (1 - self.psi) * accepted
         if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False
-        if self.goal.smallest or self.best is None:
+        if self.goal.smallest:
             return True
         value = self.goal.value(least, self.psi, prefix.checks, KINDS[self.kind].check)
-        return bool(value < self.best.value * (1 - SLACK))
+        return bool(value < self.cutoff * (1 - SLACK))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
         """Whether a shorter fingerprint would already let next to nothing pass."""

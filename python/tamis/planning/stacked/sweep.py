@@ -26,8 +26,9 @@ from typing import TypeAlias
 from tamis.planning.stacked.curve import Curve
 from tamis.planning.stacked.goal import Goal, Stack
 
-Search: TypeAlias = Callable[[Goal, int, float], Stack | None]
-"""Find the best stack with so many negatives and their ψ, or none that is allowed."""
+Search: TypeAlias = Callable[[Goal, int, float, float], Stack | None]
+"""Find the best stack with so many negatives and their ψ; none if no stack is allowed, or none
+scores below the last argument."""
 
 _SPLITS = 600
 # An interval is split where 1 − ψ is the mean, but not below a sixteenth of where it starts: up to
@@ -35,30 +36,43 @@ _SPLITS = 600
 _STEEPEST = 1 / 256
 
 
+# Of a number of negatives that is so many times worse than the best, no more is asked.
+_WORSE = 2.0
+
+
 def sweep(search: Search, goal: Goal, curve: Curve, tolerance: float) -> Stack | None:
     """Find the best stack over all numbers of negatives, up to a relative ``tolerance``."""
     if curve.size == 0:
         return None
-    found: dict[int, Stack | None] = {}
+    best: Stack | None = None
     psi: dict[int, float] = {}
+    least: dict[int, float] = {}  # a lower bound of the score of each number that was tried
 
-    def at(n: int) -> Stack | None:
-        if n not in found:
-            psi[n] = float(curve.psi(n))
-            found[n] = search(goal, n, psi[n])
-        return found[n]
+    def attempt(n: int) -> None:
+        nonlocal best
+        if n in psi:
+            return
+        psi[n] = float(curve.psi(n))
+        cutoff = goal.score(best) if best else math.inf
+        cutoff *= 1.0 if goal.smallest else _WORSE
+        stack = search(goal, n, psi[n], cutoff)
+        least[n] = goal.score(stack) if stack else cutoff
+        best = better(best, stack, goal)
 
     def bound(low: int, high: int) -> float:
-        """The least that any number in (low, high] could reach."""
-        stack, left = at(low), (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 0.0
+        """The least that any number in (low, high] could reach; infinite if it is not better."""
+        left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 0.0
         if not goal.smallest:
-            return stack.value * left if stack else math.inf
+            return least[low] * left
         if not left or goal.fpr / left >= 1:
             return 0.0
-        relaxed = search(replace(goal, fpr=goal.fpr / left), low, psi[low])
-        return relaxed.bits if relaxed else math.inf
+        relaxed = replace(goal, fpr=goal.fpr / left)
+        cutoff = goal.score(best) * (1 - tolerance) if best else math.inf
+        stack = search(relaxed, low, psi[low], cutoff)
+        return stack.bits if stack else math.inf
 
-    best = better(at(1), at(curve.size), goal)
+    attempt(1)
+    attempt(curve.size)
     intervals = [(bound(1, curve.size), 1, curve.size)] if curve.size > 2 else []
     for _ in range(_SPLITS):
         if not intervals or (best and intervals[0][0] >= goal.score(best) * (1 - tolerance)):
@@ -67,10 +81,10 @@ def sweep(search: Search, goal: Goal, curve: Curve, tolerance: float) -> Stack |
         left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
         target = 1 - (1 - psi[low]) * math.sqrt(max(left, _STEEPEST))
         middle = min(max(curve.rank(target), low + 1), high - 1)
-        best = better(best, at(middle), goal)
+        attempt(middle)
         for ends in ((low, middle), (middle, high)):
-            if ends[1] - ends[0] > 1 and (least := bound(*ends)) < math.inf:
-                heapq.heappush(intervals, (least, *ends))
+            if ends[1] - ends[0] > 1 and (floor := bound(*ends)) < math.inf:
+                heapq.heappush(intervals, (floor, *ends))
     return best
 
 

@@ -1,0 +1,221 @@
+"""Workloads against counting by hand, for every form of column, and against bad input."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tamis
+from tamis import Workload
+from tamis._columns import listed
+
+pa = pytest.importorskip("pyarrow")
+pl = pytest.importorskip("polars")
+pd = pytest.importorskip("pandas")
+
+texts = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=60)
+
+FORMS = {
+    "list": list,
+    "iterator": iter,
+    "numpy": np.array,
+    "arrow": pa.array,
+    "chunks": lambda x: pa.chunked_array([x[:1], x[1:]]),
+    "dictionary": lambda x: pa.array(x).dictionary_encode(),
+    "polars": pl.Series,
+    "pandas": pd.Series,
+}
+
+
+def by_hand(queries, keys=()):
+    """Counts, ψ and ℓ of a log, by the book: leave each question out in turn."""
+    negatives = [query for query in queries if query not in keys]
+    total = len(negatives)
+    alone = sum(
+        query not in negatives[:i] + negatives[i + 1 :] for i, query in enumerate(negatives)
+    )
+    unseen = alone / total if total else 1.0
+    counts = Counter(negatives).most_common()
+    psi = [0.0]
+    for _, count in counts:
+        psi.append(psi[-1] + (1 - unseen) * count / total)
+    return dict(counts), psi, unseen
+
+
+@given(texts, st.sets(st.sampled_from("abcx")))
+def test_a_log_by_hand(queries, keys):
+    counts, psi, unseen = by_hand(queries, keys)
+    for w in (
+        Workload.from_queries(queries, keys=sorted(keys)),
+        Workload.from_batches([queries[:7], queries[7:]], keys=sorted(keys)),
+    ):
+        assert dict(zip(listed(w.values), w.counts.tolist(), strict=True)) == counts
+        assert [w.psi(n) for n in range(len(w) + 1)] == pytest.approx(psi)
+        assert w.unseen == pytest.approx(unseen)
+        assert w.removed == sum(query in keys for query in queries)
+        assert w.present == pytest.approx(w.removed / len(queries))
+        assert w.error == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("values", [["b", "a", "b", "ü"], [5, -1, 5, 2**40]])
+def test_every_form_of_column(form, values):
+    w = Workload.from_queries(FORMS[form](values), keys=FORMS[form](values[3:]))
+    assert [str(v) for v in listed(w.head(2))] == [str(v) for v in (values[0], values[1])]
+    assert w.counts.tolist() == [2, 1]
+    assert w.removed == 1
+    again = Workload.from_batches([FORMS[form](values), FORMS[form](values), values])
+    assert again.counts.tolist() == [6, 3, 3]
+    counted = Workload.from_counts(FORMS[form](values), [1, 10, 2, 0])
+    assert counted.counts.tolist() == [10, 3]
+
+
+def test_signed_and_unsigned_batches_keep_their_values():
+    batches = [np.array([2**63 + 1], np.uint64), np.array([-1], np.int64)]
+    assert sorted(Workload.from_batches(batches).head(2)) == [-1, 2**63 + 1]
+
+
+@given(st.lists(texts, max_size=6), st.integers(1, 6))
+def test_a_sketch_keeps_its_error(batches, room):
+    w = Workload.from_batches(batches, room=room)
+    exact = Counter(query for batch in batches for query in batch)
+    total = sum(exact.values())
+    assert len(w) <= max(room, 8)
+    assert w.error <= total / (room + 1)
+    kept = dict(zip(w.head(100), w.counts.tolist(), strict=True))
+    for value, count in exact.items():
+        assert count - w.error <= kept.get(value, 0) <= count
+    if w.error:
+        assert w.unseen == pytest.approx(1 - sum(kept.values()) / total)
+
+
+def test_equal_input_gives_equal_order():
+    rng = np.random.default_rng(3)
+    queries = rng.integers(0, 1000, 20_000)
+    one = Workload.from_queries(queries)
+    two = Workload.from_queries(rng.permutation(queries))
+    assert np.array_equal(one.head(1000), two.head(1000))
+
+
+def test_an_estimate_of_what_is_unseen():
+    """ℓ of a sample of Zipf's law agrees with the mass of what the sample has not."""
+    rng = np.random.default_rng(5)
+    universe, n = 20_000, 30_000
+    frequencies = 1 / np.arange(1, universe + 1)
+    frequencies /= frequencies.sum()
+    w = Workload.from_queries(rng.choice(universe, n, p=frequencies))
+    truth = 1 - frequencies[w.head(universe)].sum()
+    assert w.unseen == pytest.approx(truth, abs=5 * math.sqrt(2 * truth / n))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: Workload.from_counts(["a"], [-1]), ValueError, r"counts\[0\] is -1"),
+        (lambda: Workload.from_counts(["a"], [math.nan]), ValueError, r"counts\[0\] is nan"),
+        (lambda: Workload.from_counts(["a"], [math.inf]), ValueError, r"counts\[0\] is inf"),
+        (lambda: Workload.from_counts(["a"], [1, 2]), ValueError, "1 values and 2 counts"),
+        (lambda: Workload.from_counts(["a", "b"], [1]), ValueError, "2 values and 1 counts"),
+        (lambda: Workload.from_counts([], [1]), ValueError, "0 values and 1 counts"),
+        (lambda: Workload.from_counts(["a"], [[1]]), ValueError, "2 dimensions"),
+        (lambda: Workload.from_counts(["a"], ["x"]), TypeError, "numbers are wanted"),
+        (lambda: Workload.from_counts(["a"], [1], unseen=2), ValueError, "unseen is 2"),
+        (lambda: Workload.from_counts(["a"], [1], unseen=math.nan), ValueError, "unseen is nan"),
+        (lambda: Workload.from_counts([1.5], [1]), TypeError, "a key is a str"),
+        (lambda: Workload.from_queries("abc"), TypeError, "keys is one str"),
+        (lambda: Workload.from_queries([None]), TypeError, "a key is a str"),
+        (lambda: Workload.from_batches([["a"]], room=0), ValueError, "room is 0"),
+        (lambda: Workload.from_shape([1, -2]), ValueError, r"frequencies\[1\] is -2"),
+        (lambda: Workload.zipf(math.nan, 10), ValueError, "exponent is nan"),
+        (lambda: Workload.zipf("1", 10), TypeError, "exponent is '1'"),
+        (lambda: Workload.zipf(1, 0), ValueError, "universe is 0"),
+        (lambda: Workload.zipf(1, 10, 11), ValueError, "sample is 11"),
+        (lambda: Workload.zipf(1, 10).head(3), ValueError, "no values"),
+        (lambda: Workload.zipf(1, 10).psi(-1), ValueError, "n is -1"),
+        (lambda: Workload.zipf(1, 10).quantiles([1.5]), ValueError, "shares is 1.5"),
+    ],
+)
+def test_bad_input(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        Workload.from_queries([]),
+        Workload.from_batches([]),
+        Workload.from_queries(["k"], keys=["k"]),
+        Workload.from_counts(["a"], [0]),
+        Workload.from_shape([]),
+    ],
+)
+def test_nothing_known_gives_the_plain_filter(empty):
+    assert (len(empty), empty.psi(10)) == (0, 0.0)
+    p = tamis.plan(1000, empty, bits_per_key=10)
+    assert (len(p.layers), p.negatives) == (1, 0)
+    assert str(empty)
+
+
+def test_saved_and_loaded(tmp_path):
+    for w in (
+        Workload.from_queries(["a", "b", "a", "k"], keys=["k"]),
+        Workload.from_counts(np.arange(5), [5, 4, 3, 2, 1.5], unseen=0.25),
+        Workload.from_counts([b"x", b"y"], [2, 1]),
+        Workload.from_shape([3, 2, 1], unseen=0.5),
+        Workload.zipf(1.1, 1000, 50),
+    ):
+        w.save(tmp_path / "w.parquet")
+        again = Workload.load(tmp_path / "w.parquet")
+        assert [again.psi(n) for n in range(6)] == pytest.approx([w.psi(n) for n in range(6)])
+        assert (len(again), again.removed, again.present, again.error) == (
+            (len(w), w.removed, w.present, w.error)
+        )
+        if w.values is not None:
+            assert listed(again.head(5)) == listed(w.head(5))
+            assert w.drift(again).total_variation == pytest.approx(0, abs=1e-12)
+    pa.parquet.write_table(pa.table({"count": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(tamis.FormatError, match=r"other.parquet is not a workload"):
+        Workload.load(tmp_path / "other.parquet")
+
+
+counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1)
+
+
+@given(counts, counts, st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+def test_drift_bounds(before, after, unseen, later):
+    a = Workload.from_counts(list(before), list(before.values()), unseen=unseen)
+    b = Workload.from_counts(list(after), list(after.values()), unseen=later)
+    d = a.drift(b)
+    assert 0 <= d.total_variation <= math.sqrt(d.kl / 2) + 1e-9
+    for n in range(len(a) + 1):
+        one, two = d.psi(n)
+        assert one == pytest.approx(a.psi(n))
+        assert abs(one - two) <= d.total_variation + 1e-9
+    assert a.drift(a).total_variation == pytest.approx(0, abs=1e-12)
+    plan = tamis.plan(1000, a, bits_per_key=8)
+    assert d.rate(plan) <= d.rate_bound(plan) + 1e-12
+    assert a.drift(a).rate(plan) == pytest.approx(plan.expected_fpr)
+
+
+def test_drift_of_shapes():
+    a, b = Workload.zipf(1.0, 10**6, 10**5), Workload.zipf(0.7, 10**6, 10**5)
+    d = a.drift(b)
+    assert d.psi(1000) == (a.psi(1000), b.psi(1000))
+    assert a.psi(1000) - b.psi(1000) <= d.total_variation <= math.sqrt(d.kl / 2)
+    assert "total variation" in str(d)
+
+
+def test_it_is_told_and_drawn():
+    w = Workload.from_queries(["a"] * 6 + ["b"] * 3 + ["k"], keys=["k"])
+    assert "1 questions (10.0%) asked for keys" in str(w)
+    assert "most frequent: 'a', 'b'" in str(w)
+    assert repr(w) == "<tamis.Workload: 2 values, unseen 0>"
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    ax = w.plot()
+    assert ax.get_xscale() == "log"
+    assert len(ax.lines[0].get_xdata()) == 2
