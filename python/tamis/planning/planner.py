@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.layers import KINDS, bloom_bits, fingerprints
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import equal, exact, lengths, metrics
+from tamis.planning.stacked import equal, exact, lengths, metrics, varied
 from tamis.planning.stacked.curve import Curve, Zipf
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 Last = Literal["auto", "alternating", "exact"]
+Rates = Literal["varied", "equal"]
 
 _NOTHING = Zipf(1.0, 1, 0)
+
+_MARGINS = (1.0, 0.999, 0.99, 0.9, 0.5)
 
 
 def plan(
@@ -35,6 +38,7 @@ def plan(
     fpr: float | None = None,
     layer: LayerKind = "auto",
     last: Last = "auto",
+    rates: Rates = "varied",
     max_fpr_bound: float | None = None,
     max_checks: float | None = None,
     updates: bool = False,
@@ -45,7 +49,8 @@ def plan(
     """Find the filter with the lowest rate within a budget, or the smallest one with a rate.
 
     ``layer`` and ``last`` are the kind of the layers and how the stack ends, the best unless
-    given; ``updates`` keeps to kinds that take insertions. ``max_fpr_bound`` bounds the rate under
+    given; ``updates`` keeps to kinds that take insertions. ``rates="equal"`` gives all layers of
+    a Bloom stack one rate, which is planned faster. ``max_fpr_bound`` bounds the rate under
     any workload, ``max_checks`` the layers that a question meets on average. With ``penalties``,
     one per layer that a key, a stored and another negative meet, or with the cost of a false
     positive (``miss_cost``) and of one check of a Bloom layer (``check_cost``), what is minimized
@@ -62,16 +67,56 @@ def plan(
         keys, workload, bits_per_key, fpr, max_fpr_bound, max_checks, penalties, miss_cost,
         check_cost,
     )  # fmt: skip
-    kinds = _kinds(layer, last, updates)
+    kinds = _kinds(layer, last, rates, updates)
     curve = workload.curve if workload is not None and keys else _NOTHING
+    for margin in _MARGINS:
+        found = _best(_tightened(goal, margin), curve, kinds, last, rates, updates)
+        if found is None:
+            break
+        # In sets of a few keys whole bits decide, which searches over rates do not see.
+        plans = [realize(found, goal)]
+        if not found.lengths and (one := plain(found.kind, goal)):
+            plans.append(realize(one, goal))
+        if kept := [each for each in plans if _kept(each, goal)]:
+            best = min(kept, key=lambda each: _score(each, goal))
+            return replace(best, workload=workload)
+    raise ValueError(_impossible(goal, curve, kinds, last, updates))
+
+
+def _best(
+    goal: Goal, curve: Curve, kinds: list[str], last: Last, rates: Rates, updates: bool
+) -> Stack | None:
+    """Find the best stack of all kinds."""
     best: Stack | None = None
     for kind in kinds:
-        for search, tolerance in _searches(kind, last, updates):
-            best = better(best, sweep(search, goal, curve, tolerance), goal)
         best = better(best, plain(kind, goal), goal)
-    if best is None:
-        raise ValueError(_impossible(goal, curve, kinds, last, updates))
-    return replace(realize(best, goal), workload=workload)
+        for search, tolerance in _searches(kind, last, updates):
+            best = sweep(search, goal, curve, tolerance, best)
+    # Different rates gain some percent: not enough for Bloom layers to beat what equal ones do not.
+    if best and len(best.rates) > len(best.lengths) + 1 and rates == "varied":
+        best = varied.improve(best, goal, curve)
+    return best
+
+
+def _tightened(goal: Goal, margin: float) -> Goal:
+    """Leave room under the constraints for whole bits and items, which matter in small layers."""
+    return replace(
+        goal,
+        max_fpr_bound=goal.max_fpr_bound * margin,
+        max_checks=1 + (goal.max_checks - 1) * margin,
+    )
+
+
+def _kept(plan: Plan, goal: Goal) -> bool:
+    rates = plan.expected_fpr <= goal.fpr and plan.fpr_bound <= goal.max_fpr_bound
+    return rates and plan.bits <= goal.budget and plan.expected_checks <= goal.max_checks
+
+
+def _score(plan: Plan, goal: Goal) -> float:
+    if goal.smallest:
+        return plan.bits
+    check = KINDS[plan.layers[0].kind].check
+    return float(goal.value(plan.expected_fpr, plan.psi, plan.checks, check))
 
 
 def plain(kind: str, goal: Goal) -> Stack | None:
@@ -102,12 +147,14 @@ def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, fl
         yield exact.search_for(kind), 1e-3
 
 
-def _kinds(layer: LayerKind, last: Last, updates: bool) -> list[str]:
+def _kinds(layer: LayerKind, last: Last, rates: Rates, updates: bool) -> list[str]:
     """The kinds of layer that are asked for and possible."""
     possible = [kind for kind in get_args(LayerKind) if kind != "auto"]
+    possible.reverse()  # what is best most often first: others are left sooner
     for name, value, choices in (
         ("layer", layer, ["auto", *possible]),
         ("last", last, get_args(Last)),
+        ("rates", rates, get_args(Rates)),
     ):
         if value not in choices:
             raise ValueError(f"{name} is {value!r}; {', '.join(choices)} are possible")
@@ -178,11 +225,7 @@ def _impossible(goal: Goal, curve: Curve, kinds: list[str], last: Last, updates:
         ("max_fpr_bound", replace(goal, max_fpr_bound=1.0)),
         ("max_checks and max_fpr_bound", replace(goal, max_checks=math.inf, max_fpr_bound=1.0)),
     ):
-        best: Stack | None = None
-        for kind in kinds:
-            for search, tolerance in _searches(kind, last, updates):
-                best = better(best, sweep(search, relaxed, curve, tolerance), relaxed)
-            best = better(best, plain(kind, relaxed), relaxed)
+        best = _best(relaxed, curve, kinds, last, "equal", updates)
         if best is not None:
             found = realize(best, relaxed)
             return (

@@ -19,6 +19,7 @@ from tamis.planning.stacked.sweep import Search
 
 _POINTS = 1024
 _LARGEST = 0.9
+_SINGLY = 64
 
 
 def search_for(kind: str) -> Search:
@@ -42,9 +43,11 @@ def search_for(kind: str) -> Search:
 
 
 def function_bits(items: Array) -> Array:
-    """Bits of the function of each number of items; of neighbouring numbers, from one of them."""
+    """Bits of the function of each number of items; of many numbers, from neighbouring ones."""
+    if len(items) <= _SINGLY:
+        return np.array([fingerprints("function", math.ceil(n), 1)[0] for n in items.tolist()])
     octave = np.exp2(np.ceil(np.log2(items)))
-    sizes = {float(n): fingerprints("function", int(n), 1)[0] / n for n in set(octave.tolist())}
+    sizes = {n: fingerprints("function", int(n), 1)[0] / n for n in set(octave.tolist())}
     return np.array([sizes[n] for n in octave.tolist()]) * items
 
 

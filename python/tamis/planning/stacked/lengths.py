@@ -14,6 +14,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   (1 − ψ)·accepted)/(ψ·A) of the stored negatives that come to it, and all keys. Whatever does that
   for n keys and m negatives, and says "yes" to a share ε of everything, takes at least
   n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at ε = (n + φ·m)/(n + m).
+* Checks only add up, so a prefix that takes more than are allowed is the end.
 * Where a layer of keys lets hardly any question pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
 * What does not lower the best value so far by more than `SLACK` of it is no improvement.
@@ -99,9 +100,14 @@ class _Search:
         kind = KINDS[self.kind]
         passing = prefix.negatives_pass * rate
         reach = passing * prefix.keys_pass  # other negatives that come to the layer of negatives
-        items = math.ceil(self.negatives * passing)
-        if items == 0:
+        met = Checks(
+            prefix.checks.keys + 2 * prefix.keys_pass,
+            prefix.checks.frequent + prefix.negatives_pass + passing,
+            prefix.checks.infrequent + prefix.negatives_pass * prefix.keys_pass + reach,
+        )
+        if self.goal.mean_checks(self.psi, met) > self.goal.max_checks:
             return
+        items = math.ceil(self.negatives * passing)
         for other in range(kind.shortest, kind.longest + 1):
             more, coarse = fingerprints(self.kind, items, other)
             accepted = prefix.accepted + reach * (1 - coarse)
@@ -109,7 +115,6 @@ class _Search:
                 return
             if self.hopeless(passing, prefix.keys_pass * coarse, accepted, bits + more):
                 continue
-            met = prefix.checks
             self.extend(
                 _Prefix(
                     (*prefix.rates, rate, coarse),
@@ -118,11 +123,7 @@ class _Search:
                     prefix.keys_pass * coarse,
                     accepted,
                     bits + more,
-                    Checks(
-                        met.keys + 2 * prefix.keys_pass,
-                        met.frequent + prefix.negatives_pass + passing,
-                        met.infrequent + prefix.negatives_pass * prefix.keys_pass + reach,
-                    ),
+                    met,
                 )
             )
 

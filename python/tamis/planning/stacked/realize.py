@@ -54,7 +54,7 @@ def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
             bits, rate = fingerprints(stack.kind, items, stack.lengths[i])
             length = stack.lengths[i]
         else:
-            bits = math.floor(items * bloom_bits(target) * scale)
+            bits = max(1, math.floor(items * bloom_bits(target) * scale))
             rate, length = bloom_layer(items, bits), None
         layout = LAYOUTS.get(stack.kind)
         layers.append(Layer(stack.kind, stores, rate, items, bits, length, layout))

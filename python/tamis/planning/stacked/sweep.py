@@ -40,11 +40,15 @@ _STEEPEST = 1 / 256
 _WORSE = 2.0
 
 
-def sweep(search: Search, goal: Goal, curve: Curve, tolerance: float) -> Stack | None:
-    """Find the best stack over all numbers of negatives, up to a relative ``tolerance``."""
+def sweep(
+    search: Search, goal: Goal, curve: Curve, tolerance: float, best: Stack | None = None
+) -> Stack | None:
+    """Find the best stack over all numbers of negatives, up to a relative ``tolerance``.
+
+    ``best`` is the best one known before, and is returned if none is better.
+    """
     if curve.size == 0:
-        return None
-    best: Stack | None = None
+        return best
     psi: dict[int, float] = {}
     least: dict[int, float] = {}  # a lower bound of the score of each number that was tried
 

@@ -1,0 +1,143 @@
+"""A rate of its own for each layer, and the number of negatives with them: a general search.
+
+Neither the rate nor the size is convex in the rates of the layers, so a global search comes first:
+differential evolution from the best stack of equal rates, whole generations measured at once. A
+local one (SLSQP) then ends at the constraints. Deeds, Hentschel and Idreos 2020, 5.1 do the same
+with ISRES and COBYLA, for a given number of negatives.
+
+The variables are log2(1/α) of each layer and the logarithm of the number of negatives, which may
+be a fraction while it is searched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tamis.planning.layers import KINDS, bloom_bits
+from tamis.planning.stacked import metrics
+from tamis.planning.stacked.curve import Curve
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Array
+from tamis.planning.stacked.sweep import better
+
+DEPTH = 7
+"""Layers of a stack of varied rates: two more change the rate by less than one percent."""
+
+_COARSEST, _FINEST = 0.02, 40.0  # log2(1/α)
+_GENERATIONS = 60
+_MEMBERS = 7  # per variable
+_PENALTY = 100.0
+_STEP = 1e-6
+_ITERATIONS = 200
+
+
+def improve(stack: Stack, goal: Goal, curve: Curve) -> Stack:
+    """Vary the rates of a stack of equal ones; what comes out is no worse."""
+    from scipy.optimize import differential_evolution
+
+    problem = _Problem(goal, curve)
+    start = np.full(DEPTH + 1, -math.log2(stack.rates[0]))
+    start[-1] = math.log(stack.negatives)
+    bounds = [(_COARSEST, _FINEST)] * DEPTH + [(0.0, math.log(curve.size))]
+    evolved = differential_evolution(
+        lambda members: problem.penalized(members.T),
+        bounds,
+        x0=start,
+        maxiter=_GENERATIONS,
+        popsize=_MEMBERS,
+        polish=False,
+        rng=0,
+        updating="deferred",
+        vectorized=True,
+    )
+    best: Stack | None = stack
+    for point in (start, evolved.x):
+        best = better(best, problem.stack(problem.polished(point, bounds)), goal)
+    assert best is not None
+    return best
+
+
+@dataclass(frozen=True)
+class _Problem:
+    goal: Goal
+    curve: Curve
+
+    def measured(self, points: Array) -> tuple[Array, Array, Array]:
+        """Bits, value, and the constraints, kept where they are at least 0, of each point."""
+        goal = self.goal
+        rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
+        psi = np.asarray(self.curve.psi(negatives))
+        bits = (metrics.items(rates, goal.keys, negatives) * bloom_bits(rates)).sum(axis=-1)
+        expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
+        checks = metrics.checks(rates)
+        value = goal.value(expected, psi, checks, KINDS["bloom"].check)
+        kept = [
+            np.log(most / now)
+            for now, most in (
+                (bits, goal.budget),
+                (expected, goal.fpr),
+                (bound, goal.max_fpr_bound),
+                (goal.mean_checks(psi, checks), goal.max_checks),
+            )
+            if most < math.inf
+        ]
+        return np.asarray(bits), np.asarray(value), np.stack(kept, axis=-1)
+
+    def score(self, points: Array) -> Array:
+        """The logarithm of what is minimized."""
+        bits, value, _ = self.measured(points)
+        return np.log(bits if self.goal.smallest else value)
+
+    def kept(self, points: Array) -> Array:
+        """The constraints."""
+        return self.measured(points)[2]
+
+    def penalized(self, points: Array) -> Array:
+        """The score, much worse where a constraint is broken."""
+        broken = np.maximum(-self.kept(points), 0.0).sum(axis=-1)
+        return np.asarray(self.score(points) + _PENALTY * broken)
+
+    def polished(self, point: Array, bounds: list[tuple[float, float]]) -> Array:
+        """Go downhill from a point, as far as the constraints allow."""
+        from scipy.optimize import minimize
+
+        found = minimize(
+            self.score,
+            point,
+            method="SLSQP",
+            jac=_slopes(self.score),
+            bounds=bounds,
+            constraints={"type": "ineq", "fun": self.kept, "jac": _slopes(self.kept)},
+            options={"maxiter": _ITERATIONS, "ftol": 1e-7},
+        )
+        return np.asarray(np.clip(found.x, *np.transpose(bounds)))
+
+    def stack(self, point: Array) -> Stack | None:
+        """The stack at a point, with a whole number of negatives; none if a constraint is broken.
+
+        The budget and the rate may be missed by what `realize` makes good.
+        """
+        negatives = min(max(1, round(math.exp(point[-1]))), self.curve.size)
+        point = np.append(point[:-1], math.log(negatives))
+        bits, value, kept = self.measured(point)
+        if kept.min() < -1e-3:
+            return None
+        rates = tuple(np.exp2(-point[:-1]).tolist())
+        psi = float(self.curve.psi(negatives))
+        return Stack("bloom", negatives, psi, rates, (), False, float(bits), float(value))
+
+
+def _slopes(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The derivatives by differences, all from one call."""
+
+    def slopes(point: Array) -> Array:
+        steps = point + np.vstack((np.zeros(len(point)), _STEP * np.eye(len(point))))
+        values: Any = function(steps)
+        return np.moveaxis((values[1:] - values[:1]) / _STEP, 0, -1)
+
+    return slopes
