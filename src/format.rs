@@ -72,6 +72,28 @@ pub struct Section<'a> {
     pub bytes: &'a [u8],
 }
 
+impl Section<'_> {
+    fn part(&self, checksum: u64) -> Part {
+        let length = self.bytes.len() as u64;
+        Part { kind: self.kind, piece: self.piece, offset: 0, length, checksum }
+    }
+}
+
+/// A section as the table names it: where it is, not what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it holds, as in [`Section`].
+    pub kind: u32,
+    /// As in [`Section`].
+    pub piece: u32,
+    /// Where it begins; [`header`] finds that itself.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// XXH3-64 of it, or of the list of its pieces.
+    pub checksum: u64,
+}
+
 /// Writes a frame.
 pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io::Result<()> {
     let lists: Vec<Vec<u8>> = sections.iter().map(piece_list).collect();
@@ -84,31 +106,8 @@ pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io:
             all.push((*section, xxh3_64(section.bytes)));
         }
     }
-    let mut end = header_length(head.parameters.len(), all.len());
-    let mut table = Vec::with_capacity(all.len() * ENTRY);
-    for (section, checksum) in &all {
-        let offset = end.next_multiple_of(ALIGN);
-        end = offset + section.bytes.len();
-        table.extend_from_slice(&section.kind.to_le_bytes());
-        table.extend_from_slice(&section.piece.to_le_bytes());
-        table.extend_from_slice(&(offset as u64).to_le_bytes());
-        table.extend_from_slice(&(section.bytes.len() as u64).to_le_bytes());
-        table.extend_from_slice(&checksum.to_le_bytes());
-    }
-    let mut header = Vec::with_capacity(header_length(head.parameters.len(), all.len()));
-    header.extend_from_slice(&MAGIC);
-    for short in [VERSION, head.kind, head.hash, all.len() as u16] {
-        header.extend_from_slice(&short.to_le_bytes());
-    }
-    let parameters = head.parameters.len() as u64;
-    for long in [head.tag, head.count, head.capacity, end as u64, parameters] {
-        header.extend_from_slice(&long.to_le_bytes());
-    }
-    for parameter in &head.parameters {
-        header.extend_from_slice(&parameter.to_le_bytes());
-    }
-    header.extend_from_slice(&table);
-    header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
+    let parts: Vec<Part> = all.iter().map(|(section, checksum)| section.part(*checksum)).collect();
+    let header = header(head, &parts);
     out.write_all(&header)?;
     let mut end = header.len();
     for (section, _) in &all {
@@ -120,9 +119,46 @@ pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io:
     Ok(())
 }
 
+/// The header of a frame with these parts, up to the first of them.
+pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
+    let mut end = header_length(head.parameters.len(), parts.len()) as u64;
+    let mut table = Vec::with_capacity(parts.len() * ENTRY);
+    for part in parts {
+        let offset = end.next_multiple_of(ALIGN as u64);
+        end = offset + part.length;
+        table.extend_from_slice(&part.kind.to_le_bytes());
+        table.extend_from_slice(&part.piece.to_le_bytes());
+        for long in [offset, part.length, part.checksum] {
+            table.extend_from_slice(&long.to_le_bytes());
+        }
+    }
+    let mut header = Vec::with_capacity(header_length(head.parameters.len(), parts.len()));
+    header.extend_from_slice(&MAGIC);
+    for short in [VERSION, head.kind, head.hash, parts.len() as u16] {
+        header.extend_from_slice(&short.to_le_bytes());
+    }
+    let parameters = head.parameters.len() as u64;
+    for long in [head.tag, head.count, head.capacity, end, parameters] {
+        header.extend_from_slice(&long.to_le_bytes());
+    }
+    for parameter in &head.parameters {
+        header.extend_from_slice(&parameter.to_le_bytes());
+    }
+    header.extend_from_slice(&table);
+    header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
+    header
+}
+
 /// Reads a frame that must be the whole of `bytes`. Nothing is allocated beyond the header's own
 /// parameters, whose number is checked against the bytes that are there.
 pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
+    let (head, parts, header_end) = read_header(bytes, bytes.len() as u64)?;
+    Ok((head, read_sections(bytes, &parts, header_end)?))
+}
+
+/// Reads the header of a frame of `length` bytes from those at its beginning: what it says, its
+/// parts, all of which lie within the frame in order, and where the header ends.
+pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)> {
     let mut header = Reader { bytes, at: 0 };
     let start = &bytes[..bytes.len().min(MAGIC.len())];
     if start != &MAGIC[..start.len()] {
@@ -139,10 +175,9 @@ pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
     }
     let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
     let (tag, count, capacity) = (header.long()?, header.long()?, header.long()?);
-    let (length, parameters) = (header.long()?, header.long()?);
-    if length != bytes.len() as u64 {
-        let message =
-            format!("the frame says it has {length} bytes, but {} are there", bytes.len());
+    let (told, parameters) = (header.long()?, header.long()?);
+    if told != length {
+        let message = format!("the frame says it has {told} bytes, but {length} are there");
         return Err(Error::Format(message));
     }
     let parameters = usize::try_from(parameters)
@@ -153,42 +188,52 @@ pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
     let checked =
         bytes.get(..checksum_at).ok_or_else(|| truncated(bytes.len(), checksum_at + 8))?;
     let parameters = (0..parameters).map(|_| header.long()).collect::<Result<Vec<u64>>>()?;
-    let table = Reader { bytes, at: header.at };
+    let mut table = Reader { bytes, at: header.at };
     header.at = checksum_at;
     if header.long()? != xxh3_64(checked) {
         return Err(Error::Format("the header is damaged: its checksum differs".into()));
     }
+    let mut parts = Vec::with_capacity(sections);
+    let mut end = header.at as u64;
+    for index in 0..sections {
+        let damaged = |what: &str| Error::Format(format!("section {index} is damaged: {what}"));
+        let (kind, piece) = (table.int()?, table.int()?);
+        let (offset, long, checksum) = (table.long()?, table.long()?, table.long()?);
+        let expected = end.next_multiple_of(ALIGN as u64);
+        let stop = expected.checked_add(long).filter(|&stop| stop <= length);
+        end = stop.ok_or_else(|| damaged("it reaches past the end"))?;
+        if offset != expected {
+            return Err(damaged("it is not where it should be"));
+        }
+        parts.push(Part { kind, piece, offset, length: long, checksum });
+    }
+    if end != length {
+        return Err(Error::Format("the frame is damaged: bytes behind its end".into()));
+    }
     let head = Head { kind, hash, tag, count, capacity, parameters };
-    Ok((head, read_sections(table, sections, header.at)?))
+    Ok((head, parts, header.at))
 }
 
 fn read_sections<'a>(
-    mut table: Reader<'a>,
-    count: usize,
+    bytes: &'a [u8],
+    parts: &[Part],
     header_end: usize,
 ) -> Result<Vec<Section<'a>>> {
-    let bytes = table.bytes;
-    let mut sections: Vec<Section<'a>> = Vec::with_capacity(count);
+    let mut sections: Vec<Section<'a>> = Vec::with_capacity(parts.len());
     let mut end = header_end;
-    for index in 0..count {
+    for (index, part) in parts.iter().enumerate() {
         let damaged = |what: &str| Error::Format(format!("section {index} is damaged: {what}"));
-        let (kind, piece) = (table.int()?, table.int()?);
-        let (offset, length, checksum) = (table.long()?, table.long()?, table.long()?);
-        let expected = end.next_multiple_of(ALIGN);
-        let stop = usize::try_from(length).ok().and_then(|length| expected.checked_add(length));
-        let content = stop.and_then(|stop| bytes.get(expected..stop));
-        let (Some(stop), Some(content)) = (stop, content) else {
-            return Err(damaged("it reaches past the end"));
-        };
-        if offset != expected as u64 || bytes[end..expected].iter().any(|&byte| byte != 0) {
+        let (start, stop) = (part.offset as usize, (part.offset + part.length) as usize);
+        let content = bytes.get(start..stop).ok_or_else(|| damaged("it reaches past the end"))?;
+        if bytes[end..start].iter().any(|&byte| byte != 0) {
             return Err(damaged("it is not where it should be"));
         }
         let listed = sections.last().is_some_and(|last| last.kind == SECTION_PIECES);
-        if listed != (piece > 0) {
+        if listed != (part.piece > 0) {
             return Err(damaged("a list of pieces is not before what it lists"));
         }
-        let section = Section { kind, piece, bytes: content };
-        let actual = match piece {
+        let section = Section { kind: part.kind, piece: part.piece, bytes: content };
+        let actual = match part.piece {
             0 => xxh3_64(content),
             1..=32 => {
                 let list = piece_list(&section);
@@ -199,7 +244,7 @@ fn read_sections<'a>(
             }
             _ => return Err(damaged("its piece size is out of range")),
         };
-        if actual != checksum {
+        if actual != part.checksum {
             return Err(damaged("its checksum differs"));
         }
         sections.push(section);
@@ -207,9 +252,6 @@ fn read_sections<'a>(
     }
     if sections.last().is_some_and(|last| last.kind == SECTION_PIECES) {
         return Err(Error::Format("the frame is damaged: a list of pieces lists nothing".into()));
-    }
-    if end != bytes.len() {
-        return Err(Error::Format("the frame is damaged: bytes behind its end".into()));
     }
     sections.retain(|section| section.kind != SECTION_PIECES);
     Ok(sections)

@@ -2,6 +2,7 @@
 
 use crate::bits::Buffer;
 use crate::bloom;
+use crate::collection;
 use crate::cuckoo;
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, Section};
@@ -122,6 +123,10 @@ pub fn open(
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
         telescoping::KIND | telescoping::KIND_EXTENDING => {
             Ok(Arc::new(telescoping::Shared::from_frame(head, sections, own)?))
+        }
+        collection::KIND => {
+            let message = "this is a collection: tamis.Collection.open opens it";
+            Err(Error::Format(message.into()))
         }
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }

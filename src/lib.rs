@@ -14,6 +14,7 @@
 //! | [`stack`]      | layers of keys and known negatives in turns      | Deeds et al. 2021                 |
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
+//! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -26,6 +27,7 @@ compile_error!("tamis files and kernels are little-endian");
 pub mod bits;
 pub mod block;
 pub mod bloom;
+pub mod collection;
 pub mod cuckoo;
 pub mod distinct;
 pub mod error;

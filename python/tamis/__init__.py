@@ -12,6 +12,7 @@ import warnings as _warnings
 from tamis import stores, workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
+from tamis.collection import Collection
 from tamis.errors import (
     BuildError,
     CapacityError,
@@ -44,6 +45,7 @@ __all__ = [
     "BuildError",
     "CapacityError",
     "CapacityWarning",
+    "Collection",
     "Cuckoo",
     "Extending",
     "FormatError",

@@ -19,11 +19,13 @@ __all__ = [
     "Deleting",
     "Distinct",
     "Filter",
+    "Filters",
     "Function",
     "Hashes",
     "Inserting",
     "Kernel",
     "Negatives",
+    "Resident",
     "Spill",
     "Stored",
     "Table",
@@ -92,6 +94,45 @@ class Distinct:
 
     def __new__(cls, keys: Keys, seed: int = 0, key: bytes | None = None) -> Self: ...
     def __len__(self) -> int: ...
+
+_Ints = npt.NDArray[np.int64]
+
+@final
+class Filters:
+    """The full filters of a collection, in files."""
+
+    def __new__(cls, spill: int, seed: int = 0, key: bytes | None = None) -> Self: ...
+    @staticmethod
+    def open(
+        path: str, spill: int, key: bytes | None = None
+    ) -> tuple[Filters, npt.NDArray[np.float64]]: ...
+    def __len__(self) -> int: ...
+    @property
+    def seed(self) -> int | None: ...
+    def add(self, name: str, size: tuple[str, int, int, Sequence[int]], keys: Distinct) -> None: ...
+    def without(self, id: int) -> Filters: ...
+    def name(self, id: int) -> str: ...
+    def find(self, name: str) -> int | None: ...
+    def tables(
+        self,
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], _Ints, _Ints, _Ints, _Ints, _Ints]: ...
+    def resident(self, order: npt.NDArray[np.uint32], kept: npt.NDArray[np.uint64]) -> Resident: ...
+    @property
+    def size_in_bytes(self) -> int: ...
+    def write(self, descriptor: int, utilities: npt.NDArray[np.float64]) -> None: ...
+
+@final
+class Resident:
+    """The prefixes of a collection's filters in memory."""
+
+    def candidates(self, key: Key, limit: int, hybrid: bool) -> npt.NDArray[np.uint32]: ...
+    def candidates_many(
+        self, keys: Keys, limit: int, hybrid: bool
+    ) -> tuple[_Ints, npt.NDArray[np.uint32]]: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def tail_reads(self) -> int: ...
 
 @final
 class Spill:

@@ -97,7 +97,7 @@ pub fn open_file(
 }
 
 /// An `OSError` as Python's own functions raise it, with the name of the file.
-fn named(error: io::Error, path: &Path) -> PyErr {
+pub fn named(error: io::Error, path: &Path) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default().to_owned();
@@ -155,7 +155,14 @@ fn open(
     own: impl Fn(&[u8]) -> Result<Buffer>,
 ) -> PyResult<Kernel> {
     let (head, sections) = format::read(bytes)?;
-    let hasher = match (head.hash, keyed) {
+    let hasher = hasher_of(&head, keyed)?;
+    let kernel = kernel::open(&head, &sections, &own)?;
+    Ok(Kernel { kernel, hasher, capacity: head.capacity })
+}
+
+/// The hash that a frame was written with: of its own, or the one that is given if it is secret.
+pub fn hasher_of(head: &format::Head, keyed: Option<Hasher>) -> PyResult<Hasher> {
+    Ok(match (head.hash, keyed) {
         (HASH_SEEDED, None) => Hasher::seeded(head.tag),
         (HASH_KEYED, Some(keyed)) if keyed.tag() == head.tag => keyed,
         (HASH_KEYED, Some(_)) => {
@@ -179,7 +186,5 @@ fn open(
         (other, _) => {
             return Err(of_tamis("FormatError", format!("hash {other} is unknown to this tamis")));
         }
-    };
-    let kernel = kernel::open(&head, &sections, &own)?;
-    Ok(Kernel { kernel, hasher, capacity: head.capacity })
+    })
 }

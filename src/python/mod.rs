@@ -8,6 +8,7 @@
 //! * `filter.rs`: the classes of the contract
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
+//! * `collection.rs`, `files.rs`: many filters, in files and in memory
 //! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
 //!   `sharded.rs`, `stacked.rs`: what each structure offers beside the contract
 
@@ -15,9 +16,11 @@ mod adapting;
 mod arrow;
 mod batch;
 mod bloom;
+mod collection;
 mod column;
 mod cuckoo;
 mod error;
+mod files;
 mod filter;
 mod function;
 mod fuse;
@@ -48,6 +51,8 @@ mod _native {
         bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape, bloom_truncated,
         bloom_union,
     };
+    #[pymodule_export]
+    use super::collection::{Filters, Resident};
     #[pymodule_export]
     use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
     #[pymodule_export]

@@ -31,7 +31,9 @@ mod tests;
 
 pub use build::Equation;
 pub use function::{Function, KIND as KIND_FUNCTION};
-pub use shape::{Layout, MOST_COLUMNS};
+pub use shape::{BUCKET, Layout, Level, MOST_COLUMNS, Shape, THRESHOLDS};
+pub use solution::{last_level, next_level, row, wide_row};
+pub use system::Wide;
 
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
@@ -51,7 +53,7 @@ const AHEAD: usize = 16;
 /// The value that a key of the filter has: bits of the high half that hardly place it (the start
 /// is its top bits), so independent of its equation.
 #[inline(always)]
-fn fingerprint(hash: Hash128) -> u32 {
+pub fn fingerprint(hash: Hash128) -> u32 {
     hash.hi as u32
 }
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import stat
-from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
+from tamis._files import save_whole
 from tamis._types import FilePath
 from tamis.errors import IncompatibleError
 
@@ -25,26 +22,7 @@ class Saved(_native.Stored):
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file: whole and flushed under this name, or not at all."""
-        target = Path(os.path.realpath(os.fsdecode(path)))
-        temporary = target.with_name(f".tamis-{secrets.token_hex(8)}")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                if target.exists():
-                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-                self._write(descriptor)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        directory = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        save_whole(path, self._write)
 
     def copy(self) -> Self:
         """Return a filter of its own with the same content."""

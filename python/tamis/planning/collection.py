@@ -90,12 +90,10 @@ def plan_collection(
     7084
     """
     counts = _counts("keys", keys)
-    weights = _weights(utility, len(counts))
+    weights = utilities(utility, len(counts))
     if (budget is None) == (target is None):
         given = "neither" if budget is None else "both"
         raise ValueError(f"{given} of budget and target given; exactly one is wanted")
-    if method not in get_args(Method):
-        raise ValueError(f"method is {method!r}; one of {', '.join(get_args(Method))} is possible")
     if kind != "auto" and kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; auto, {', '.join(KINDS)} are possible")
     if (bits is None) != (hashes is None) or (bits is not None and kind in ("auto", "ribbon")):
@@ -112,7 +110,7 @@ def plan_collection(
     if budget is not None:
         if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
             raise ValueError(f"budget is {budget!r}; a whole number of bits from 0 on is wanted")
-        kept = _METHODS[method](mixed, weights, int(budget))
+        kept = allocate(method, mixed, weights, int(budget))
     else:
         if method != "optimal":
             raise ValueError(f"method is {method!r} with a target; only optimal finds the least")
@@ -120,6 +118,13 @@ def plan_collection(
             raise ValueError(f"target is {target!r}; a rate above 0 and up to 1 is wanted")
         kept = least(mixed, weights, float(target))
     return allocation(mixed, kept, weights, which, budget)
+
+
+def allocate(method: Method, curve: Mixed, utility: Floats, budget: int) -> Ints:
+    """Allocate a budget in bits by a method; how many bits to keep of each filter."""
+    if method not in _METHODS:
+        raise ValueError(f"method is {method!r}; one of {', '.join(_METHODS)} is possible")
+    return _METHODS[method](curve, utility, budget)
 
 
 def allocation(
@@ -528,7 +533,7 @@ def _elastic(mixed: Mixed, utility: Floats, budget: int) -> Ints:
     return kept
 
 
-_METHODS: dict[str, Callable[[Mixed, Floats, int], Ints]] = {
+_METHODS: dict[Method, Callable[[Mixed, Floats, int], Ints]] = {
     "optimal": optimal,
     "relaxation": _relaxation,
     "further relaxation": _further,
@@ -551,7 +556,8 @@ def _counts(name: str, values: npt.ArrayLike) -> Ints:
     return given.astype(np.int64)
 
 
-def _weights(utility: npt.ArrayLike | None, length: int) -> Floats:
+def utilities(utility: npt.ArrayLike | None, length: int) -> Floats:
+    """Read utilities: one finite number from 0 on per filter, or 1 for all."""
     if utility is None:
         return np.ones(length)
     weights = np.asarray(utility, np.float64)

@@ -1,0 +1,291 @@
+//! One key and all filters: the prefixes in memory, the most asked first.
+
+use super::probe::{Asked, Bits, Sizes, leveled};
+use super::{Filter, Kind};
+use crate::bits::prefetch;
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use crate::processor::on_best;
+use crate::ribbon;
+
+/// How many filters ahead of the probe their bits are asked for. From 4 to 32 hardly differ.
+const AHEAD: usize = 12;
+/// From the first byte of a ribbon's row to one that may lie in the next line.
+const ROW_BYTES: usize = 32;
+/// How many filters wait for their second probe.
+const WAITING: usize = 8;
+/// Bits of the prefixes that many keys are asked of before the next: half of a core's own cache.
+const BLOCK: u64 = 8 << 18;
+/// Bytes behind the last prefix, so that a window may be read at any of its bits.
+const PAD: usize = 16;
+
+/// A filter as a probe meets it: 32 bytes, in the order of utility.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Where its prefix begins.
+    bit: u64,
+    /// How many bits of it are here.
+    kept: u64,
+    /// As in [`Filter`]; for a ribbon with levels, the index of its shape.
+    size: u64,
+    id: u32,
+    attempt: u16,
+    kind: Kind,
+    hashes: u8,
+}
+
+/// Marks an entry whose `size` is the index of a shape.
+const LEVELED: u16 = u16::MAX;
+
+impl Entry {
+    #[inline(always)]
+    fn sizes(&self) -> Sizes {
+        Sizes { kind: self.kind, hashes: self.hashes, attempt: self.attempt, size: self.size }
+    }
+}
+
+/// The prefixes in memory.
+pub struct Resident {
+    entries: Vec<Entry>,
+    shapes: Vec<ribbon::Shape>,
+    arena: Vec<u8>,
+    bits: u64,
+    hashes: u32,
+    attempts: u32,
+}
+
+/// A candidate: which of the keys, and which filter; `whole` unless bits of the filter were cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The key's place among those asked.
+    pub key: u32,
+    /// The filter.
+    pub id: u32,
+    /// The bits that were asked.
+    pub kept: u64,
+}
+
+struct Prefix<'a> {
+    arena: &'a [u8],
+    start: u64,
+}
+
+impl Bits for Prefix<'_> {
+    #[inline(always)]
+    fn window(&mut self, bit: u64) -> Result<u64> {
+        let bit = self.start + bit;
+        let (at, rest) = ((bit / 8) as usize, bit % 8);
+        Ok(match self.arena.get(at..).and_then(|bytes| bytes.first_chunk::<9>()) {
+            Some(&[a, b, c, d, e, f, g, h, i]) => {
+                let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+                low >> rest | u64::from(i) << 1 << (63 - rest)
+            }
+            None => 0,
+        })
+    }
+}
+
+impl Resident {
+    /// Reads prefixes of filters, in this order: `read(filter, bytes)` fills in the first bytes.
+    pub fn load<'a>(
+        wanted: impl Iterator<Item = (u32, &'a Filter, u64)> + Clone,
+        mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
+    ) -> Result<Resident> {
+        let mut resident = Resident {
+            entries: Vec::with_capacity(wanted.clone().count()),
+            shapes: Vec::new(),
+            arena: Vec::new(),
+            bits: 0,
+            hashes: 0,
+            attempts: 0,
+        };
+        let total: u64 = wanted.clone().map(|(_, _, kept)| kept).sum();
+        let bytes = usize::try_from(total.div_ceil(8)).unwrap_or(usize::MAX);
+        let refused = |_| Error::Memory(format!("cannot allocate {bytes} bytes for prefixes"));
+        resident.arena.try_reserve_exact(bytes.saturating_add(PAD)).map_err(refused)?;
+        resident.arena.resize(bytes + PAD, 0);
+        let mut scratch = Vec::new();
+        for (id, filter, kept) in wanted {
+            if kept > filter.bits()? {
+                let most = filter.bits()?;
+                return Err(Error::Parameter(format!(
+                    "kept is {kept}; the filter has {most} bits"
+                )));
+            }
+            resident.enter(id, filter, kept)?;
+            scratch.clear();
+            scratch.resize(kept.div_ceil(8) as usize, 0);
+            if kept > 0 {
+                read(id, &mut scratch)?;
+            }
+            resident.append(&mut scratch, kept);
+        }
+        Ok(resident)
+    }
+
+    fn enter(&mut self, id: u32, filter: &Filter, kept: u64) -> Result<()> {
+        let &Filter { kind, hashes, mut attempt, mut size, .. } = filter;
+        match kind {
+            Kind::Empty => {}
+            Kind::Ribbon if !filter.levels.is_empty() => {
+                (attempt, size) = (LEVELED, self.shapes.len() as u64);
+                self.shapes.push(filter.shape()?);
+            }
+            Kind::Ribbon => self.attempts = self.attempts.max(u32::from(attempt) + 1),
+            _ => self.hashes = self.hashes.max(hashes.into()),
+        }
+        self.entries.push(Entry { bit: self.bits, kept, size, id, attempt, kind, hashes });
+        Ok(())
+    }
+
+    /// Puts the first `kept` bits of `bytes` behind what is there.
+    fn append(&mut self, bytes: &mut [u8], kept: u64) {
+        if let (rest @ 1.., Some(last)) = (kept % 8, bytes.last_mut()) {
+            *last &= (1 << rest) - 1;
+        }
+        let (at, rest) = ((self.bits / 8) as usize, self.bits % 8);
+        for (i, &byte) in bytes.iter().enumerate() {
+            let wide = u16::from(byte) << rest;
+            self.arena[at + i] |= wide as u8;
+            self.arena[at + i + 1] |= (wide >> 8) as u8;
+        }
+        self.bits += kept;
+    }
+
+    /// Bits of all prefixes.
+    pub fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// What prefixes of these filters take in memory beside their bits.
+    pub fn least_bytes(filters: &[Filter]) -> usize {
+        let shape = |filter: &&Filter| {
+            let levels = filter.levels.len();
+            size_of::<ribbon::Shape>() + levels * size_of::<ribbon::Level>()
+        };
+        let leveled = filters.iter().filter(|filter| !filter.levels.is_empty());
+        PAD + size_of::<Entry>() * filters.len() + leveled.map(|f| shape(&f)).sum::<usize>()
+    }
+
+    /// How many filters.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A key as it asks these filters.
+    pub fn asked(&self, hash: Hash128) -> Asked {
+        Asked::new(hash, self.hashes, self.attempts)
+    }
+
+    /// Asks for the bits of a probe or column, if they are kept.
+    #[inline(always)]
+    fn fetch(&self, entry: &Entry, asked: &Asked, j: u8) {
+        if entry.attempt != LEVELED && entry.kind != Kind::Empty {
+            let bit = entry.sizes().bit(asked, j);
+            if bit < entry.kept {
+                let place = self.arena.as_ptr().wrapping_add(((entry.bit + bit) / 8) as usize);
+                prefetch(place);
+                if entry.kind == Kind::Ribbon {
+                    prefetch(place.wrapping_add(ROW_BYTES));
+                }
+            }
+        }
+    }
+
+    /// Whether the first probe or column allows the key; the others are another question.
+    #[inline(always)]
+    fn first_allows(&self, entry: &Entry, asked: &Asked) -> bool {
+        if entry.attempt == LEVELED {
+            return true;
+        }
+        let mut bits = Prefix { arena: &self.arena, start: entry.bit };
+        let first = 0..entry.hashes.min(1);
+        // Memory does not fail to be read.
+        entry.sizes().may_hold(asked, first, 0..entry.kept, &mut bits).unwrap_or(true)
+    }
+
+    /// Whether what comes behind the first probe or column allows the key.
+    #[inline(always)]
+    fn rest_allows(&self, entry: &Entry, asked: &Asked) -> bool {
+        let mut bits = Prefix { arena: &self.arena, start: entry.bit };
+        if entry.attempt == LEVELED {
+            let shape = &self.shapes[entry.size as usize];
+            return leveled(shape, asked, 0..entry.kept, &mut bits).unwrap_or(true);
+        }
+        let rest = entry.hashes.min(1)..entry.hashes;
+        entry.sizes().may_hold(asked, rest, 0..entry.kept, &mut bits).unwrap_or(true)
+    }
+
+    /// The filters that may hold a key, the most asked first; `found` says whether to go on.
+    pub fn candidates(&self, asked: &Asked, mut found: impl FnMut(Found) -> bool) {
+        on_best!(_processor => self.walk(0..self.entries.len(), 0, asked, &mut found));
+    }
+
+    #[inline(always)]
+    fn walk(
+        &self,
+        range: std::ops::Range<usize>,
+        key: u32,
+        asked: &Asked,
+        found: &mut impl FnMut(Found) -> bool,
+    ) {
+        // Half of the filters say no at once. The others wait in a ring while their next bits come.
+        let (mut ring, mut waiting) = ([0usize; WAITING], 0..0);
+        let mut answer = |at: usize| {
+            let entry = &self.entries[at];
+            !self.rest_allows(entry, asked) || found(Found { key, id: entry.id, kept: entry.kept })
+        };
+        for at in range {
+            if let Some(later) = self.entries.get(at + AHEAD) {
+                self.fetch(later, asked, 0);
+            }
+            let entry = &self.entries[at];
+            if !self.first_allows(entry, asked) {
+                continue;
+            }
+            self.fetch(entry, asked, 1);
+            self.fetch(entry, asked, 2);
+            ring[waiting.end % WAITING] = at;
+            waiting.end += 1;
+            if waiting.len() == WAITING {
+                if !answer(ring[waiting.start % WAITING]) {
+                    return;
+                }
+                waiting.start += 1;
+            }
+        }
+        for place in waiting {
+            if !answer(ring[place % WAITING]) {
+                return;
+            }
+        }
+    }
+
+    /// [`Resident::candidates`] of many keys, as many filters at a time as a cache holds, so in
+    /// order of utility for each key; `found` says whether to go on with that key.
+    pub fn candidates_many(&self, hashes: &[Hash128], mut found: impl FnMut(Found) -> bool) {
+        let asked: Vec<Asked> = hashes.iter().map(|&hash| self.asked(hash)).collect();
+        let mut open: Vec<u32> = (0..hashes.len() as u32).collect();
+        let mut start = 0;
+        while start < self.entries.len() && !open.is_empty() {
+            let limit = self.entries[start].bit + BLOCK;
+            let end = start + self.entries[start..].partition_point(|entry| entry.bit < limit);
+            open.retain(|&key| {
+                let mut more = true;
+                on_best!(_processor => {
+                    self.walk(start..end, key, &asked[key as usize], &mut |candidate| {
+                        more = found(candidate);
+                        more
+                    });
+                });
+                more
+            });
+            start = end;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Where the full filters of a collection are: in the file that was opened, whose pieces are
+//! checked as they are read, and in a temporary one for those added since.
+
+use crate::collection::{Bits, PIECE};
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Marks a place in the temporary file; other places are in the bits of the file that was opened.
+const SPILL: u64 = 1 << 63;
+const BYTES: usize = 1 << PIECE;
+
+pub struct Files {
+    base: Option<Base>,
+    spill: File,
+    written: Mutex<u64>,
+}
+
+struct Base {
+    file: File,
+    /// Where the bits begin, and how many bytes they are.
+    bits: u64,
+    length: u64,
+    /// Where the checksums of their pieces begin.
+    list: u64,
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::Format(match error.kind() {
+        ErrorKind::UnexpectedEof => "the file is cut short".into(),
+        _ => format!("the file cannot be read: {error}"),
+    })
+}
+
+impl Files {
+    /// Only what will be added to this file.
+    pub fn new(spill: File) -> Files {
+        Files { base: None, spill, written: Mutex::new(0) }
+    }
+
+    /// Also the bits of this file.
+    pub fn set_base(&mut self, file: File, bits: u64, length: u64, list: u64) {
+        self.base = Some(Base { file, bits, length, list });
+    }
+
+    /// Bytes of a file, whose length is known to reach so far.
+    pub fn exact(&self, file: &File, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let refused = || Error::Memory(format!("cannot allocate {length} bytes of a file"));
+        let length = usize::try_from(length).map_err(|_| refused())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| refused())?;
+        bytes.resize(length, 0);
+        file.read_exact_at(&mut bytes, offset).map_err(failed)?;
+        Ok(bytes)
+    }
+
+    /// Adds the bytes of a filter; their place.
+    pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = |error| Error::Memory(format!("the temporary file is not written: {error}"));
+        self.spill.write_all_at(bytes, *written).map_err(refused)?;
+        let place = *written;
+        *written += bytes.len() as u64;
+        Ok(SPILL | place)
+    }
+
+    /// The checksums of all pieces, for [`Files::read`].
+    pub fn list(&self) -> Result<Vec<u8>> {
+        let Some(base) = &self.base else { return Ok(Vec::new()) };
+        self.exact(&base.file, base.list, 8 * base.length.div_ceil(BYTES as u64))
+    }
+
+    /// Reads bytes from a place on, and whole pieces around them to check them.
+    pub fn read(&self, place: u64, out: &mut [u8], list: &[u8]) -> Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        if place & SPILL != 0 {
+            return self.spill.read_exact_at(out, place & !SPILL).map_err(failed);
+        }
+        let base = self.base.as_ref().ok_or_else(missing)?;
+        let first = place / BYTES as u64;
+        let end = (place + out.len() as u64).div_ceil(BYTES as u64) * BYTES as u64;
+        let (start, end) = (first * BYTES as u64, end.min(base.length));
+        let bytes = self.exact(&base.file, base.bits + start, end.saturating_sub(start))?;
+        let (listed, _) = list.as_chunks::<8>();
+        for (piece, content) in (first as usize..).zip(bytes.chunks(BYTES)) {
+            check(piece as u64, content, listed.get(piece))?;
+        }
+        let from = (place - start) as usize;
+        out.copy_from_slice(bytes.get(from..from + out.len()).ok_or_else(missing)?);
+        Ok(())
+    }
+
+    /// One piece, checked: how many bytes there are.
+    fn piece(&self, place: u64, piece: u64, out: &mut [u8; BYTES]) -> Result<usize> {
+        let start = piece * BYTES as u64;
+        if place & SPILL != 0 {
+            let end = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = end.saturating_sub(start).min(BYTES as u64) as usize;
+            self.spill.read_exact_at(&mut out[..here], start).map_err(failed)?;
+            return Ok(here);
+        }
+        let base = self.base.as_ref().ok_or_else(missing)?;
+        let here = base.length.saturating_sub(start).min(BYTES as u64) as usize;
+        base.file.read_exact_at(&mut out[..here], base.bits + start).map_err(failed)?;
+        if here > 0 {
+            let mut listed = [0; 8];
+            base.file.read_exact_at(&mut listed, base.list + 8 * piece).map_err(failed)?;
+            check(piece, &out[..here], Some(&listed))?;
+        }
+        Ok(here)
+    }
+}
+
+fn missing() -> Error {
+    Error::Format("the collection is damaged: a filter is not in the file".into())
+}
+
+fn check(piece: u64, content: &[u8], listed: Option<&[u8; 8]>) -> Result<()> {
+    if listed.is_none_or(|listed| u64::from_le_bytes(*listed) != xxh3_64(content)) {
+        let message = format!("the collection is damaged: the checksum of piece {piece} differs");
+        return Err(Error::Format(message));
+    }
+    Ok(())
+}
+
+/// The bits of a filter where they lie in the file, read piece by piece.
+pub struct Tail<'a> {
+    files: &'a Files,
+    place: u64,
+    at: Option<u64>,
+    have: usize,
+    bytes: [u8; BYTES],
+}
+
+impl<'a> Tail<'a> {
+    pub fn new(files: &'a Files, place: u64) -> Tail<'a> {
+        Tail { files, place, at: None, have: 0, bytes: [0; BYTES] }
+    }
+
+    fn byte(&mut self, at: u64) -> Result<u8> {
+        let piece = at / BYTES as u64;
+        if self.at != Some(piece) {
+            self.at = None;
+            self.have = self.files.piece(self.place, piece, &mut self.bytes)?;
+            self.at = Some(piece);
+        }
+        Ok(self.bytes[..self.have].get((at % BYTES as u64) as usize).copied().unwrap_or(0))
+    }
+}
+
+impl Bits for Tail<'_> {
+    fn window(&mut self, bit: u64) -> Result<u64> {
+        let (first, rest) = ((self.place & !SPILL) + bit / 8, bit % 8);
+        let mut wide = 0u128;
+        for i in 0..9 {
+            wide |= u128::from(self.byte(first + i)?) << (8 * i);
+        }
+        Ok((wide >> rest) as u64)
+    }
+}

@@ -1,0 +1,438 @@
+"""`tamis.Collection`: no key denied whatever is cut, rates as predicted, nothing believed."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tamis
+from contract import within_noise
+from reference import frame, mix13
+from tamis import _native
+from tamis.planning import ribbon
+from test_format import GOLDEN, parts
+
+KINDS = ["auto", "ribbon", "segmented", "truncated"]
+SIZES = [0, 1, 2, 3, 10, 100, 300, 1000, 5000]
+
+
+def sets(sizes=SIZES):
+    """Disjoint sets of these sizes."""
+    start = 0
+    for i, size in enumerate(sizes):
+        yield f"set {i}", np.arange(start, start + size)
+        start += size
+
+
+def share(collection, part):
+    """The budget that leaves this share of all bits."""
+    full = int(collection.full.sum())
+    return collection._overhead + math.ceil(part * full / 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_key_is_denied_whatever_is_cut(kind):
+    c = tamis.Collection.build(sets(), kind=kind)
+    utility = np.random.default_rng(0).lognormal(0, 2, len(SIZES))
+    keys = np.arange(sum(SIZES))
+    owner = np.repeat(np.arange(len(SIZES)), SIZES)
+    for part in (1, 0.7, 0.3, 0.1, 0.02, 0):
+        c.allocate(budget=share(c, part), utility=utility)
+        assert c.size_in_bytes <= c.budget
+        offsets, ids = c.candidates_many(keys)
+        lists = np.split(ids, offsets[1:-1])
+        assert all(own in found for own, found in zip(owner, lists, strict=True))
+        assert 0 not in ids  # the empty set says no
+    assert (c.kept == 0).all()
+    assert sorted(c.candidates("anything")) == [f"set {i}" for i in range(1, len(SIZES))]
+
+
+def truncated_bloom(keys, bits, hashes):
+    """Obvious twin of a Bloom filter with probes anywhere: the set of its bits."""
+
+    def positions(key):
+        hi, lo = (int(half) for half in tamis.hash_keys([int(key)])[0])
+        return [(mix13((hi + j * lo) % 2**64) * bits) >> 64 for j in range(hashes)]
+
+    there = {position for key in keys for position in positions(key)}
+    return lambda key, kept: all(p in there for p in positions(key) if p < kept)
+
+
+def twin(kind, keys):
+    """The same filter, cut by the classes that are tested elsewhere: may it hold key with bits?"""
+    from tamis.collection import _size
+
+    kind, hashes, bits, levels = _size(len(keys), kind, 1e-4)
+    distinct = _native.Distinct(keys)
+    if kind == "truncated":
+        return truncated_bloom(keys, bits, hashes)
+    if kind == "segmented":
+        kernel = _native.bloom_build("segmented", bits, hashes, distinct)
+
+        def cut(kept):
+            return tamis.Bloom._of(_native.bloom_truncated(kernel, kept))
+    else:
+        kernel = _native.ribbon_build("columns", hashes, levels, distinct)
+        codes = tamis.planning.collection.ribbon_codes(levels)
+
+        def cut(kept):
+            if kept <= codes:
+                return {int(key) for key in range(-400, 0)} | set(keys.tolist())
+            return tamis.Ribbon._of(_native.ribbon_truncated(kernel, kept - codes))
+
+    return lambda key, kept: key in cut(kept)
+
+
+@pytest.mark.parametrize("kind", ["ribbon", "segmented", "truncated"])
+def test_prefixes_answer_as_the_filters_alone_do(kind):
+    sizes = [1, 2, 7, 60, 255, 256, 400, 4500]
+    c = tamis.Collection.build(sets(sizes), kind=kind)
+    twins = [twin(kind, keys) for _, keys in sets(sizes)]
+    rng = np.random.default_rng(1)
+    for part in (1, 0.55, 0.2, 0.03):
+        c.allocate(budget=share(c, part), utility=rng.lognormal(0, 1, len(sizes)))
+        order = np.argsort(-c.utility, kind="stable")
+        for key in range(-60, 0):
+            expected = [f"set {i}" for i in order if twins[i](key, int(c.kept[i]))]
+            assert c.candidates(key) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rates_are_as_predicted(kind):
+    sizes = [30, 200, 900, 2500, 6000] * 8
+    c = tamis.Collection.build(sets(sizes), kind=kind)
+    utility = np.random.default_rng(2).lognormal(0, 1, len(sizes))
+    trials = 4000
+    absent = np.arange(-trials, 0)
+    for part in (0.1, 0.35):
+        c.allocate(budget=share(c, part), utility=utility)
+        _, ids = c.candidates_many(absent)
+        measured = np.bincount(ids, minlength=len(sizes)) / trials
+        weights = utility / utility.sum()
+        # Filters are independent, and each key errs on its own: the variances add up. What was
+        # built varies about its expectation too, most of all in small sets; hence the slack.
+        sigma = np.sqrt((weights**2 * c.fprs * (1 - c.fprs)).sum() / trials)
+        expected = c.expected_fpr
+        assert abs(float(weights @ measured) - expected) < 5 * sigma + 0.05 * expected
+        total = float(c.fprs.mean())
+        assert within_noise(float(measured.mean()), total, int(trials * len(sizes) / 40))
+
+
+def test_the_order_is_that_of_utility_and_many_are_as_one():
+    c = tamis.Collection.build(
+        ((name, range(100)) for name in "abcdefghij"), utility=np.arange(10) % 4
+    )
+    every = ["d", "h", "c", "g", "b", "f", "j", "a", "e", "i"]
+    assert c.candidates(5) == every
+    assert c.candidates(5, limit=3) == every[:3]
+    assert c.candidates(5, limit=0) == []
+    keys = np.arange(-50, 60)
+    for limit in (None, 0, 1, 4):
+        offsets, ids = c.candidates_many(keys, limit)
+        assert offsets[0] == 0
+        assert offsets[-1] == len(ids)
+        for i, key in enumerate(keys.tolist()):
+            found = c.names[ids[offsets[i] : offsets[i + 1]]].tolist()
+            assert found == c.candidates(key, limit)
+    with pytest.raises(ValueError, match="limit is -1"):
+        c.candidates(5, limit=-1)
+    with pytest.raises(TypeError, match=r"key is 1\.5"):
+        c.candidates(1.5)
+    assert c.candidates_many([])[0].tolist() == [0]
+
+
+def test_many_threads_give_what_one_gives():
+    c = tamis.Collection.build(((str(i), [i, i + 1]) for i in range(9000)), budget="2MB")
+    keys = np.arange(2500)
+    offsets, ids = c.candidates_many(keys)
+    for key in (0, 1, 1249, 1250, 1251, 2499):
+        assert c.names[ids[offsets[key] : offsets[key + 1]]].tolist() == c.candidates(key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_come_back_and_stay_as_they_are(kind, tmp_path):
+    path = tmp_path / "c.tamis"
+    utility = {name: float(i) for i, (name, _) in enumerate(sets())}
+    c = tamis.Collection.build(sets(), kind=kind, path=path, utility=utility)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.tamis"]
+    data = path.read_bytes()
+    again = tamis.Collection.build(dict(sets()), kind=kind, utility=utility)
+    again.save(tmp_path / "again.tamis")
+    assert (tmp_path / "again.tamis").read_bytes() == data
+    for part in (1, 0.3):
+        opened = tamis.Collection.open(path, budget=share(c, part))
+        c.allocate(budget=share(c, part))
+        assert opened.utility.tolist() == list(utility.values())
+        assert opened.kinds == c.kinds
+        assert opened.kept.tolist() == c.kept.tolist()
+        assert opened.expected_fpr == c.expected_fpr
+        assert list(opened.names) == list(c.names)
+        assert repr(opened) == repr(c)
+        asked = np.arange(-500, 1000)
+        for one, two in zip(opened.candidates_many(asked), c.candidates_many(asked), strict=True):
+            assert one.tolist() == two.tolist()
+    assert path.read_bytes() == data
+    with pytest.raises(tamis.FormatError, match=r"Collection\.open"):
+        tamis.load(path)
+    tamis.Bloom.build([1], fpr=0.1).save(tmp_path / "bloom")
+    with pytest.raises(tamis.FormatError, match=r"tamis\.load"):
+        tamis.Collection.open(tmp_path / "bloom")
+    with pytest.raises(FileNotFoundError):
+        tamis.Collection.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["optimal", "top utility"])
+def test_hybrid_answers_as_the_full_filters_do(kind, method, tmp_path):
+    path = tmp_path / "c.tamis"
+    full = tamis.Collection.build(sets(), kind=kind, path=path)
+    c = tamis.Collection.open(path, hybrid=True)
+    utility = np.random.default_rng(3).lognormal(0, 1, len(SIZES))
+    keys = np.arange(-2000, 300)
+    full.allocate(utility=utility)
+    expected = full.candidates_many(keys)
+    for part in (0, 0.05, 0.4, 1):
+        c.allocate(budget=share(c, part), utility=utility, method=method)
+        found = c.candidates_many(keys)
+        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+        assert c.candidates(5, limit=2) == full.candidates(5, limit=2)
+        assert (c.tail_reads == 0) == (part == 1)
+    # Sets that were added are in another file, until they are saved.
+    c.allocate(budget=share(c, 0.1), utility=utility)
+    c.append("more", np.arange(10**6, 10**6 + 700), kind=kind if kind != "auto" else "ribbon")
+    assert "more" in c.candidates(10**6 + 3)
+    assert "more" not in [name for key in range(-300, 0) for name in c.candidates(key)]
+
+
+def test_every_flip_is_refused_and_no_key_denied(tmp_path):
+    path = tmp_path / "c"
+    names = {"a": range(20), "b": [], "c": range(5000)}
+    tamis.Collection.build(names, fpr=0.2, path=path)
+    data = path.read_bytes()
+    places = [*range(0, 700, 2), *range(700, len(data), 41)]
+    for at in places:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(tamis.FormatError):
+            tamis.Collection.open(path)
+        path.write_bytes(data[:at])
+        with pytest.raises(tamis.FormatError):
+            tamis.Collection.open(path, budget=1000)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(tamis.FormatError):
+        tamis.Collection.open(path)
+
+
+def test_a_prefix_is_trusted_without_the_rest(tmp_path):
+    path = tmp_path / "c"
+    tamis.Collection.build({"a": range(100_000)}, path=path)
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tamis.FormatError, match="piece"):
+        tamis.Collection.open(path)
+    c = tamis.Collection.open(path, budget=50_000, hybrid=True)
+    with pytest.raises(tamis.FormatError, match="piece"):
+        c.allocate()
+    with pytest.raises(tamis.FormatError, match="piece"):
+        c.candidates_many(range(100_000))
+    c.hybrid = False
+    assert len(c.candidates_many(range(100_000))[1]) == 100_000
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_frames_that_lie(data, tmp_path_factory):
+    """Checksums right, content wrong: refused, or a collection that stays within bounds."""
+    path = tmp_path_factory.getbasetemp() / "lying"
+    if not (source := path.with_name("honest")).exists():
+        tamis.Collection.build(
+            {"a": range(30), "b": [], "c": range(4100), "d": [1]}, fpr=0.2, path=source
+        )
+    kind, hash_id, tag, count, capacity, values, contents = parts(source.read_bytes())
+    number = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**31, 2**32, 2**63]))
+    which = data.draw(st.integers(-2, len(contents) - 1))
+    if which == -2:
+        values = data.draw(st.lists(number, max_size=3))
+    elif which == -1:
+        count, capacity = data.draw(number), data.draw(number)
+    else:
+        type_, piece, content = contents[which]
+        content = bytearray(content)
+        for _ in range(data.draw(st.integers(1, 3))):
+            if content:
+                at = data.draw(st.integers(0, len(content) - 1))
+                content[at] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
+        contents[which] = (type_, piece, bytes(content[:cut]))
+    path.write_bytes(frame(kind, hash_id, tag, count, capacity, values, contents))
+    for budget in (None, 10**6, 2000):
+        try:
+            c = tamis.Collection.open(path, budget=budget, hybrid=True)
+        except (tamis.FormatError, tamis.IncompatibleError):
+            return
+        c.candidates_many(range(-50, 50))
+        assert c.expected_fpr >= 0
+        assert len(list(c.names)) == len(c)
+
+
+def test_golden_collection(tmp_path):
+    """The bytes of today are the bytes of version 1."""
+    path = tmp_path / "c.tamis"
+    golden_collection().save(path)
+    golden = GOLDEN / "v1-collection.tamis"
+    assert path.read_bytes() == golden.read_bytes()
+    c = tamis.Collection.open(golden)
+    assert c.kinds == ["ribbon", "empty", "segmented", "truncated", "ribbon"]
+    assert all("levels" in c.candidates(key) for key in range(4200))
+
+
+def golden_collection():
+    """One filter of each kind, an empty one, and a ribbon with a level that bumps."""
+    c = tamis.Collection.build({"ribbon": range(100), "none": []}, seed=42, fpr=0.01)
+    for kind in ("segmented", "truncated"):
+        c.append(kind, range(50), kind=kind, utility=2.5, fpr=0.01)
+    c.append("levels", range(4200), fpr=0.05)
+    return c
+
+
+def test_the_twin_writes_the_same_frame(tmp_path):
+    golden_collection().save(tmp_path / "c")
+    data = (tmp_path / "c").read_bytes()
+    assert frame(*parts(data)) == data
+
+
+def test_budgets_count_everything(tmp_path):
+    c = tamis.Collection.build(sets([100] * 400))
+    everything = c.size_in_bytes
+    for budget in (c._overhead, c._overhead + 5, 60_000, "0.05MB", "70kB", everything):
+        c.allocate(budget=budget)
+        assert c.size_in_bytes <= c.budget
+        assert c.size_in_bytes >= min(c.budget - 30, everything)
+    c.allocate()
+    assert c.budget is None
+    assert (c.kept == c.full).all()
+    with pytest.raises(ValueError, match="names and sizes of 400 filters take"):
+        c.allocate(budget=100)
+    for wrong in ("64 megs", "MB", "-1kB", -5, "nankB"):
+        with pytest.raises(ValueError, match="budget is"):
+            c.allocate(budget=wrong)
+    for wrong in (1.5, True):
+        with pytest.raises(TypeError, match="budget is"):
+            c.allocate(budget=wrong)
+
+
+def test_sets_come_and_go():
+    c = tamis.Collection.build({"a": [1, 2], "b": [2, 3]}, budget="1kB", utility=[1, 5])
+    c.append("c", [3, 4], utility=9)
+    assert c.candidates(3) == ["c", "b"]
+    assert c.counts.tolist() == [2, 2, 2]
+    c.extend({"d": [3], "e": []})
+    assert c.utility.tolist() == [1, 5, 9, 1, 1]
+    assert c.candidates(3) == ["c", "b", "d"]
+    c.drop("b")
+    assert list(c.names) == ["a", "c", "d", "e"]
+    assert c.candidates(3) == ["c", "d"]
+    assert c.names[1] == "c"
+    assert c.names[-1] == "e"
+    assert c.names[[2, 0]].tolist() == ["d", "a"]
+    with pytest.raises(KeyError, match="b"):
+        c.drop("b")
+    with pytest.raises(ValueError, match="name is 'a'"):
+        c.append("a", [1])
+    with pytest.raises(TypeError, match="name is 7"):
+        c.append(7, [1])
+    with pytest.raises(ValueError, match="kind is 'fuse'"):
+        c.append("f", [1], kind="fuse")
+    with pytest.raises(ValueError, match="fpr is"):
+        c.append("g", [1], fpr=2)
+    assert list(c.names) == ["a", "c", "d", "e"]
+    nothing = tamis.Collection.build({}, budget="1kB")
+    assert nothing.candidates(1) == []
+    assert nothing.expected_fpr == 0
+
+
+def test_utilities_come_from_use():
+    c = tamis.Collection.build(sets([1000] * 20))
+    c.half_life = 10
+    c.record(["set 1"] * 5)
+    for _ in range(40):
+        c.record(np.array([3]))
+    assert c.accesses[3] > 4 * c.accesses[1] > 0
+    assert c.accesses.sum() < 20
+    c.allocate(budget=share(c, 0.3), utility="accesses")
+    assert c.candidates(3500, limit=1) == ["set 3"]
+    assert c.kept[3] == c.kept.max() > c.kept[1] > c.kept[0] > 0
+    c.record([3] * 20_000)  # far more than doubles hold without starting afresh
+    assert np.isfinite(c.accesses).all()
+    for wrong, error in ((["x"], KeyError), ([20], ValueError), ([-1], ValueError)):
+        with pytest.raises(error):
+            c.record(wrong)
+    for wrong, message in (
+        ("counts", "utility is"),
+        ({"set 0": 1}, "no number for"),
+        ([1], "shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            c.allocate(utility=wrong)
+
+
+def test_a_secret_key_stays_secret(tmp_path):
+    secret = bytes(range(16))
+    c = tamis.Collection.build({"a": range(100)}, key=secret, path=tmp_path / "c")
+    assert c.seed is None
+    assert c.candidates(5) == ["a"]
+    assert secret not in (tmp_path / "c").read_bytes()
+    assert tamis.Collection.open(tmp_path / "c", key=secret).candidates(5) == ["a"]
+    with pytest.raises(tamis.IncompatibleError, match="secret key"):
+        tamis.Collection.open(tmp_path / "c")
+    with pytest.raises(tamis.IncompatibleError, match="hashed otherwise"):
+        c.append("b", [1])
+    c.append("b", [1], key=secret)
+    assert c.candidates(1) == ["a", "b"]
+
+
+def test_answers_while_one_allocates():
+    c = tamis.Collection.build(sets([200] * 200))
+    stop, denied = threading.Event(), []
+
+    def ask():
+        while not stop.is_set():
+            for key in (5, 205, 39_999):
+                if f"set {key // 200}" not in c.candidates(key):
+                    denied.append(key)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(40):
+        c.allocate(budget=share(c, 0.1 + i % 7 / 10), utility=np.arange(200) * i % 13)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not denied
+
+
+def test_large_and_small_sets_side_by_side():
+    c = tamis.Collection.build(
+        {"one": [5], "many": np.arange(300_000), "few": range(10)}, budget="200kB"
+    )
+    assert c.kinds == ["segmented", "ribbon", "ribbon"]
+    assert sorted(c.candidates(5)) == ["few", "many", "one"]
+    assert ribbon.levels(300_000)
+    measured = np.bincount(c.candidates_many(np.arange(-20_000, 0))[1], minlength=3)[1] / 20_000
+    assert within_noise(measured, float(c.fprs[1]), 20_000)
+
+
+def test_a_plot_of_allocation():
+    pytest.importorskip("matplotlib")
+    c = tamis.Collection.build(sets([100] * 20), budget="4kB", utility=np.arange(20))
+    axes = c.plot()
+    assert axes.get_xlabel() == "utility"
+    assert len(axes.collections) == 2
+
+
+if __name__ == "__main__":  # run once per format version; frozen from then on
+    golden_collection().save(GOLDEN / "v1-collection.tamis")
