@@ -195,7 +195,8 @@ def test_hybrid_answers_as_the_full_filters_do(kind, method, tmp_path):
     full.allocate(utility=utility)
     expected = full.candidates_many(keys)
     for part in (0, 0.05, 0.4, 1):
-        c.allocate(budget=share(c, part), utility=utility, method=method)
+        budget = share(c, part) if part < 1 else None
+        c.allocate(budget=budget, utility=utility, method=method)
         found = c.candidates_many(keys)
         assert [each.tolist() for each in found] == [each.tolist() for each in expected]
         assert c.candidates(5, limit=2) == full.candidates(5, limit=2)
@@ -365,8 +366,8 @@ def test_utilities_come_from_use():
     c.allocate(budget=share(c, 0.3), utility="accesses")
     assert c.candidates(3500, limit=1) == ["set 3"]
     assert c.kept[3] == c.kept.max() > c.kept[1] > c.kept[0] > 0
-    c.record([3] * 20_000)  # far more than doubles hold without starting afresh
-    assert np.isfinite(c.accesses).all()
+    c.record([3] * 20_000)
+    assert c.accesses[1] == 0  # forgotten
     for wrong, error in ((["x"], KeyError), ([20], ValueError), ([-1], ValueError)):
         with pytest.raises(error):
             c.record(wrong)

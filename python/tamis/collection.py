@@ -62,7 +62,6 @@ class Collection:
         self._filters = filters
         self._utility = utility
         self._accesses = np.zeros(len(utility))
-        self._scale = 1.0
         self._budget: int | None = None
         self._method: planning.Method = "optimal"
         self.hybrid = hybrid
@@ -235,16 +234,13 @@ class Collection:
         ids = [self._id(each) if isinstance(each, str) else int(each) for each in visited]
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"visited has numbers outside 0 to {len(self) - 1}")
-        self._scale *= 2.0 ** (len(ids) / self.half_life)
-        np.add.at(self._accesses, ids, weight * self._scale)
-        if self._scale > 2.0**500:
-            self._accesses /= self._scale
-            self._scale = 1.0
+        self._accesses *= 0.5 ** (len(ids) / self.half_life)
+        np.add.at(self._accesses, ids, weight)
 
     @property
     def accesses(self) -> Floats:
         """Accesses recorded per filter, older ones counting less."""
-        return self._accesses / self._scale
+        return self._accesses.copy()
 
     @property
     def names(self) -> Names:
@@ -322,7 +318,7 @@ class Collection:
                 from matplotlib.figure import Figure
             except ImportError:
                 raise ImportError("plot needs matplotlib: pip install tamis[plot]") from None
-            axes = cast("Axes", Figure().subplots())
+            axes = Figure().subplots()
         counts = np.maximum(self.counts, 1)
         axes.scatter(self._utility, self._kept / counts, s=4, label="kept")
         axes.scatter(self._utility, self.full / counts, s=2, label="full", alpha=0.3)
