@@ -183,3 +183,162 @@ def test_curves():
         assert shape.psi(90_000) == shape.psi(80_000)
         for psi in (0.1, 0.5):
             assert shape.psi(shape.rank(psi)) >= psi > shape.psi(shape.rank(psi) - 1)
+
+
+def test_no_neighbour_of_the_equal_rates_is_better(zipf):
+    """Neither another rate, depth nor number of negatives does better within the budget."""
+    plan = tamis.plan(
+        MILLION, zipf, bits_per_key=10, layer="bloom", last="alternating", rates="equal"
+    )
+    rate = plan.layers[0].rate
+    for factor, depth, more in itertools.product(
+        (0.97, 0.99, 1, 1.01, 1.03), (3, 5, 7, 9), (0.7, 0.9, 1, 1.1, 1.4)
+    ):
+        negatives = plan.negatives * more
+        bits = layers.bloom_bits(rate * factor) * metrics.equal_size(
+            rate * factor, depth, negatives / MILLION
+        )
+        if bits <= 10:
+            other = metrics.equal_rate(rate * factor, depth, zipf.psi(int(negatives)))
+            assert other >= plan.expected_fpr * 0.995
+
+
+@pytest.mark.parametrize("wish", [{"bits_per_key": 9}, {"fpr": 0.004}])
+def test_varied_rates_against_a_general_solver(wish):
+    """No worse than equal rates, and than what another method finds from several starts."""
+    from scipy.optimize import minimize
+
+    keys, w = 50_000, tamis.Workload.zipf(0.9, 10**6, 10**6)
+    bloom = {"layer": "bloom", "last": "alternating"}
+    equal_plan = tamis.plan(keys, w, rates="equal", **bloom, **wish)
+    plan = tamis.plan(keys, w, **bloom, **wish)
+    score = "expected_fpr" if "bits_per_key" in wish else "bits_per_key"
+    assert getattr(plan, score) < getattr(equal_plan, score) * 0.995
+
+    def measured(point):
+        rates, negatives = np.exp2(-point[:-1]), math.exp(point[-1])
+        bits = (metrics.items(rates, 1, negatives / keys) * layers.bloom_bits(rates)).sum()
+        return metrics.expected_rate(rates, w.curve.psi(negatives)), bits
+
+    def penalized(point):
+        rate, bits = measured(np.clip(point, 0.02, 30))
+        if "fpr" in wish:
+            return bits + 1e3 * max(0.0, math.log(rate / wish["fpr"]))
+        return math.log(rate) + 1e3 * max(0.0, bits - wish["bits_per_key"])
+
+    for start in ([6, 4, 2, 4, 3, 4, 8, 12], [6, 6, 6, 6, 6, 6, 6, 11]):
+        found = minimize(penalized, start, method="Nelder-Mead", options={"maxiter": 4000})
+        rate, bits = measured(np.clip(found.x, 0.02, 30))
+        other = rate if "bits_per_key" in wish else bits
+        assert getattr(plan, score) <= other * 1.002
+
+
+def test_theorem_3_and_the_space_saved():
+    """Where the theorem says that stacking pays it does; Figure 2c saves up to 7 bits."""
+    for rate, psi, ratio in itertools.product((0.05, 0.01, 0.001), (0.05, 0.3, 0.8), (0.1, 1, 5)):
+        saved = metrics.space_saving(rate, psi, ratio, lambda a: -np.log2(a) / math.log(2))
+        if metrics.stacking_pays(rate, psi, ratio):
+            assert saved > 0
+    ideal = metrics.space_saving(0.01, 0.999, 0.01, layers.bloom_bits)
+    assert 6 < ideal < 9.6
+    assert metrics.space_saving(0.01, 0.0, 1.0, layers.bloom_bits) == 0
+
+
+def test_the_exact_layer_is_near_its_lower_bound(zipf):
+    plan = tamis.plan(MILLION, zipf, bits_per_key=10, layer="ribbon", last="exact")
+    least = metrics.exact_lower_bound(plan.fpr_bound, plan.negatives / MILLION)
+    assert least < plan.bits_per_key < 1.09 * least
+
+
+def test_sizes_concentrate():
+    rng = np.random.default_rng(2)
+    keys, negatives, rates, size = 4000, 12_000, [0.1] * 5, 4.8
+    sizes = []
+    for _ in range(300):
+        _, _, items, _ = simulated(rates, keys, negatives, 1, rng)
+        sizes.append(size * sum(items))
+    mean = size * metrics.items(rates, keys, negatives).sum()
+    off = np.mean(np.abs(np.array(sizes) / mean - 1) > 0.02)
+    assert off <= metrics.concentration(rates, [size] * 5, keys, negatives, 0.02)
+
+
+@pytest.mark.parametrize("kind", ["bloom", "cuckoo", "quotient", "fuse", "ribbon"])
+@pytest.mark.parametrize("last", ["alternating", "exact"])
+def test_constraints_are_kept(kind, last, zipf):
+    for keys in (3000, MILLION):
+        for wish in ({"bits_per_key": 11}, {"fpr": 0.003}):
+            plan = tamis.plan(
+                keys, zipf, layer=kind, last=last, max_fpr_bound=0.02, max_checks=1.03, **wish
+            )
+            assert plan.fpr_bound <= 0.02
+            assert plan.expected_checks <= 1.03
+            assert plan.bits_per_key <= wish.get("bits_per_key", math.inf)
+            assert plan.expected_fpr <= wish.get("fpr", 1)
+
+
+@pytest.mark.parametrize("items", [1, 40, 300, 5000, 120_000])
+def test_planned_sizes_are_built_sizes(items):
+    keys = np.arange(items)
+    cuckoo = tamis.Cuckoo.build(keys, fpr=2**-6)
+    quotient = tamis.Quotient.build(keys, fpr=2**-9)
+    for kind, built, length in (
+        ("cuckoo", cuckoo, tamis._native.cuckoo_shape(cuckoo._kernel)[2]),
+        ("quotient", quotient, tamis._native.quotient_shape(quotient._kernel)[1]),
+        ("fuse", tamis.Fuse.build(keys, fpr=2**-9, arity=4), 9),
+        ("ribbon", tamis.Ribbon.build(keys, fpr=2**-9), 9),
+    ):
+        bits, rate = layers.fingerprints(kind, items, length)
+        assert built.size_in_bits <= bits <= 1.02 * built.size_in_bits + 64 * (length + 3) + 64
+        assert rate == pytest.approx(built.expected_fpr, rel=0.02)
+
+
+def test_costs_and_penalties_lower_the_checks(zipf):
+    """Where checks are dear and reads cheap, fewer checks are worth more wrong answers."""
+    wish = {"bits_per_key": 10, "layer": "quotient"}
+    free = tamis.plan(MILLION, zipf, **wish)
+    dear = tamis.plan(MILLION, zipf, miss_cost=1, check_cost=100, **wish)
+    assert dear.expected_checks < free.expected_checks
+    assert dear.expected_fpr > free.expected_fpr
+    keys_matter = tamis.plan(MILLION, zipf, penalties=[1000, 0, 0], **wish)
+    assert keys_matter.checks.keys <= free.checks.keys
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "says"),
+    [
+        ({}, ValueError, "neither of fpr and bits_per_key"),
+        ({"fpr": 0.1, "bits_per_key": 1}, ValueError, "both of fpr and bits_per_key"),
+        ({"bits_per_key": 10, "layer": "xor"}, ValueError, "layer is 'xor'"),
+        ({"bits_per_key": 10, "last": "first"}, ValueError, "last is 'first'"),
+        ({"bits_per_key": 10, "rates": "odd"}, ValueError, "rates is 'odd'"),
+        ({"bits_per_key": 10, "layer": "fuse", "updates": True}, ValueError, "take insertions"),
+        ({"bits_per_key": 10, "last": "exact", "updates": True}, ValueError, "no insertions"),
+        ({"bits_per_key": 10, "max_checks": 0.5}, ValueError, "max_checks is 0.5"),
+        ({"bits_per_key": 10, "max_fpr_bound": math.nan}, ValueError, "max_fpr_bound is nan"),
+        ({"bits_per_key": 10, "max_fpr_bound": "x"}, TypeError, "max_fpr_bound is 'x'"),
+        ({"bits_per_key": 10, "miss_cost": 1}, ValueError, "both or neither"),
+        ({"bits_per_key": 10, "penalties": [1, 2]}, ValueError, "three numbers"),
+        ({"fpr": 0.1, "penalties": [1, 2, 3]}, ValueError, "within bits_per_key"),
+        ({"bits_per_key": 3, "layer": "cuckoo"}, ValueError, "takes 4.21 bits per key"),
+        ({"bits_per_key": 10, "max_fpr_bound": 1e-9}, ValueError, "without max_fpr_bound there"),
+        ({"fpr": 1e-30, "layer": "ribbon"}, ValueError, "reaches it"),
+    ],
+)
+def test_bad_wishes(wishes, error, says, zipf):
+    with pytest.raises(error, match=says):
+        tamis.plan(MILLION, zipf, **wishes)
+
+
+def test_a_plan_that_is_none():
+    with pytest.raises(ValueError, match="not a plan"):
+        Plan.from_json("[]")
+    with pytest.raises(ValueError, match="psi is 2"):
+        tamis.plan(10, bits_per_key=10).rate_at(2)
+    with pytest.raises(ValueError, match="n_keys is -1"):
+        tamis.plan(-1, bits_per_key=10)
+
+
+def test_a_plan_is_drawn(zipf):
+    pytest.importorskip("matplotlib").use("agg")
+    ax = tamis.plan(MILLION, zipf, bits_per_key=10).plot()
+    assert "ribbon" in ax.get_title()

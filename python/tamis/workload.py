@@ -16,6 +16,7 @@ from tamis._tally import Tally
 from tamis.drift import Drift, by_rank, by_value
 from tamis.errors import FormatError
 from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.plan import axes
 from tamis.planning.stacked.curve import Curve, Steps, Zipf
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class Workload:
         ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
         frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
         if ax is None:
-            ax = _axes()
+            ax = axes()
         ax.loglog(ranks, frequencies)
         ax.set_xlabel("rank of the negative")
         ax.set_ylabel("share of the questions")
@@ -334,11 +335,3 @@ def _parquet() -> Any:
     from pyarrow import parquet
 
     return parquet
-
-
-def _axes() -> Any:
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
-    return pyplot.subplots()[1]

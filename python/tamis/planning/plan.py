@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tamis.planning.stacked.metrics import Checks
 
@@ -87,8 +87,7 @@ class Plan:
         """
         if not 0 <= psi <= 1:
             raise ValueError(f"psi is {psi}; a share from 0 to 1 is wanted")
-        frequent = self.frequent_fpr
-        return psi * frequent + (1 - psi) * self.fpr_bound
+        return psi * self.frequent_fpr + (1 - psi) * self.fpr_bound
 
     @property
     def frequent_fpr(self) -> float:
@@ -131,6 +130,18 @@ class Plan:
                 f"text is not a plan ({error}); what to_json wrote is wanted"
             ) from None
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the rate by the share ψ of stored negatives among the questions; return the axes."""
+        if ax is None:
+            ax = axes()
+        ax.plot([0, 1], [self.rate_at(0), self.rate_at(1)])
+        ax.plot([self.psi], [self.expected_fpr], "o", label=f"planned: {self.expected_fpr:.3g}")
+        ax.set_xlabel("share of the questions that ask for stored negatives")
+        ax.set_ylabel("rate")
+        ax.set_title(f"{self._told()}, {self.bits_per_key:.2f} bits per key")
+        ax.legend()
+        return ax
+
     def __str__(self) -> str:
         lines = [
             f"{self._told()} for {self.n_keys:,} keys: {self.bits_per_key:.3f} bits per key",
@@ -158,3 +169,12 @@ class Plan:
         if self.last == "exact":
             return f"A stack of a {self.layers[0].kind} layer and an exact one"
         return f"A stack of {len(self.layers)} {self.layers[0].kind} layers"
+
+
+def axes() -> Any:
+    """Return new axes to draw on, or say which extra has them."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
+    return pyplot.subplots()[1]

@@ -140,7 +140,7 @@ def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, fl
     """The searches for one number of negatives, each with the tolerance of the sweep over it."""
     if last != "exact":
         if KINDS[kind].continuous:
-            yield equal.search, 1e-3
+            yield equal.search, 2e-3
         else:
             yield lengths.search_for(kind), 1e-2
     if last != "alternating" and not updates:

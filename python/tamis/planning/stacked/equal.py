@@ -21,9 +21,9 @@ from tamis.planning.stacked.metrics import Array, Checks
 DEPTHS = (3, 5, 7)
 """Layers of a stack. What a further pair could change is α⁴ of the questions."""
 
-# Rates of the grid: half a percent from one to the next. What they leave of a budget, `realize`
-# spends.
-_POINTS = 2048
+# Rates of the grid: about half a percent from one to the next. What they leave of a budget,
+# `realize` spends.
+_POINTS = 1024
 _LARGEST = 0.9
 
 

@@ -75,4 +75,6 @@ class Goal:
     def allowed(self, rate: Any, bound: Any, psi: Any, checks: Checks, bits: Any) -> Any:
         """Whether a stack keeps to every constraint; of arrays, an array."""
         kept = (bits <= self.budget) & (rate <= self.fpr) & (bound <= self.max_fpr_bound)
+        if math.isinf(self.max_checks):
+            return kept
         return kept & (self.mean_checks(psi, checks) <= self.max_checks)

@@ -88,10 +88,11 @@ class _Search:
             if prefix.bits + bits > self.limit or self.overlong(prefix, items, length):
                 continue
             sent = prefix.negatives_pass * prefix.keys_pass * rate
-            if not self.promising(prefix, prefix.accepted + sent * (1 - coarsest)):
+            if not self.promising(prefix.checks, prefix.accepted + sent * (1 - coarsest)):
                 return
             passing = prefix.negatives_pass * rate
-            if self.hopeless(passing, prefix.keys_pass, prefix.accepted, prefix.bits + bits):
+            stored = (passing, prefix.keys_pass, prefix.accepted, prefix.bits + bits)
+            if self.hopeless(prefix.checks, *stored):
                 continue
             self.pairs(prefix, length, rate, prefix.bits + bits)
 
@@ -111,9 +112,9 @@ class _Search:
         for other in range(kind.shortest, kind.longest + 1):
             more, coarse = fingerprints(self.kind, items, other)
             accepted = prefix.accepted + reach * (1 - coarse)
-            if bits + more > self.limit or not self.promising(prefix, accepted):
+            if bits + more > self.limit or not self.promising(met, accepted):
                 return
-            if self.hopeless(passing, prefix.keys_pass * coarse, accepted, bits + more):
+            if self.hopeless(met, passing, prefix.keys_pass * coarse, accepted, bits + more):
                 continue
             self.extend(
                 _Prefix(
@@ -173,19 +174,22 @@ class _Search:
         """Bits beyond which no stack is of interest."""
         return self.cutoff * (1 - SLACK) if self.goal.smallest else self.goal.budget
 
-    @property
-    def rate_limit(self) -> float:
-        """A rate that no better stack reaches."""
-        if self.goal.smallest:
-            return self.goal.fpr
-        read = (1 - self.goal.present) * self.goal.miss_cost
-        return min(1.0, self.cutoff * (1 - SLACK) / read) if read else 1.0
+    def rate_limit(self, met: Checks) -> float:
+        """A rate that no better stack reaches, if it takes so many checks at least."""
+        goal = self.goal
+        if goal.smallest:
+            return goal.fpr
+        read = goal.value(1.0, self.psi, met, 0.0)  # of a rate of 1, without the checks
+        spent = goal.value(0.0, self.psi, met, KINDS[self.kind].check)
+        return min(1.0, (self.cutoff * (1 - SLACK) - spent) / read) if read else 1.0
 
-    def hopeless(self, stored: float, keys_pass: float, accepted: float, bits: int) -> bool:
+    def hopeless(
+        self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
+    ) -> bool:
         """Whether what must follow does not fit, by its information alone."""
         if not self.psi:
             return False
-        share = (self.rate_limit - (1 - self.psi) * accepted) / (self.psi * stored)
+        share = (self.rate_limit(met) - (1 - self.psi) * accepted) / (self.psi * stored)
         if share >= 1:
             return False
         if share <= 0:
@@ -195,14 +199,14 @@ class _Search:
         entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
         return bits - keys * math.log2(yes) + negatives * entropy > self.limit
 
-    def promising(self, prefix: _Prefix, accepted: float) -> bool:
+    def promising(self, met: Checks, accepted: float) -> bool:
         """Whether a stack that accepts at least so many other negatives could be the best."""
         least = (1 - self.psi) * accepted
         if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False
         if self.goal.smallest:
             return True
-        value = self.goal.value(least, self.psi, prefix.checks, KINDS[self.kind].check)
+        value = self.goal.value(least, self.psi, met, KINDS[self.kind].check)
         return bool(value < self.cutoff * (1 - SLACK))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:

@@ -8,6 +8,7 @@ to the layers below.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from tamis.planning.layers import LAYOUTS, bloom_bits, bloom_layer, fingerprints
 from tamis.planning.plan import Layer, Plan
@@ -47,14 +48,15 @@ def realize(stack: Stack, goal: Goal) -> Plan:
 def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
     layers: list[Layer] = []
     waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
-    for i, target in enumerate(stack.rates):
+    sizes = [] if stack.lengths else _sizes(stack.rates)
+    for i in range(len(stack.rates)):
         stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
         items = math.ceil(waiting[stores])
         if stack.lengths:
             bits, rate = fingerprints(stack.kind, items, stack.lengths[i])
             length = stack.lengths[i]
         else:
-            bits = max(1, math.floor(items * bloom_bits(target) * scale))
+            bits = max(1, math.floor(items * sizes[i] * scale))
             rate, length = bloom_layer(items, bits), None
         layout = LAYOUTS.get(stack.kind)
         layers.append(Layer(stack.kind, stores, rate, items, bits, length, layout))
@@ -64,6 +66,12 @@ def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
         bits, rate = fingerprints("function", items, 1)
         layers.append(Layer("function", "both", 0.5, items, bits, 1))
     return tuple(layers)
+
+
+@lru_cache(maxsize=8)
+def _sizes(rates: tuple[float, ...]) -> list[float]:
+    """Bits per item of each layer."""
+    return [bloom_bits(rate) for rate in rates]
 
 
 def _predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:
