@@ -12,8 +12,10 @@ use crate::model;
 use crate::quotient;
 use crate::ribbon;
 use crate::sharded;
+use crate::stable;
 use crate::stack;
 use crate::telescoping;
+use crate::windowed;
 use std::any::Any;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -82,6 +84,10 @@ pub trait Kernel: Any + Send + Sync {
     fn inserts_at_once(&self) -> bool {
         false
     }
+    /// Inserts hashes in their order, and tells of each whether it was there just before.
+    fn seen(&self, _hashes: &[Hash128], _out: &mut [bool]) -> Result<()> {
+        Err(Error::Parameter("this filter does not answer and insert in one step".into()))
+    }
     /// Takes one insertion of a hash back.
     fn remove(&self, _hash: Hash128) -> Result<()> {
         Err(Error::Parameter("this filter takes no deletions".into()))
@@ -128,6 +134,8 @@ pub fn open(
             let message = "this is a collection: tamis.Collection.open opens it";
             Err(Error::Format(message.into()))
         }
+        stable::KIND => Ok(Arc::new(stable::Stable::from_frame(head, sections, own)?)),
+        windowed::KIND => Ok(Arc::new(windowed::Windowed::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }
 }

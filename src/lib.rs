@@ -15,6 +15,8 @@
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
+//! | [`stable`]     | counters that fade: a rate that stays            | Deng and Rafiei 2006              |
+//! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -40,8 +42,10 @@ mod processor;
 pub mod quotient;
 pub mod ribbon;
 pub mod sharded;
+pub mod stable;
 pub mod stack;
 pub mod telescoping;
+pub mod windowed;
 
 #[cfg(feature = "python")]
 mod python;

@@ -429,6 +429,93 @@ class Stacked:
             layer.remove(seen)
 
 
+class Stable:
+    """A stable Bloom filter as a list of counters."""
+
+    cells: int
+    most: int
+    hashes: int
+    decrements: int
+    independent: bool
+    seed: int
+
+    def __post_init__(self):
+        self.values = [0] * self.cells
+        self.random = mix13(self.seed ^ GOLDEN)
+
+    def next(self):
+        self.random = self.random + GOLDEN & MASK
+        return reduce(mix13(self.random), self.cells)
+
+    def positions(self, hash):
+        hi, lo = hash
+        return [reduce(mix13(hi + j * lo & MASK), self.cells) for j in range(self.hashes)]
+
+    def contains(self, hash):
+        return all(self.values[cell] for cell in self.positions(hash))
+
+    def seen(self, hash):
+        answer = self.contains(hash)
+        if self.independent:
+            lowered = [self.next() for _ in range(self.decrements)]
+        else:
+            first = self.next()
+            lowered = [(first + i) % self.cells for i in range(self.decrements)]
+        for cell in lowered:
+            self.values[cell] = max(0, self.values[cell] - 1)
+        for cell in self.positions(hash):
+            self.values[cell] = self.most
+        return answer
+
+    def words(self):
+        """The counters as a frame holds them: per 64 cells, one word for each bit."""
+        out = b""
+        for start in range(0, self.cells, 64):
+            block = self.values[start : start + 64]
+            for plane in range(self.most.bit_length()):
+                word = sum((value >> plane & 1) << i for i, value in enumerate(block))
+                out += struct.pack("<Q", word)
+        return out
+
+
+@dataclass
+class Windowed:
+    """An age-partitioned Bloom filter as sets of bits, each with its own number for hashing."""
+
+    hashes: int
+    ages: int
+    slice_bits: int
+    generation: int
+
+    def __post_init__(self):
+        count = self.hashes + self.ages
+        self.slices = [(number, set()) for number in range(count)]
+        self.filled = 0
+
+    def position(self, hash, number):
+        hi, lo = hash
+        return reduce(mix13(hi + number * lo & MASK), self.slice_bits)
+
+    def contains(self, hash):
+        answers = [self.position(hash, number) in bits for number, bits in self.slices]
+        k = self.hashes
+        return any(all(answers[age : age + k]) for age in range(self.ages + 1))
+
+    def shift(self):
+        number, _ = self.slices.pop()
+        self.slices.insert(0, (number, set()))
+        self.filled = 0
+
+    def seen(self, hash):
+        if self.filled == self.generation:
+            self.shift()
+        answer = self.contains(hash)
+        for number, bits in self.slices[: self.hashes]:
+            bits.add(self.position(hash, number))
+        self.filled += 1
+        return answer
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 

@@ -15,6 +15,7 @@ from tamis._types import Key, Keys, Remote
 __all__ = [
     "DEBUG_BUILD",
     "Adapting",
+    "Aging",
     "Assigned",
     "Deleting",
     "Distinct",
@@ -25,6 +26,7 @@ __all__ = [
     "Inserting",
     "Kernel",
     "Negatives",
+    "Remembering",
     "Resident",
     "Spill",
     "Stored",
@@ -63,6 +65,8 @@ __all__ = [
     "ribbon_truncated",
     "sharded",
     "sharded_shape",
+    "stable",
+    "stable_shape",
     "stacked",
     "stacked_assigned",
     "stacked_facts",
@@ -76,6 +80,8 @@ __all__ = [
     "telescoping_shape",
     "telescoping_steps",
     "text_grams",
+    "windowed",
+    "windowed_shape",
 ]
 
 __version__: str
@@ -304,6 +310,35 @@ class Hashes:
     def scan(self) -> Iterator[npt.NDArray[np.uint64]]:
         """Return all hashes, in parts."""
 
+class Remembering(Inserting):
+    """A filter that also answers and inserts in one step."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def seen(self, key: Key) -> bool:
+        """Tell whether the key was there, and insert it."""
+
+    def seen_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it was there just before it came, and insert it."""
+
+class Aging(Inserting):
+    """A filter of a window, which a clock may move."""
+
+    def __new__(cls, kernel: Kernel) -> Self: ...
+    def add(self, key: Key, *, at: float | None = None) -> None:
+        """Insert a key, at a time in seconds if the window is one of time."""
+
+    def update(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> None:
+        """Insert many keys in their order, or none of them if one is not a key."""
+
+    def seen(self, key: Key, *, at: float | None = None) -> bool:
+        """Tell whether the key was there, and insert it."""
+
+    def seen_many(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it was there just before it came, and insert it."""
+
+    def advance(self, at: float | None = None) -> None:
+        """Forget what is too old at this time, without inserting anything."""
+
 _Layout = Literal["blocked", "standard", "segmented"]
 _RibbonLayout = Literal["interleaved", "columns"]
 
@@ -360,6 +395,28 @@ def stacked_layers(kernel: Kernel) -> list[tuple[int, int, int, float]]: ...
 def stacked_known_rate(kernel: Kernel) -> float: ...
 def stacked_seen(index: int, keys: Distinct) -> Distinct: ...
 def stacked_survivors(layer: Kernel, index: int, keys: Distinct) -> Distinct: ...
+def stable(
+    cells: int,
+    most: int,
+    hashes: int,
+    decrements: int,
+    independent: bool,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def stable_shape(kernel: Kernel) -> tuple[int, int, int, int, bool]: ...
+def windowed(
+    hashes: int,
+    ages: int,
+    slice_bits: int,
+    generation: int,
+    step: float,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def windowed_shape(kernel: Kernel) -> tuple[int, int, int, int, float]: ...
 def ribbon_build(layout: str, columns: int, levels: Sequence[int], keys: Distinct) -> Kernel: ...
 def ribbon_truncated(kernel: Kernel, bits: int) -> Kernel: ...
 def ribbon_shape(kernel: Kernel) -> tuple[_RibbonLayout, int, int, int]: ...

@@ -51,7 +51,7 @@ impl Stored {
     }
 
     /// Changes the kernel: at once, or with the interpreter released where that would wait.
-    fn change<R: Send>(
+    pub(super) fn change<R: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&dyn kernel::Kernel) -> R + Send,
@@ -61,7 +61,7 @@ impl Stored {
 
     /// Says once that the filter holds more keys than it was made for.
     #[inline]
-    fn check_room(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn check_room(&self, py: Python<'_>) -> PyResult<()> {
         if !self.warned.load(Relaxed) && self.kernel.overfull(self.capacity) {
             return self.warn(py);
         }
@@ -202,7 +202,7 @@ pub struct Inserting;
 #[pymethods]
 impl Inserting {
     #[new]
-    fn new(kernel: &Kernel) -> PyClassInitializer<Inserting> {
+    pub(super) fn new(kernel: &Kernel) -> PyClassInitializer<Inserting> {
         Filter::new(kernel).add_subclass(Inserting)
     }
 

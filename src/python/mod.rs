@@ -10,7 +10,7 @@
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
 //! * `collection.rs`, `files.rs`: many filters, in files and in memory
 //! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
-//!   `sharded.rs`, `stacked.rs`: what each structure offers beside the contract
+//!   `sharded.rs`, `stacked.rs`, `streams.rs`: what each structure offers beside the contract
 
 mod adapting;
 mod arrow;
@@ -32,6 +32,7 @@ mod quotient;
 mod ribbon;
 mod sharded;
 mod stacked;
+mod streams;
 mod table;
 
 use pyo3::prelude::*;
@@ -82,6 +83,8 @@ mod _native {
         Negatives, stacked, stacked_assigned, stacked_facts, stacked_known_rate, stacked_layers,
         stacked_seen, stacked_survivors,
     };
+    #[pymodule_export]
+    use super::streams::{Aging, Remembering, stable, stable_shape, windowed, windowed_shape};
     #[pymodule_export]
     use super::table::Table;
 

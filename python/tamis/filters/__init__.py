@@ -19,9 +19,11 @@ from tamis.filters.fuse import Fuse
 from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
+from tamis.filters.stable import StableBloom
 from tamis.filters.stacked import Stacked
 from tamis.filters.static_function import StaticFunction
 from tamis.filters.telescoping import Extending, Telescoping
+from tamis.filters.windowed import Windowed
 from tamis.learned.model import Model
 
 __all__ = [
@@ -34,9 +36,11 @@ __all__ = [
     "Ribbon",
     "Saved",
     "Sharded",
+    "StableBloom",
     "Stacked",
     "StaticFunction",
     "Telescoping",
+    "Windowed",
     "from_bytes",
     "load",
 ]
@@ -52,6 +56,8 @@ _CLASSES: dict[int, type[Saved]] = {
     7: Sharded,
     8: Stacked,
     9: Telescoping,
+    12: StableBloom,
+    13: Windowed,
     17: Model,
     19: Extending,
 }

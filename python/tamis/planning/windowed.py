@@ -1,0 +1,142 @@
+"""Windowed filters: slices, generations and bits for a rate or a budget.
+
+With k slices per key and l generations remembered, a slice of age a holds the keys of min(a + 1, k)
+generations of g keys, the newest one taken as complete: the worst moment. A key that was never
+there is answered "yes" if k consecutive slices of k + l say so (``src/windowed.rs``).
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning.arguments import check_rate_or_budget
+
+MOST_SLICES = 48
+"""The most slices that are considered. A question looks at about 2(k + l)/k of them, and from here
+on more save little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 need 19.7,
+and any number at least 19.6."""
+
+_WORD = 64
+# Keys of a generation per bit of a slice: from slices that are next to empty to full ones.
+_LOADS = np.geomspace(1e-6, 3.0, 600)
+
+
+class Size(NamedTuple):
+    """A windowed filter's size: k, l, the bits of a slice, and the keys of a generation."""
+
+    hashes: int
+    ages: int
+    slice_bits: int
+    generation: int
+
+    @property
+    def bits(self) -> int:
+        """The bits of all slices."""
+        return (self.hashes + self.ages) * self.slice_bits
+
+
+def rate(size: Size) -> float:
+    """Predict the rate just before a slice is dropped, when it is highest.
+
+    >>> round(rate(Size(10, 38, 4096, 270)), 4)
+    0.0121
+    """
+    load = -math.log1p(-1 / size.slice_bits) * size.generation
+    return float(_rates(size.hashes, size.ages, np.array([load]))[size.ages - 1, 0])
+
+
+def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
+    """Find the smallest filter with at most this rate, or the best one within this budget.
+
+    >>> size(10_000, fpr=0.01)
+    Size(hashes=9, ages=38, slice_bits=4224, generation=264)
+    >>> size(10_000, bits_per_key=20).bits <= 200_000
+    True
+    """
+    check_rate_or_budget(fpr, bits_per_key)
+    window = max(window, 1)
+    if fpr is not None:
+        return min(_for_rate(window, fpr), key=lambda found: found.bits)
+    assert bits_per_key is not None
+    return min(_for_bits(window, math.floor(window * bits_per_key)), key=rate)
+
+
+def _for_rate(window: int, fpr: float) -> list[Size]:
+    found = []
+    for hashes in range(1, MOST_SLICES):
+        for ages, load in enumerate(_loads(hashes, fpr), start=1):
+            if load == 0 or ages > window:
+                continue
+            generation = math.ceil(window / ages)
+            words = math.ceil(generation / load / _WORD)
+            found.append(Size(hashes, ages, words * _WORD, generation))
+    if not found:
+        raise ValueError(f"fpr is {fpr}; a windowed filter reaches about 1e-9")
+    best = sorted(found, key=lambda size: size.bits)[:64]
+    # The loads are interpolated, so the last word is settled by the rate itself.
+    return [_settled(size, fpr) for size in best]
+
+
+def _settled(size: Size, fpr: float) -> Size:
+    while rate(size) > fpr:
+        size = size._replace(slice_bits=size.slice_bits + _WORD)
+    while size.slice_bits > _WORD:
+        smaller = size._replace(slice_bits=size.slice_bits - _WORD)
+        if rate(smaller) > fpr:
+            break
+        size = smaller
+    return size
+
+
+def _for_bits(window: int, bits: int) -> list[Size]:
+    found = []
+    for hashes in range(1, MOST_SLICES):
+        for ages in range(1, min(MOST_SLICES - hashes, window) + 1):
+            words = bits // (hashes + ages) // _WORD
+            if words:
+                found.append(Size(hashes, ages, words * _WORD, math.ceil(window / ages)))
+    if not found:  # fewer bits than two words: the least there is
+        return [Size(1, 1, _WORD, window)]
+    return _most_promising(found)
+
+
+def _most_promising(sizes: list[Size]) -> list[Size]:
+    """Keep for each k the l of the lowest rate, all l at once."""
+    best = []
+    for hashes in {size.hashes for size in sizes}:
+        these = [size for size in sizes if size.hashes == hashes]
+        loads = np.array([size.generation / size.slice_bits for size in these])
+        rates = _rates(hashes, max(size.ages for size in these), loads)
+        own = rates[[size.ages - 1 for size in these], range(len(these))]
+        best.append(these[int(own.argmin())])
+    return best
+
+
+@lru_cache(maxsize=4096)
+def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
+    """For each l from 1 on, the keys of a generation per bit of a slice at this rate."""
+    rates = _rates(hashes, MOST_SLICES - hashes, _LOADS)
+    with np.errstate(divide="ignore"):
+        logs = np.log(rates)
+    loads = [np.exp(np.interp(math.log(fpr), row, np.log(_LOADS), left=-np.inf)) for row in logs]
+    return tuple(float(load) for load in loads)
+
+
+def _rates(hashes: int, most_ages: int, loads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The rate for l = 1 to ``most_ages`` (rows) and each load: a run of k among k + l slices."""
+    runs = np.zeros((hashes, len(loads)))  # by how many of the last slices said "yes"
+    runs[0] = 1
+    found = np.zeros(len(loads))
+    rows = []
+    for age in range(hashes + most_ages):
+        yes = -np.expm1(-min(age + 1, hashes) * loads)
+        still = runs.sum(axis=0)
+        found = found + runs[-1] * yes
+        runs[1:] = runs[:-1] * yes
+        runs[0] = still * (1 - yes)
+        if age >= hashes:
+            rows.append(found)
+    return np.array(rows)

@@ -1,0 +1,379 @@
+//! Age-partitioned Bloom filters: the last keys of a stream, none of them denied (Shtul, Baquero,
+//! Almeida 2020).
+//!
+//! k + l slices of `slice_bits` bits in a ring, each with a hash function of its own. The slice of
+//! age 0 is the newest. A key sets one bit in each of the k newest slices. After a generation of
+//! insertions (or of seconds), the oldest slice is cleared and becomes the newest: what was in the
+//! slices of ages i to i + k − 1 is now in those of ages i + 1 to i + k. A key is "there" if k
+//! consecutive slices have its bits.
+//!
+//! Invariant: a key whose generation ended at most l generations ago has all of its k bits in
+//! slices of consecutive ages, so it is not denied. With g insertions per generation, those are at
+//! least the last l·g insertions. A slice is filled by k generations and stays for l more, so it
+//! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
+//! `planning/windowed.py` chooses k, l and the bits for it.
+//!
+//! A question looks for the run from its far end: where the slice of age i + k − 1 denies, no run
+//! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
+//! are denied by about (k + l)/k looks at slices that are half full, not by k + l.
+//!
+//! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
+//! a change of generation answers as before it or after it.
+
+use crate::bits::{Buffer, prefetch, reduce};
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, Section};
+use crate::hash::{Hash128, mix13};
+use crate::kernel::{Content, Kernel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The kind of a windowed filter in a frame.
+pub const KIND: u16 = 13;
+/// The most slices.
+pub const MOST_SLICES: u64 = 256;
+/// The shortest generation in seconds: shorter ones would have no number in this century.
+const LEAST_STEP: f64 = 1e-6;
+/// Hashes that are asked for ahead of the one that is looked at.
+const AHEAD: usize = 8;
+
+/// Sizes of a windowed filter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Slices that a key is written to (k).
+    pub hashes: u64,
+    /// Generations that a key is remembered after its own (l).
+    pub ages: u64,
+    /// Bits of a slice, in whole words.
+    pub slice_bits: u64,
+    /// Keys of a generation (g): as many as there are, or as are planned for by time.
+    pub generation: u64,
+    /// Seconds of a generation, or 0 where generations are counted in keys.
+    pub step: f64,
+}
+
+impl Shape {
+    /// A shape, or the reason why it cannot be.
+    pub fn new(
+        hashes: u64,
+        ages: u64,
+        slice_bits: u64,
+        generation: u64,
+        step: f64,
+    ) -> Result<Shape> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        if hashes == 0 || ages == 0 || hashes.saturating_add(ages) > MOST_SLICES {
+            return refuse(format!(
+                "hashes is {hashes} and ages is {ages}; both are at least 1, together at most \
+                 {MOST_SLICES}"
+            ));
+        }
+        if slice_bits == 0 || !slice_bits.is_multiple_of(64) || slice_bits > 1 << 48 {
+            return refuse(format!(
+                "slice_bits is {slice_bits}; a multiple of 64 up to 2**48 is possible"
+            ));
+        }
+        if generation == 0 || generation > 1 << 48 {
+            return refuse(format!("generation is {generation}; from 1 to 2**48 are possible"));
+        }
+        if step.to_bits() != 0 && !(LEAST_STEP..1e15).contains(&step) {
+            return refuse(format!("step is {step}; seconds from {LEAST_STEP} on are possible"));
+        }
+        Ok(Shape { hashes, ages, slice_bits, generation, step })
+    }
+
+    fn slices(&self) -> u64 {
+        self.hashes + self.ages
+    }
+
+    fn bytes(&self) -> usize {
+        (self.slices() * self.slice_bits / 8) as usize
+    }
+
+    /// Whether generations are counted in seconds.
+    pub fn timed(&self) -> bool {
+        self.step > 0.0
+    }
+
+    /// The generation of a time in seconds, from 1 on; `None` for what is no time.
+    pub fn generation_at(&self, seconds: f64) -> Option<u64> {
+        let generation = (seconds / self.step).floor();
+        (0.0..9e15).contains(&generation).then_some(generation as u64 + 1)
+    }
+
+    /// The slice of an age, when `newest` is that of age 0.
+    #[inline(always)]
+    fn slice(&self, newest: u64, age: u64) -> u64 {
+        let slice = newest + age;
+        if slice < self.slices() { slice } else { slice - self.slices() }
+    }
+
+    /// The bit of a hash in a slice.
+    #[inline(always)]
+    fn position(&self, hash: Hash128, slice: u64) -> u64 {
+        let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(slice)));
+        slice * self.slice_bits + reduce(probe, self.slice_bits)
+    }
+}
+
+/// A windowed filter over hashes.
+pub struct Windowed {
+    shape: Shape,
+    bits: Buffer,
+    /// Per slice, the insertions of the generation in which it was the newest.
+    counts: Buffer,
+    newest: AtomicU64,
+    /// The generation of the newest slice by time, or 0 before the first; always 0 where
+    /// generations are counted in keys.
+    now: AtomicU64,
+    writer: Mutex<()>,
+}
+
+impl Windowed {
+    /// An empty filter.
+    pub fn new(shape: Shape) -> Result<Windowed> {
+        let counts = Buffer::zeroed(8 * shape.slices() as usize)?;
+        Ok(Windowed::with(shape, Buffer::zeroed(shape.bytes())?, counts, 0, 0))
+    }
+
+    fn with(shape: Shape, bits: Buffer, counts: Buffer, newest: u64, now: u64) -> Windowed {
+        Windowed {
+            shape,
+            bits,
+            counts,
+            newest: AtomicU64::new(newest),
+            now: AtomicU64::new(now),
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    #[inline(always)]
+    fn bit(&self, hash: Hash128, newest: u64, age: u64) -> bool {
+        let position = self.shape.position(hash, self.shape.slice(newest, age));
+        let word = &self.bits.words()[(position / 64) as usize];
+        word.load(Ordering::Relaxed) >> (position % 64) & 1 == 1
+    }
+
+    /// Whether k consecutive slices have the bits of a hash.
+    #[inline(always)]
+    fn run(&self, hash: Hash128, newest: u64) -> bool {
+        let k = self.shape.hashes;
+        // `known` slices from `start` on are known to have their bit.
+        let (mut start, mut known) = (0, 0);
+        while start <= self.shape.ages {
+            let denied = (start + known..start + k).rev().find(|&age| !self.bit(hash, newest, age));
+            let Some(age) = denied else { return true };
+            known = start + k - 1 - age;
+            start = age + 1;
+        }
+        false
+    }
+
+    /// Starts a generation: the oldest slice becomes the newest, empty.
+    fn shift(&self) {
+        let slices = self.shape.slices();
+        let newest = (self.newest.load(Ordering::Relaxed) + slices - 1) % slices;
+        let words = self.shape.slice_bits as usize / 64;
+        let slice = &self.bits.words()[newest as usize * words..][..words];
+        slice.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.counts.words()[newest as usize].store(0, Ordering::Relaxed);
+        self.newest.store(newest, Ordering::Release);
+    }
+
+    /// Goes on to a generation by time; an earlier one changes nothing.
+    fn reach(&self, generation: u64) {
+        let now = self.now.load(Ordering::Relaxed);
+        if generation <= now {
+            return;
+        }
+        if now > 0 {
+            (0..(generation - now).min(self.shape.slices())).for_each(|_| self.shift());
+        }
+        self.now.store(generation, Ordering::Relaxed);
+    }
+
+    /// Forgets what a generation by time has left behind, without inserting anything.
+    pub fn advance(&self, generation: u64) {
+        let _lock = self.lock();
+        self.reach(generation);
+    }
+
+    /// Inserts hashes of a generation by time (of the current one if 0) in their order, and tells
+    /// of each whether it was there just before.
+    pub fn pass(&self, hashes: &[Hash128], generation: u64, mut out: Option<&mut [bool]>) {
+        let _lock = self.lock();
+        self.reach(generation);
+        let words = self.bits.words();
+        for (i, &hash) in hashes.iter().enumerate() {
+            let mut newest = self.newest.load(Ordering::Relaxed);
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                for age in 0..self.shape.hashes {
+                    let position = self.shape.position(later, self.shape.slice(newest, age));
+                    prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
+                }
+            }
+            let full = self.counts.words()[newest as usize].load(Ordering::Relaxed);
+            if !self.shape.timed() && full == self.shape.generation {
+                self.shift();
+                newest = self.newest.load(Ordering::Relaxed);
+            }
+            if let Some(out) = &mut out {
+                out[i] = self.run(hash, newest);
+            }
+            for age in 0..self.shape.hashes {
+                let position = self.shape.position(hash, self.shape.slice(newest, age));
+                let word = &words[(position / 64) as usize];
+                word.store(word.load(Ordering::Relaxed) | 1 << (position % 64), Ordering::Relaxed);
+            }
+            let count = &self.counts.words()[newest as usize];
+            count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Opens what a frame holds; `own` turns a section's bytes into a buffer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+    ) -> Result<Windowed> {
+        let damaged = |what: &str| Error::Format(format!("the windowed filter is damaged: {what}"));
+        let (&[hashes, ages, slice_bits, generation, step, newest, now], [bits, counts]) =
+            (&head.parameters[..], sections)
+        else {
+            return Err(damaged("it has not seven parameters and two sections"));
+        };
+        let shape = Shape::new(hashes, ages, slice_bits, generation, f64::from_bits(step))
+            .map_err(|error| damaged(&error.to_string()))?;
+        let as_written = [bits, counts].iter().all(|s| (s.kind, s.piece) == (SECTION_BITS, 0));
+        if !as_written
+            || bits.bytes.len() != shape.bytes()
+            || counts.bytes.len() as u64 != 8 * shape.slices()
+        {
+            return Err(damaged("its slices are not as its parameters say"));
+        }
+        if newest >= shape.slices() || (now > 0 && !shape.timed()) {
+            return Err(damaged("its newest slice is not one"));
+        }
+        let windowed = Windowed::with(shape, own(bits.bytes)?, own(counts.bytes)?, newest, now);
+        let full = |count: &AtomicU64| count.load(Ordering::Relaxed) > shape.generation;
+        if !shape.timed() && windowed.counts.words().iter().any(full) {
+            return Err(damaged("a generation has too many keys"));
+        }
+        if windowed.count() != head.count {
+            return Err(damaged("its generations hold another number of keys"));
+        }
+        Ok(windowed)
+    }
+}
+
+impl Kernel for Windowed {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let newest = self.newest.load(Ordering::Acquire);
+        let words = self.bits.words().as_ptr();
+        let Shape { hashes: k, ages, .. } = self.shape;
+        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                // The far ends of the runs that are looked at first.
+                for age in (k - 1..k + ages).step_by(k as usize) {
+                    let position = self.shape.position(later, self.shape.slice(newest, age));
+                    prefetch(words.wrapping_add((position / 64) as usize));
+                }
+            }
+            *out = self.run(hash, newest);
+        }
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        self.run(hash, self.newest.load(Ordering::Acquire))
+    }
+
+    /// Insertions of the generations that are remembered whole.
+    fn count(&self) -> u64 {
+        let newest = self.newest.load(Ordering::Acquire);
+        let counts = self.counts.words();
+        (0..=self.shape.ages).fold(0, |sum, age| {
+            let slice = self.shape.slice(newest, age) as usize;
+            sum.saturating_add(counts[slice].load(Ordering::Relaxed))
+        })
+    }
+
+    /// By time, a stream that is faster than planned fills the slices more than planned. Keys
+    /// come unevenly, so a tenth more is no news.
+    fn overfull(&self, capacity: u64) -> bool {
+        let planned = capacity.saturating_add(self.shape.generation);
+        self.shape.timed() && self.count() > planned.saturating_add(planned / 10)
+    }
+
+    fn busy(&self) -> bool {
+        self.writer.try_lock().is_err()
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        self.shape.slices() * self.shape.slice_bits
+    }
+
+    /// Exact given the bits: the probability of k consecutive slices that answer "yes".
+    fn rate(&self) -> f64 {
+        let newest = self.newest.load(Ordering::Acquire);
+        let words = self.shape.slice_bits as usize / 64;
+        let k = self.shape.hashes as usize;
+        // `runs[r]`: no run of k so far, and the last r slices said "yes".
+        let mut runs = vec![0.0; k];
+        runs[0] = 1.0;
+        let mut found = 0.0;
+        for age in 0..self.shape.slices() {
+            let slice = self.shape.slice(newest, age) as usize;
+            let slice = &self.bits.words()[slice * words..][..words];
+            let ones =
+                slice.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()));
+            let yes = ones.sum::<u64>() as f64 / self.shape.slice_bits as f64;
+            let open: f64 = runs.iter().sum();
+            found += runs[k - 1] * yes;
+            runs.rotate_right(1);
+            runs.iter_mut().for_each(|share| *share *= yes);
+            runs[0] = open * (1.0 - yes);
+        }
+        found
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let _lock = self.lock();
+        let bits = Buffer::copied(self.bits.as_slice())?;
+        let counts = Buffer::copied(self.counts.as_slice())?;
+        let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
+        Ok(Arc::new(Windowed::with(self.shape, bits, counts, newest, now)))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let Shape { hashes, ages, slice_bits, generation, step } = self.shape;
+        let _lock = self.lock();
+        let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
+        let parameters = vec![hashes, ages, slice_bits, generation, step.to_bits(), newest, now];
+        let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes };
+        let sections = vec![section(self.bits.as_slice()), section(self.counts.as_slice())];
+        look(Content { parameters, count: self.count(), capacity: None, sections });
+    }
+
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        self.pass(hashes, 0, None);
+        Ok(())
+    }
+
+    fn seen(&self, hashes: &[Hash128], out: &mut [bool]) -> Result<()> {
+        self.pass(hashes, 0, Some(out));
+        Ok(())
+    }
+}
