@@ -40,6 +40,7 @@ from tamis.filters import (
 from tamis.planning.collection import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
+from tamis.planning.stable_groups import plan_stable
 from tamis.workload import Workload
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "load",
     "plan",
     "plan_collection",
+    "plan_stable",
     "stores",
     "workloads",
 ]

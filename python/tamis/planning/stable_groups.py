@@ -1,0 +1,305 @@
+"""Stable learned filters: one stable filter per group of scores, planned together.
+
+A classifier sends each key to one of g groups by its score. Absent keys fall into group j with
+probability p_j, members with q_j; the group's filter has the rate α_j and, δ insertions after a key
+came, of which the group saw q_j·δ, denies it with FN_j. Wanted are rates, counters and bits with
+
+    minimal Σ q_j·FN_j    under    Σ p_j·α_j ≤ ε  and  Σ bits_j ≤ B.
+
+`stable_search` finds them; `stable_scores` also finds the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning import stable, stable_search, windowed
+from tamis.planning.arguments import check_rate_or_budget, whole
+from tamis.planning.stable import Size
+
+Method = Literal["optimal", "paper"]
+Floats = npt.NDArray[np.float64]
+
+
+class Group(NamedTuple):
+    """A group of scores: its shares, its filter (or one answer for all), and what that predicts."""
+
+    nonmembers: float
+    """p_j: the share of absent keys."""
+    members: float
+    """q_j: the share of members."""
+    size: Size | None
+    """The filter; None where the group gives one answer to all."""
+    answer: bool
+    """That answer."""
+    rate: float
+    """α_j."""
+    fnr: float
+    """FN_j, at the gap that was presumed."""
+
+    @property
+    def bits(self) -> int:
+        """The bits of its counters."""
+        return self.size.bits if self.size else 0
+
+
+@dataclass(frozen=True)
+class StablePlan:
+    """Groups of stable filters, and the numbers they predict."""
+
+    groups: tuple[Group, ...]
+    bits: int
+    fpr: float
+    gap: int
+    method: str
+    advice: tuple[str, ...]
+    """Where a stable, a windowed or a one-sided filter would serve better, and why."""
+    borders: tuple[float, ...] = ()
+    """The scores between the groups, where they were planned too."""
+
+    @cached_property
+    def expected_fpr(self) -> float:
+        """Σ p_j·α_j, in the long run."""
+        return float(sum(group.nonmembers * group.rate for group in self.groups))
+
+    @cached_property
+    def expected_fnr(self) -> float:
+        """Σ q_j·FN_j at the presumed gap."""
+        return float(sum(group.members * group.fnr for group in self.groups))
+
+    def fnr_at(self, gap: float) -> float:
+        """Predict the share of members that are denied at another gap."""
+        return fnr_at(self.groups, gap)
+
+    def fpr_after(self, insertions: float) -> float:
+        """Predict the rate after so many insertions into empty filters."""
+        rate = 0.0
+        for group in self.groups:
+            own = insertions * group.members
+            now = stable.rate_after(group.size, own) if group.size else float(group.answer)
+            rate += group.nonmembers * now
+        return rate
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.method}: {len(self.groups)} groups in {self.bits:,} bits, "
+            f"rate {self.expected_fpr:.4g}, denied at gap {self.gap:,}: {self.expected_fnr:.4g}"
+        )
+        lines = [head, "group  absent  members     bits  cells  Max  K   P    rate  denied"]
+        for j, group in enumerate(self.groups, start=1):
+            size = group.size
+            told = (
+                f"{size.bits:8,} {size.cells:6,} {size.most:4} {size.hashes:2} {size.decrements:3}"
+                if size
+                else f"       0  all answered {'yes' if group.answer else 'no':3}    "
+            )
+            lines.append(
+                f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {told} "
+                f"{group.rate:7.4f} {group.fnr:7.3f}"
+            )
+        return "\n".join([*lines, *self.advice])
+
+
+def plan_stable(
+    p_j: Any,
+    q_j: Any,
+    *,
+    bits: int,
+    fpr: float,
+    gap: int,
+    method: Method = "optimal",
+    members: int | None = None,
+    model_bits: int = 0,
+) -> StablePlan:
+    """Plan the stable filters of groups with shares p_j of absent keys and q_j of members.
+
+    ``bits`` are those of all counters together, ``fpr`` the rate over all groups, ``gap`` the
+    number of insertions after which members are asked for. ``method="paper"`` follows section 4 of
+    Liu et al. 2020, with the right P (see `paper_sizes`); ``"optimal"`` minimizes the expected
+    false-negative rate. With the number of ``members`` in all, the advice also weighs filters that
+    hold them all; ``model_bits`` is what the classifier costs.
+
+    >>> p, q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
+    >>> plan = plan_stable(p, q, bits=2**16, fpr=0.01, gap=2000)
+    >>> plan.expected_fnr < 0.39, plan.expected_fpr <= 0.01
+    (True, True)
+    >>> round(plan_stable(p, q, bits=2**16, fpr=0.01, gap=2000, method="paper").expected_fnr, 2)
+    0.91
+    """
+    p, q = _checked("p_j", p_j), _checked("q_j", q_j)
+    if len(p) != len(q):
+        raise ValueError(f"p_j has {len(p)} groups and q_j {len(q)}; as many are wanted")
+    empty = np.flatnonzero((p == 0) & (q == 0))
+    if empty.size:
+        raise ValueError(
+            f"group {empty[0]} has no samples (p_j and q_j are 0); join it to another one"
+        )
+    check_rate_or_budget(fpr, None)
+    bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
+    if method == "paper":
+        filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
+    elif method == "optimal":
+        filters = stable_search.optimal(p, q, bits, fpr, gap)
+    else:
+        raise ValueError(f"method is {method!r}; optimal or paper is possible")
+    groups = groups_of(p, q, filters, gap)
+    fnr = float(sum(group.members * group.fnr for group in groups))
+    advice = advised(bits + model_bits, fpr, gap, fnr, members)
+    return StablePlan(groups, bits, fpr, gap, method, advice)
+
+
+def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tuple[Group, ...]:
+    """Groups with these filters (or answers to all), with what they predict at this gap."""
+    found = []
+    for a, b, f in zip(p, q, filters, strict=True):
+        size, answer = (None, f) if isinstance(f, bool) else (f, True)
+        rate = stable.limit_rate(size) if size else float(answer)
+        found.append(Group(float(a), float(b), size, answer, rate, _denied(size, answer, b * gap)))
+    return tuple(found)
+
+
+def fnr_at(groups: Sequence[Group], gap: float) -> float:
+    """Σ q_j·FN_j at a gap, of which each group sees its share (Eq. 16)."""
+    return float(sum(g.members * _denied(g.size, g.answer, g.members * gap) for g in groups))
+
+
+def _checked(name: str, shares: Any) -> Floats:
+    array = np.asarray(shares, dtype=float)
+    if array.ndim != 1 or not 1 <= array.size <= 64:
+        raise ValueError(f"{name} is of shape {array.shape}; from 1 to 64 shares are wanted")
+    if not (array >= 0).all() or abs(array.sum() - 1) > 0.01:
+        raise ValueError(
+            f"{name} is {array.tolist()}; shares from 0 on that add up to 1 are wanted"
+        )
+    return np.asarray(array / array.sum())
+
+
+def _denied(size: Size | None, answer: bool, gap: float) -> float:
+    if size is None:
+        return float(not answer)
+    return stable.false_negatives(size, gap)
+
+
+# Section 4 of the paper.
+
+
+def paper_rates(p: Any, fpr: float) -> Floats:
+    """α_j in inverse proportion to p_j (Eq. 18). They add up to ε, rather than Σ p_j·α_j.
+
+    >>> paper_rates([0.485, 0.390, 0.125], 0.01).round(4)
+    array([0.0016, 0.002 , 0.0063])
+    """
+    inverse = 1 / np.asarray(p, dtype=float)
+    return np.asarray(inverse * fpr / inverse.sum())
+
+
+def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[int]:
+    """m_j in proportion to K_j/q_j, of (K_j, Max_j) (Eq. 20): most to the fewest members.
+
+    >>> paper_cells([0.090, 0.347, 0.563], 16_384, [(6, 1), (6, 1), (5, 1)])
+    [11764, 3051, 1567]
+    """
+    weights = [k / share for (k, _), share in zip(chosen, q, strict=True)]
+    each = [stable.counter_bits(most) for _, most in chosen]
+    total = sum(w * b for w, b in zip(weights, each, strict=True))
+    return [int(w * bits / total) for w in weights]
+
+
+def paper_sizes(
+    p: Any, q: Any, *, bits: int, fpr: float, gap: int, most_values: Sequence[int] = (1, 3, 7)
+) -> list[Size]:
+    """The filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
+
+    P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
+    of all bits and the whole gap. (Example 4 tells of Max = 1 alone, and reads K = 6, 6, 5 off its
+    Figure 7: those have the lowest P, and so fade slowest per counter, but deny more keys.)
+
+    >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
+    ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
+    ...     print(size)
+    Size(cells=11878, most=1, hashes=4, decrements=16)
+    Size(cells=3080, most=1, hashes=4, decrements=15)
+    Size(cells=1424, most=1, hashes=3, decrements=14)
+    """
+    p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
+    rates = paper_rates(p, fpr)
+    chosen = []
+    for rate in rates:
+        sizes = [
+            Size(bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate))
+            for most in most_values
+            for k in range(1, 11)
+        ]
+        best = min(sizes, key=lambda size: stable.false_negatives(size, gap))
+        chosen.append((best.hashes, best.most))
+    cells = paper_cells(q, bits, chosen)
+    found = [
+        Size(m, most, k, stable.whole_decrements(k, most, rate))
+        for m, (k, most), rate in zip(cells, chosen, rates, strict=True)
+    ]
+    for j, size in enumerate(found):
+        if size.cells < 2 * size.decrements:
+            raise ValueError(
+                f"bits is {bits}; by the paper's rule group {j} gets {size.cells} counters, of "
+                f"which each insertion lowers {size.decrements}: more bits, or fewer groups"
+            )
+    return found
+
+
+# What else would serve.
+
+
+def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) -> tuple[str, ...]:
+    """Compare with other filters of the same bits (Fig. 12 and Eq. 4)."""
+    said = []
+    window = windowed.size(gap, bits_per_key=min(bits / max(gap, 1), 4096))
+    if window.bits <= bits and (rate := windowed.rate(window)) <= fpr:
+        said.append(
+            f"Windowed: if no gap exceeds {gap:,}, it denies no key in these bits, at a rate of "
+            f"{rate:.2g}: the better choice."
+        )
+    try:
+        plain = stable.false_negatives(stable.size(bits, fpr, gap), gap)
+    except ValueError:
+        plain = 1.0
+    if plain <= fnr:
+        said.append(
+            f"StableBloom: without a classifier, the same bits deny {plain:.3g} of the members "
+            f"instead of {fnr:.3g}."
+        )
+    if members is not None and 0.6185 ** (bits / max(members, 1)) <= fpr:
+        said.append(
+            f"One-sided: all {members:,} members fit a Bloom filter of these bits at this rate, "
+            "and it denies none; with a good classifier, LearnedBloom is smaller still."
+        )
+    return tuple(said)
+
+
+def learned_wins(
+    trusted: float,
+    escaping: float,
+    *,
+    members: int,
+    bits: int,
+    model_bits: int,
+    base: float = 0.6185,
+) -> bool:
+    """Whether a learned Bloom filter errs less than a plain one of the same memory (Eq. 4).
+
+    ``trusted`` is F_p, the share of absent keys that the classifier takes for members,
+    ``escaping`` F_n, the share of members that it does not; ``bits`` are those of the backup.
+
+    >>> learned_wins(0.001, 0.3, members=10**6, bits=4 * 10**6, model_bits=10**5)
+    True
+    >>> learned_wins(0.05, 0.3, members=10**6, bits=10**7, model_bits=10**5)
+    False
+    """
+    each = bits / members
+    learned = trusted + (1 - trusted) * base ** (each / escaping)
+    return bool(learned < base ** (model_bits / members + each))

@@ -1,0 +1,225 @@
+"""The search for the best stable filters of groups under one budget of bits and one of rate.
+
+With bits_j = u_j·q_j·δ the false negatives of a group depend on u_j and on the filter's K, Max and
+P alone, so one table of (u; K, Max, P) serves all groups. `optimal` starts from the plain stable
+filter, which is a plan with equal groups, and trades bits and rate between pairs of groups, all
+filters of both against each other, as long as that helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from tamis.planning import stable
+from tamis.planning.stable import Size
+
+Floats = npt.NDArray[np.float64]
+
+# The grid of the table, in bits per member of the gap about the budget's own, and of P.
+_SPREAD = np.geomspace(1 / 64, 64, 121)
+_DECREMENTS = np.unique(np.geomspace(1, 1000, 220).astype(np.int64))
+_ROUNDS = 8
+# What a filter must deny less than those of lower rates to be worth a place in the table.
+_GAIN = 0.0005
+_SPLITS = np.linspace(0.04, 0.96, 24)
+
+
+class _Table(NamedTuple):
+    """Filters by rising rate, and what each denies with u bits per member (a row of ``denied``)."""
+
+    most: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int64]
+    decrements: npt.NDArray[np.int64]
+    counter_bits: npt.NDArray[np.int64]
+    rate: Floats
+    logs: Floats
+    denied: Floats
+
+    def at(self, u: float) -> Floats:
+        """What each filter denies with u bits per member, linear in log u between the rows."""
+        place = np.interp(math.log(u), self.logs, np.arange(len(self.logs)))
+        low = min(int(place), len(self.logs) - 2)
+        between = (1 + low - place) * self.denied[low] + (place - low) * self.denied[low + 1]
+        return np.asarray(between)
+
+
+def _table(bits: int, fpr: float, gap: int) -> _Table:
+    hashes_tried = range(1, stable.MOST_HASHES + 1)
+    rows = np.array(list(itertools.product(stable.MOST_VALUES, hashes_tried, _DECREMENTS)))
+    most, hashes, decrements = rows.T
+    zeros = (decrements / (decrements + hashes)) ** most
+    rate = (1 - zeros) ** hashes
+    # Lower rates than a hundredth of what is asked for are of no use to any group.
+    useful = (rate > fpr / 100) & (rate < 0.99)
+    most, hashes, decrements, zeros, rate = (
+        column[useful] for column in (most, hashes, decrements, zeros, rate)
+    )
+    counter_bits = np.array([stable.counter_bits(int(value)) for value in range(8)])[most]
+    u = bits / max(gap, 1) * _SPREAD
+    events = (decrements + hashes) * counter_bits / u[:, None]
+    cell = zeros * special.gammainc(most, events)
+    denied = -np.expm1(hashes * np.log1p(-cell))
+    fronts = [_front(rate, denied[at]) for at in range(0, len(u), 6)]
+    kept = np.unique(np.concatenate(fronts))
+    kept = kept[np.argsort(rate[kept], kind="stable")]
+    columns = (most[kept], hashes[kept], decrements[kept], counter_bits[kept], rate[kept])
+    return _Table(*columns, np.log(u), denied[:, kept])
+
+
+def _front(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
+    """Which points have no other that is lower in both, those aside that gain next to nothing."""
+    order = np.lexsort((y, x))
+    steps = np.floor(y[order] / _GAIN)
+    lowest = np.minimum.accumulate(steps)
+    return np.asarray(order[np.concatenate([[True], steps[1:] < lowest[:-1]])])
+
+
+_YES, _NO = -1, -2
+
+
+def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size | bool]:
+    """Find each group's filter, or the answer it gives to all, with the fewest members denied.
+
+    >>> sizes = optimal(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 2**14, 0.01, 500)
+    >>> sum(size.bits for size in sizes if not isinstance(size, bool)) <= 2**14
+    True
+    """
+    table = _table(bits, fpr, gap)
+    allowed = fpr
+    for _ in range(8):
+        rows, shares = _improved(p, q, bits, allowed, gap, table)
+        found = [_filter(table, row, share * bits) for row, share in zip(rows, shares, strict=True)]
+        rates = [float(f) if isinstance(f, bool) else stable.limit_rate(f) for f in found]
+        total = stable.expected_rate(p, rates)
+        if total <= fpr:
+            return found
+        allowed *= min(0.999, fpr / total)  # the table neglects 1/m
+    raise ValueError(f"bits is {bits}; no plan keeps to fpr {fpr} with so few")
+
+
+def _filter(table: _Table, row: int, bits: float) -> Size | bool:
+    if row < 0:
+        return row == _YES
+    cells = int(bits / table.counter_bits[row])
+    return Size(cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row]))
+
+
+def _improved(
+    p: Floats, q: Floats, bits: int, fpr: float, gap: int, table: _Table
+) -> tuple[list[int], Floats]:
+    """Rows of the table and shares of the bits, improved pair by pair.
+
+    It starts from the plain filter, and from it without the groups of the fewest members for their
+    absent keys: those may be better off denied than filtered, and no trade of two finds that.
+    """
+    search = _Search(p, q, bits, fpr, gap, table)
+    worst_first = np.argsort(q / np.maximum(p, 1e-12), kind="stable")
+    found = []
+    for dropped in range(min(len(p), 3)):
+        kept = np.ones(len(p), dtype=bool)
+        kept[worst_first[:dropped]] = False
+        if not dropped or q[kept].sum() > 0:
+            found.append(search.descend(*search.start(kept)))
+    return min(found, key=lambda state: search.denied(*state))
+
+
+class _Search:
+    """The trade of bits and rate between groups."""
+
+    def __init__(
+        self, p: Floats, q: Floats, bits: int, fpr: float, gap: int, table: _Table
+    ) -> None:
+        self.p, self.q, self.bits, self.fpr, self.gap = p, q, bits, fpr, max(gap, 1)
+        self.table = table
+        self.least = stable.LEAST_CELLS * (table.decrements + table.hashes) * table.counter_bits
+
+    def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
+        """The plain stable filter: one row for the groups that are kept, bits by their members."""
+        kept = kept & (self.q > 0)
+        shares = np.where(kept, self.q, 0) / self.q[kept].sum()
+        smallest, allowed = shares[kept].min(), self.fpr / max(self.p[kept].sum(), 1e-12)
+        fits = (self.table.rate <= allowed) & (self.least <= smallest * self.bits)
+        if not fits.any():
+            candidates = self.least[self.table.rate <= allowed]
+            least = math.ceil(candidates.min(initial=2**50) / smallest)
+            raise ValueError(
+                f"bits is {self.bits}; {kept.sum()} groups, the smallest with {smallest:.3g} of "
+                f"the members, need at least {least} at fpr {self.fpr:.3g}, or fewer groups"
+            )
+        u = self.bits / (self.gap * self.q[kept].sum())
+        row = int(np.where(fits, self.table.at(u), np.inf).argmin())
+        return [row if keep else _NO for keep in kept], shares
+
+    def descend(self, rows: list[int], shares: Floats) -> tuple[list[int], Floats]:
+        """Trade between all pairs until that helps no more."""
+        best = self.denied(rows, shares)
+        for _ in range(_ROUNDS):
+            for i, j in itertools.combinations(range(len(rows)), 2):
+                self.trade(rows, shares, i, j)
+            now = self.denied(rows, shares)
+            if now > best - 1e-5:
+                break
+            best = now
+        return rows, shares
+
+    def one(self, group: int, row: int, share: float) -> tuple[float, float]:
+        """The rate and the denied that one row costs a group."""
+        if row < 0:
+            return (self.p[group], 0.0) if row == _YES else (0.0, self.q[group])
+        bits = share * self.bits
+        if self.least[row] > bits:
+            return 0.0, np.inf
+        denied = self.table.at(bits / (self.q[group] * self.gap))[row]
+        return float(self.p[group] * self.table.rate[row]), float(self.q[group] * denied)
+
+    def denied(self, rows: list[int], shares: Floats) -> float:
+        return sum(self.one(j, row, shares[j])[1] for j, row in enumerate(rows))
+
+    def trade(self, rows: list[int], shares: Floats, i: int, j: int) -> None:
+        """Give groups i and j the best filters within the bits and the rate that both have."""
+        if self.q[i] == 0 or self.q[j] == 0:
+            return
+        others = sum(
+            self.one(k, rows[k], shares[k])[0] for k in range(len(rows)) if k not in (i, j)
+        )
+        room = self.fpr - others + 1e-15
+        both = shares[i] + shares[j]
+        best = self.one(i, rows[i], shares[i])[1] + self.one(j, rows[j], shares[j])[1] - 1e-9
+        own = shares[i] / both if both else 0.5
+        near = np.clip(own + np.array([-0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01]), 0, 1)
+        for split in np.unique(np.concatenate([[0.0, 1.0], _SPLITS, near])):
+            found = self._pair(i, j, both * split, both * (1 - split), room)
+            if found[0] < best:
+                best, rows[i], rows[j] = found
+                shares[i], shares[j] = both * split, both * (1 - split)
+
+    def _pair(
+        self, i: int, j: int, share_i: float, share_j: float, room: float
+    ) -> tuple[float, int, int]:
+        """The best filters of two groups, each with its bits: for each of i, the best j left."""
+        rate_i, denied_i = self._options(i, share_i)
+        rate_j, denied_j = self._options(j, share_j)
+        so_far = np.minimum.accumulate(denied_j)
+        left = np.searchsorted(rate_j, room - rate_i, side="right") - 1
+        total = denied_i + np.where(left >= 0, so_far[left], self.q[j])
+        total[rate_i > room] = np.inf
+        at = int(total.argmin())
+        last = len(self.table.rate)
+        one = _YES if at == last else at
+        if left[at] < 0 or not np.isfinite(so_far[left[at]]):
+            return float(denied_i[at] + self.q[j]), one, _NO
+        other = int(denied_j[: left[at] + 1].argmin())
+        return float(total[at]), one, _YES if other == last else other
+
+    def _options(self, group: int, share: float) -> tuple[Floats, Floats]:
+        """Rate and denied of a group by filter, by rising rate; the last says "yes" to all."""
+        p, q, bits = self.p[group], self.q[group], share * self.bits
+        denied = q * self.table.at(max(bits / (q * self.gap), 1e-300))
+        denied = np.where(self.least <= bits, denied, np.inf)
+        return np.append(p * self.table.rate, p), np.append(denied, 0.0)

@@ -1,0 +1,181 @@
+"""Plans of stable learned filters: as printed, as optimal as neighbours allow, as simulated."""
+
+import numpy as np
+import pytest
+
+import tamis
+from tamis import _native
+from tamis.planning import stable, stable_groups, stable_scores
+from tamis.planning.stable import Size
+
+P, Q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
+SETTINGS = [(2**16, 2000, 0.39, 0.62, 0.91), (2**18, 10_000, 0.445, 0.69, 0.92)]
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {
+        (bits, gap): tamis.plan_stable(P, Q, bits=bits, fpr=0.01, gap=gap)
+        for bits, gap, *_ in SETTINGS
+    }
+
+
+@pytest.mark.parametrize(("bits", "gap", "most", "plain", "printed"), SETTINGS)
+def test_example_4(plans, bits, gap, most, plain, printed):
+    plan = plans[bits, gap]
+    assert plan.expected_fpr <= 0.01
+    assert sum(group.bits for group in plan.groups) <= bits
+    assert plan.expected_fnr <= most
+    alone = stable.false_negatives(stable.size(bits, 0.01, gap), gap)
+    assert alone == pytest.approx(plain, abs=0.01)
+    paper = tamis.plan_stable(P, Q, bits=bits, fpr=0.01, gap=gap, method="paper")
+    assert paper.expected_fnr == pytest.approx(printed, abs=0.01)
+    assert paper.expected_fpr < 0.0025
+    assert any(line.startswith("Windowed: if no gap exceeds") for line in plan.advice)
+    assert any(line.startswith("StableBloom") for line in paper.advice)
+    assert "groups in" in str(plan)
+
+
+def test_the_numbers_of_example_4():
+    rates = stable_groups.paper_rates(P, 0.01)
+    assert rates.round(4).tolist() == [0.0016, 0.002, 0.0063]
+    assert stable.whole_decrements(6, 1, rates[0]) == 12
+    cells = stable_groups.paper_cells(Q, 16_384, [(6, 1), (6, 1), (5, 1)])
+    assert cells == pytest.approx([11_764, 3054, 1566], abs=4)
+
+
+def test_simulation_confirms_the_plan(plans):
+    """Each group as a native filter, members and others drawn by their shares."""
+    bits, gap = 2**16, 2000
+    plan = plans[bits, gap]
+    rng = np.random.default_rng(3)
+    total, step = 60_000, 100
+    groups = rng.choice(3, total, p=Q)
+    filters = [
+        None if g.size is None else _native.stable(*g.size, False, gap, j)
+        for j, g in enumerate(plan.groups)
+    ]
+    filters = [f and tamis.StableBloom._of(f) for f in filters]
+
+    def ask(keys):
+        answers = np.zeros(len(keys), dtype=bool)
+        for j, f in enumerate(filters):
+            mine = groups[keys] == j
+            answers[mine] = plan.groups[j].answer if f is None else f.contains(keys[mine])
+        return answers
+
+    asked = denied = 0
+    for first in range(0, total, step):
+        keys = np.arange(first, first + step)
+        for j, f in enumerate(filters):
+            if f is not None:
+                f.update(keys[groups[keys] == j])
+        if first >= 20_000:
+            then = np.arange(first - gap + step // 2, first - gap + step + step // 2)
+            answers = ask(then)
+            asked, denied = asked + step, denied + step - int(answers.sum())
+    assert abs(denied / asked - plan.expected_fnr) < 0.015
+    rate = sum(
+        share * (f.contains(np.arange(10**9, 10**9 + 200_000)).mean() if f else g.answer)
+        for share, f, g in zip(P, filters, plan.groups, strict=True)
+    )
+    assert 0.8 * plan.expected_fpr < rate < 1.2 * plan.expected_fpr
+
+
+def test_optimum_against_its_neighbours(plans):
+    bits, gap, *_ = SETTINGS[0]
+    plan = plans[bits, gap]
+    best = plan.expected_fnr
+
+    def fnr(sizes):
+        groups = [s if s else g.answer for s, g in zip(sizes, plan.groups, strict=True)]
+        found = stable_groups.groups_of(P, Q, groups, gap)
+        rate = sum(g.nonmembers * g.rate for g in found)
+        return sum(g.members * g.fnr for g in found) if rate <= 0.01 else 1.0
+
+    sizes = [g.size for g in plan.groups]
+    filtered = [j for j, size in enumerate(sizes) if size]
+    for j in filtered:
+        for more in (-1, 1):
+            for field in ("hashes", "decrements"):
+                other = list(sizes)
+                other[j] = sizes[j]._replace(**{field: getattr(sizes[j], field) + more})
+                assert fnr(other) >= best - 0.001
+        for other_j in filtered:
+            moved = list(sizes)
+            take = sizes[other_j].cells // 50
+            moved[other_j] = sizes[other_j]._replace(cells=sizes[other_j].cells - take)
+            gained = take * stable.counter_bits(sizes[other_j].most)
+            extra = gained // stable.counter_bits(sizes[j].most)
+            moved[j] = moved[j]._replace(cells=moved[j].cells + extra)
+            if other_j != j:
+                assert fnr(moved) >= best - 0.001
+
+
+def test_equal_groups_are_no_worse_than_one():
+    plain = stable.size(2**14, 0.01, 500)
+    plan = tamis.plan_stable([0.5, 0.5], [0.5, 0.5], bits=2**14, fpr=0.01, gap=500)
+    assert plan.expected_fnr <= stable.false_negatives(plain, 500) + 0.01
+
+
+def test_formulas_over_groups():
+    sizes = [Size(1000, 1, 5, 9), Size(3000, 3, 4, 30)]
+    assert stable.slowest([0.2, 0.8], sizes) == pytest.approx(min(0.2 * 5 / 1000, 0.8 * 4 / 3000))
+    rates = [stable.limit_rate(size) for size in sizes]
+    assert stable.expected_rate([0.7, 0.3], sorted(rates)) <= stable.rate_bound(rates)
+    plan = stable_scores.plan_scores(
+        np.linspace(0.2, 1, 500), np.linspace(0, 0.8, 500), bits=2**14, fpr=0.02, gap=300, groups=2
+    )
+    assert plan.fpr_after(0) < plan.fpr_after(500) <= plan.fpr_after(10**7) * 1.01
+    assert plan.fpr_after(10**7) == pytest.approx(plan.expected_fpr, rel=0.02)
+    assert plan.fnr_at(10) < plan.fnr_at(300) == pytest.approx(plan.expected_fnr)
+
+
+def test_plans_from_scores():
+    rng = np.random.default_rng(2)
+    members, others = rng.beta(5, 1.5, 4000), rng.beta(1.5, 5, 4000)
+    given = {"bits": 2**14, "fpr": 0.01, "gap": 1000}
+    single = tamis.StableBloom(1000, fpr=0.01, bits=2**14).expected_fnr(1000)
+    one = stable_scores.plan_scores(members, others, groups=1, **given)
+    assert len(one.groups) == 2
+    assert one.groups[1].size is None
+    assert one.expected_fpr <= 0.01
+    assert one.expected_fnr < single
+    three = stable_scores.plan_scores(members, others, groups=3, **given)
+    assert len(three.groups) == 3
+    assert three.expected_fpr <= 0.01
+    assert three.expected_fnr < one.expected_fnr
+    paper = stable_scores.plan_scores(
+        members, others, method="paper", groups=3, **given | {"bits": 2**18}
+    )
+    assert paper.borders == pytest.approx([1 / 3, 2 / 3])
+    assert stable_scores.monotone(members, others) >= 3
+    assert stable_scores.monotone(others, members) == 1
+
+
+def test_refuses_bad_arguments():
+    def plan(p=(0.5, 0.5), q=(0.2, 0.8), **changed):
+        return tamis.plan_stable(p, q, **({"bits": 2**14, "fpr": 0.01, "gap": 100} | changed))
+
+    with pytest.raises(ValueError, match="p_j has 3 groups and q_j 2"):
+        plan(p=[0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match="add up to 1"):
+        plan(p=[0.2, 0.3])
+    with pytest.raises(ValueError, match="add up to 1"):
+        plan(q=[float("nan"), 1])
+    with pytest.raises(ValueError, match="group 0 has no samples"):
+        plan(p=[0, 1], q=[0, 1])
+    with pytest.raises(ValueError, match="fpr is 0"):
+        plan(fpr=0)
+    with pytest.raises(ValueError, match="bits is -1"):
+        plan(bits=-1)
+    with pytest.raises(ValueError, match="method is 'best'"):
+        plan(method="best")
+    with pytest.raises(ValueError, match=r"bits is 100; 2 groups.*need at least \d+"):
+        plan(bits=100)
+    with pytest.raises(ValueError, match="by the paper's rule group"):
+        plan(bits=100, method="paper")
+    with pytest.raises(ValueError, match=r"member_scores\[1\] is 1.5"):
+        stable_scores.plan_scores([0.1, 1.5], [0.2], bits=2**14, fpr=0.01, gap=100)
+    with pytest.raises(ValueError, match="nonmember_scores is of shape"):
+        stable_scores.plan_scores([0.1], [], bits=2**14, fpr=0.01, gap=100)
