@@ -13,6 +13,7 @@ from tamis import stores, workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
 from tamis.collection import Collection
+from tamis.deduplication import dedup
 from tamis.errors import (
     BuildError,
     CapacityError,
@@ -67,6 +68,7 @@ __all__ = [
     "Windowed",
     "Workload",
     "__version__",
+    "dedup",
     "from_bytes",
     "hash_keys",
     "load",

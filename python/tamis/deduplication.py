@@ -1,0 +1,266 @@
+"""`tamis.dedup`: the records of a stream that were not seen before, in fixed memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._types import FilePath
+from tamis.filters.stable import StableBloom
+from tamis.filters.windowed import Windowed
+
+Filter = Windowed | StableBloom
+
+_SAMPLED_KEYS = 4096
+"""Keys that are followed exactly, to measure gaps: some hundred kilobytes."""
+
+_GAPS = np.unique(np.geomspace(1, 2**40, 401).astype(np.int64))
+"""The borders of the gaps' histogram: ten per doubling."""
+
+_SEED = 0x6465647570
+"""The sample is chosen by another hash than the filter's: "dedup" in ASCII."""
+
+
+class Statistics(NamedTuple):
+    """What a de-duplication did, and what it is expected to have missed."""
+
+    records: int
+    dropped: int
+    expected_missed: float
+    """The share of duplicates that are let through, for the gaps that were measured."""
+    expected_false_drops: float
+    """The share of new records that are taken for duplicates: the filter's rate."""
+    measured_missed: float
+    """The same as seen in the sample of keys that are followed exactly; NaN without duplicates."""
+    measured_false_drops: float
+    gaps: dict[int, float]
+    """How many duplicates came after up to so many records (or seconds), estimated."""
+
+
+class _Gaps:
+    """The gaps of a sample of keys, in fixed memory.
+
+    A key is followed if its hash is below a limit; where too many are, the limit is halved and
+    half of them dropped. Each is counted for as many keys as it stands for (Horvitz, Thompson).
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[int, float] = {}
+        self.limit = 2**64
+        self.duplicates = np.zeros(len(_GAPS) + 1)
+        self.missed = self.new = self.false = 0.0
+
+    def follow(
+        self, hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.bool_], when: Any
+    ) -> None:
+        most = np.uint64(min(self.limit, 2**64 - 1))
+        for i in np.flatnonzero(hashes <= most).tolist():
+            key, now = int(hashes[i]), float(when[i])
+            if key >= self.limit:  # it was halved within this batch
+                continue
+            weight = 2**64 / self.limit
+            before = self.last.get(key)
+            if before is None:
+                self.new += weight
+                self.false += weight * bool(seen[i])
+            else:
+                self.duplicates[np.searchsorted(_GAPS, max(now - before, 0))] += weight
+                self.missed += weight * (not seen[i])
+            self.last[key] = now
+            if len(self.last) > _SAMPLED_KEYS:
+                self.limit //= 2
+                self.last = {key: at for key, at in self.last.items() if key < self.limit}
+
+
+class Dedup:
+    """An iterator over the records that were not seen before; `statistics` tells how it went."""
+
+    def __init__(
+        self,
+        records: Any,
+        filter: Filter,
+        key: str | Callable[[Any], Any] | None,
+        at: str | Callable[[Any], Any] | None,
+        batch: int,
+    ) -> None:
+        self.filter = filter
+        self._key, self._at = key, at
+        self._records = self._dropped = 0
+        self._gaps = _Gaps()
+        self._kept = self._stream(records, batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._kept
+
+    def __next__(self) -> Any:
+        return next(self._kept)
+
+    @property
+    def statistics(self) -> Statistics:
+        """What was done so far, and what is expected to have been missed."""
+        gaps, duplicates = self._gaps, self._gaps.duplicates.sum()
+        used = np.flatnonzero(gaps.duplicates)
+        upper = np.append(_GAPS, 2 * _GAPS[-1])
+        middle = (upper + np.append(0, upper[:-1] + 1)) / 2
+        missed = sum(gaps.duplicates[i] * self._denied(float(middle[i])) for i in used)
+        return Statistics(
+            self._records,
+            self._dropped,
+            float(missed / duplicates) if duplicates else 0.0,
+            self.filter.expected_fpr,
+            float(gaps.missed / duplicates) if duplicates else float("nan"),
+            float(gaps.false / gaps.new) if gaps.new else float("nan"),
+            {int(upper[i]): float(gaps.duplicates[i]) for i in used},
+        )
+
+    def _denied(self, gap: float) -> float:
+        if isinstance(self.filter, StableBloom):
+            return self.filter.expected_fnr(gap)
+        window = self.filter.capacity if self.filter.seconds is None else self.filter.seconds
+        return 0.0 if gap <= window else 1 - self.filter.expected_fpr
+
+    def _stream(self, records: Any, size: int) -> Iterator[Any]:
+        for batch, single in _batches(records, size):
+            kept = _without(batch, self._seen(batch, single))
+            if single:
+                yield from kept
+            elif len(kept):
+                yield kept
+
+    def _seen(self, batch: Any, single: bool) -> npt.NDArray[np.bool_]:
+        keys, times = _part(batch, self._key, single), None
+        if isinstance(self.filter, Windowed):
+            if self._at is not None:
+                times = np.asarray(_part(batch, self._at, single), dtype=float)
+            seen = self.filter.seen_many(keys, at=times)
+        else:
+            seen = self.filter.seen_many(keys)
+        hashes = _native.hash_keys(keys, seed=_SEED)[:, 0]
+        position = np.arange(self._records, self._records + len(seen))
+        self._gaps.follow(hashes, seen, position if times is None else times)
+        self._records += len(seen)
+        self._dropped += int(seen.sum())
+        return seen
+
+
+def dedup(
+    records: Any,
+    *,
+    window: int | None = None,
+    seconds: float | None = None,
+    gap: int | None = None,
+    bits: int | None = None,
+    fpr: float = 0.001,
+    filter: Filter | None = None,
+    key: str | Callable[[Any], Any] | None = None,
+    at: str | Callable[[Any], Any] | None = None,
+    batch: int = 4096,
+) -> Dedup:
+    """Iterate over the records of a stream that were not seen before, in fixed memory.
+
+    ``records`` is an iterable of records or of batches of them (lists, NumPy arrays, Arrow record
+    batches and tables, data frames), one Arrow table or stream, or the path of a text file, whose
+    lines (bytes, without their end) are the records. What comes out is as what came in.
+
+    - ``window``: drop what came among the last so many records, and miss none of them
+      (`tamis.Windowed`); with ``seconds``, what came in the last so many seconds, of which
+      ``window`` records are expected. ``at`` is the time of a record: a column, or a function.
+    - ``gap`` and ``bits``: drop what came before, however long ago, as far as so many bits remember
+      it (`tamis.StableBloom`); ``gap`` is after how many records duplicates typically come.
+    - ``filter``: one of these two that was made, or loaded, before.
+    - ``key``: what makes a record a duplicate: a column, or a function; the record itself if None.
+    - ``fpr``: the share of new records that may be dropped.
+
+    Single records are read ``batch`` at a time.
+
+    >>> list(dedup(["a", "b", "a", "c", "b"], window=1000))
+    ['a', 'b', 'c']
+    >>> kept = dedup([np.array([1, 2, 1]), np.array([2, 3])], window=1000)
+    >>> list(kept), kept.statistics.dropped
+    ([array([1, 2]), array([3])], 2)
+    """
+    if filter is None:
+        filter = _filter(window, seconds, gap, bits, fpr)
+    elif any(argument is not None for argument in (window, seconds, gap, bits)):
+        raise ValueError("filter is given beside sizes of another; one of both is wanted")
+    if at is not None and not (isinstance(filter, Windowed) and filter.seconds is not None):
+        raise ValueError("at is given, but the window is not one of seconds; seconds= makes one")
+    if batch < 1:
+        raise ValueError(f"batch is {batch}; at least 1 is wanted")
+    return Dedup(records, filter, key, at, batch)
+
+
+def _filter(
+    window: int | None, seconds: float | None, gap: int | None, bits: int | None, fpr: float
+) -> Filter:
+    if (window is None) == (gap is None):
+        given = "neither" if window is None else "both"
+        raise ValueError(f"{given} of window and gap given; exactly one is wanted")
+    if window is not None:
+        return Windowed(window, seconds=seconds, fpr=fpr)
+    if bits is None or seconds is not None:
+        raise ValueError("gap is given; bits is wanted beside it, and no seconds")
+    assert gap is not None
+    return StableBloom(gap, fpr=fpr, bits=bits)
+
+
+def _batches(records: Any, size: int) -> Iterator[tuple[Any, bool]]:
+    """Records in batches, and whether they came one by one."""
+    if isinstance(records, (str, bytes, os.PathLike)):
+        yield from ((lines, True) for lines in _lines(records, size))
+        return
+    if hasattr(records, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        records = pa.RecordBatchReader.from_stream(records)
+    several = iter(records)
+    for first in several:
+        arrow = hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__")
+        if not arrow and not isinstance(first, (list, np.ndarray)):
+            every = itertools.chain([first], several)
+            yield from ((part, True) for part in _grouped(every, size))
+            return
+        yield first, False
+
+
+def _lines(path: FilePath, size: int) -> Iterator[list[bytes]]:
+    with Path(os.fsdecode(path)).open("rb") as file:
+        for lines in _grouped(file, size):
+            yield [line.rstrip(b"\r\n") for line in lines]
+
+
+def _grouped(records: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    several = iter(records)
+    while part := list(itertools.islice(several, size)):
+        yield part
+
+
+def _part(batch: Any, what: str | Callable[[Any], Any] | None, single: bool) -> Any:
+    """The keys, or the times, of a batch."""
+    if what is None:
+        return batch
+    if callable(what):
+        return (
+            [what(record) for record in batch] if single or isinstance(batch, list) else what(batch)
+        )
+    return [record[what] for record in batch] if isinstance(batch, list) else batch[what]
+
+
+def _without(batch: Any, seen: npt.NDArray[np.bool_]) -> Any:
+    """The records of a batch that were not seen."""
+    if isinstance(batch, list):
+        return list(itertools.compress(batch, ~seen))
+    if isinstance(batch, np.ndarray):
+        return batch[~seen]
+    if type(batch).__module__.startswith("pyarrow"):
+        import pyarrow as pa
+
+        return batch.filter(pa.array(~seen))
+    return batch.filter(~seen) if type(batch).__module__.startswith("polars") else batch[~seen]
