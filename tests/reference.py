@@ -429,6 +429,7 @@ class Stacked:
             layer.remove(seen)
 
 
+@dataclass
 class Stable:
     """A stable Bloom filter as a list of counters."""
 
