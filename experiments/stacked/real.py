@@ -1,0 +1,99 @@
+"""Plain and stacked filters of equal size on real data.
+
+    .venv/bin/python experiments/stacked/real.py [--quick]
+
+* A blocklist: the keys are maltrail's, the negatives the domains of the Alexa and Tranco lists.
+  Which domains exist is real; how often they are asked for is modelled, by rank^-1 over the Alexa
+  ranks and, behind them, the Tranco domains in random order (the list has no ranks). The planner
+  sees a sample of questions, and the filters are asked by another one.
+* A cache: requests to a Twitter cluster. A random half of the objects is the set; the requests of
+  the first half of the time are the planner's, those of the second half are asked. All is real.
+
+Rates are measured over the questions for absent keys. "At psi now" is the prediction for the share
+of those that ask for stored negatives: requests come for new objects as time passes, more than a
+log that is taken for a random sample can tell.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tamis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import data
+
+
+def compare(keys, seen, asked, bits: float) -> None:
+    """Print predicted and measured rates; ``asked`` are questions for absent keys only."""
+    w = tamis.Workload.from_queries(seen, keys=keys)
+    print(w)
+    n = len(tamis._native.Distinct(keys))
+    print(f"{len(asked):,} questions for absent keys, at {bits} bits per key:")
+    print("filter                     bits/key  predicted  at psi now  measured        ±  layers")
+    hashes, counts = np.unique(tamis.hash_keys(asked)[:, 0], return_counts=True)
+    for name, workload, wishes in (
+        ("plain Bloom", None, {"layer": "bloom"}),
+        ("stacked Bloom, equal", w, {"layer": "bloom", "last": "alternating", "rates": "equal"}),
+        ("stacked Bloom, varied", w, {"layer": "bloom", "last": "alternating"}),
+        ("stacked quotient", w, {"layer": "quotient", "last": "alternating"}),
+        ("plain ribbon", None, {"layer": "ribbon"}),
+        ("exact last layer", w, {"last": "exact"}),
+        ("auto", w, {}),
+    ):
+        plan = tamis.plan(n, workload, bits_per_key=bits, **wishes)
+        f = plan.build(keys)
+        assert f.contains(keys).all()
+        measured = f.contains(asked).mean()
+        # A filter errs per key, not per question: the deviation is that of the keys not stored.
+        stored = tamis.hash_keys(w.head(plan.negatives))[:, 0]
+        others = counts[~np.isin(hashes, stored)]
+        now = plan.rate_at(1 - others.sum() / counts.sum())
+        spread = np.sqrt((others.astype(float) ** 2).sum() * plan.fpr_bound) / counts.sum()
+        print(
+            f"{name:<26} {f.bits_per_key:>8.3f} {plan.expected_fpr:>10.3g} {now:>11.3g}"
+            f" {measured:>9.3g} {spread:>8.1g} {len(plan.layers):>7}"
+        )
+
+
+def blocklist(questions: int, rng: np.random.Generator) -> None:
+    keys = data.table("blocklist_maltrail", ["indicator"]).column(0)
+    ranked = data.table("domains_alexa100k", ["domain"]).column(0).to_pylist()
+    tranco = data.table("domains_tranco1m", ["domain"]).column(0).to_pylist()
+    rest = sorted(set(tranco) - set(ranked))
+    domains = np.array([*ranked, *rng.permutation(rest)], dtype=object)
+    known = tamis.hash_keys(keys)[:, 0]
+    domains = domains[~np.isin(tamis.hash_keys(domains.tolist())[:, 0], known)]
+    shares = 1 / np.arange(1, len(domains) + 1)
+    shares /= shares.sum()
+    seen, asked = (domains[rng.choice(len(domains), questions, p=shares)] for _ in range(2))
+    print(f"\nBlocklist: {len(keys):,} keys, {len(domains):,} absent domains, frequencies modelled")
+    compare(keys, seen.tolist(), asked.tolist(), 8)
+
+
+def cache(rng: np.random.Generator) -> None:
+    objects = data.table("trace_twitter52", ["key"]).column(0).to_numpy()
+    names = np.unique(objects)
+    keys = rng.choice(names, len(names) // 2, replace=False)
+    half = len(objects) // 2
+    asked = objects[half:]
+    asked = asked[~np.isin(asked, keys)]
+    print(
+        f"\nCache: {len(keys):,} of {len(names):,} objects are keys; {len(objects):,} real requests"
+    )
+    compare(keys, objects[:half], asked, 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    rng = np.random.default_rng(1)
+    cache(rng)
+    blocklist(200_000 if quick else 5_000_000, rng)
+
+
+if __name__ == "__main__":
+    main()
