@@ -1,0 +1,78 @@
+"""Probes per second: one key asked of every filter of a collection, beside a yardstick.
+
+Filters of 1,000 keys, cut to several shares of their bits. The yardstick is a read of a random
+place of as much memory for each probe, by NumPy. All times are processor time of one thread.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+from measure import print_table
+
+import tamis
+
+TARGET = 2e7
+
+
+def per_probe(run, probes, rounds=5):
+    times = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        run()
+        times.append((time.process_time() - begin) / probes * 1e9)
+    return statistics.median(times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--filters", type=int, default=100_000)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the filters")
+    arguments = parser.parse_args()
+    filters = arguments.filters // (10 if arguments.quick else 1)
+    rng = np.random.default_rng(0)
+    utility = rng.lognormal(0, 1, filters)
+    rows = []
+    for kind in ("ribbon", "segmented", "truncated"):
+        sets = ((str(i), np.arange(1000 * i, 1000 * i + 1000)) for i in range(filters))
+        c = tamis.Collection.build(sets, kind=kind)
+        overhead = c.size_in_bytes - c.size_in_bits // 8
+        full = int(c.full.sum())
+        for share in (0.1, 0.3, 0.5, 1.0):
+            c.allocate(budget=overhead + int(share * full / 8) + 1, utility=utility)
+            memory = np.ones(c.size_in_bits // 8, np.uint8)
+            places = rng.integers(0, len(memory), filters)
+
+            def one(c=c):
+                for key in range(-10, 0):
+                    c.candidates_many([key])
+
+            def many(c=c):
+                c.candidates_many(np.arange(-100, 0))
+
+            def yardstick(memory=memory, places=places):
+                memory[places].sum()
+
+            single = per_probe(one, 10 * filters)
+            batch = per_probe(many, 100 * filters)
+            read = per_probe(yardstick, filters)
+            rows.append(
+                [
+                    kind,
+                    f"{share:.0%}",
+                    f"{single:.1f}",
+                    f"{batch:.1f}",
+                    f"{read:.1f}",
+                    f"{single / read:.2f}",
+                    f"{1e9 / single:.2g}",
+                    "yes" if 1e9 / single >= TARGET else "no",
+                ]
+            )
+    header = ["kind", "kept", "one key, ns", "many, ns", "read, ns", "ratio", "probes/s", "2e7"]
+    print(f"{filters:,} filters of 1,000 keys")
+    print_table(header, rows, left={0})
+
+
+if __name__ == "__main__":
+    main()
