@@ -54,6 +54,7 @@ demo: $(VENV)/built
 bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
 	$(BIN)/python benches/threads.py
+	$(BIN)/python benches/collection.py
 	$(BIN)/python benches/workloads.py
 	$(BIN)/python benches/peers.py
 

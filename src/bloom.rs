@@ -286,8 +286,9 @@ impl Bloom {
     }
 
     fn combine(&self, other: &Bloom, word: impl Fn(u64, u64) -> u64) -> Result<Bloom> {
+        let kept = self.shape.kept.min(other.shape.kept);
         let (mine, others) = (self.shape, other.shape);
-        if mine != others {
+        if (Shape { kept, ..mine }) != (Shape { kept, ..others }) {
             let told = |shape: Shape| {
                 let Shape { layout, bits, hashes, kept, .. } = shape;
                 format!("{} with {kept} of {bits} bits and {hashes} hashes", layout.name())
@@ -298,10 +299,14 @@ impl Bloom {
                 told(others)
             )));
         }
-        let merged = Bloom::new(mine)?;
+        // Of filters that were cut, what both keep (Mersy et al. 2024, section 5.4).
+        let merged = Bloom::new(Shape { kept, ..mine })?;
         let pairs = self.bits.words().iter().zip(other.bits.words());
         for (target, (a, b)) in merged.bits.words().iter().zip(pairs) {
             target.store(word(a.load(Relaxed), b.load(Relaxed)), Relaxed);
+        }
+        if let Some(last) = merged.bits.words().last() {
+            last.store(last.load(Relaxed) & last_word_mask(kept), Relaxed);
         }
         Ok(merged)
     }

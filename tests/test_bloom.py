@@ -136,3 +136,21 @@ def test_parallel_and_serial_builds_agree():
     assert f.to_bytes()[256:] == g.to_bytes()[256:]
     assert f.size_in_bits == g.size_in_bits
     assert f.contains(keys).all()
+
+
+def test_what_was_cut_differently_merges_to_what_both_keep():
+    """Mersy et al. 2024, section 5.4: union and intersection by the shorter prefix."""
+    f = tamis.Bloom.build(range(600), bits_per_key=10, layout="segmented", seed=3)
+    g = tamis.Bloom(600, bits_per_key=10, layout="segmented", seed=3)
+    g.update(range(400, 1000))
+    for kept, other in ((4000, 5001), (5001, 4000), (6000, 77), (0, 6000)):
+        a, b = f.truncate(kept), g.truncate(other)
+        least = min(kept, other)
+        for merged, whole in ((a | b, f | g), (a & b, f & g)):
+            assert merged.size_in_bits == least
+            cut = whole.truncate(least)
+            keys = np.arange(-2000, 1200)
+            assert (merged.contains(keys) == cut.contains(keys)).all()
+            assert tamis.from_bytes(merged.to_bytes()).expected_fpr == merged.expected_fpr
+        assert (a | b).contains(range(1000)).all()
+        assert (a & b).contains(range(400, 600)).all()

@@ -303,10 +303,10 @@ def least(curve: Curve, utility: Floats, target: float) -> Ints:
 Measure: TypeAlias = Callable[[Curve, Ints, Floats], float]
 """What rises as the price falls, summed over filters: from curve, bits kept and utilities."""
 
-_SAMPLE = 1 << 13
+_SAMPLE = 1 << 15
 """Filters that tell the price to a few percent, before all are asked for the rest of it."""
 
-_SLACK = 0.02
+_SLACK = 0.01
 """How far from the price of the sample that of all is looked for first."""
 
 
@@ -337,7 +337,7 @@ def _search(
     logs = np.log(utility)
     # No bit gains more than its utility; a gain below e⁻⁷⁰⁰ of it is none.
     highest, lowest = float(logs.max()) + 1, float(logs.min()) - 700
-    if len(logs) > 4 * _SAMPLE:
+    if len(logs) > 2 * _SAMPLE:
         which = np.random.default_rng(0).choice(len(logs), _SAMPLE, replace=False)
         share = most * _SAMPLE / len(logs)
         guess = _search(curve.take(which), utility[which], measure, share)[2]
@@ -436,11 +436,16 @@ def _best_kinds(
     """
     asked = np.flatnonzero(utility > 0)
     which = np.zeros(len(utility), np.uint8)
-    weights = utility[asked]
     if not len(asked):
         return which
     costs = []
-    for curve in (curve.take(asked) for curve in curves):
+    sample = asked
+    if len(asked) > 2 * _SAMPLE:
+        sample = np.random.default_rng(0).choice(asked, _SAMPLE, replace=False)
+    weights = utility[sample]
+    if budget is not None:
+        budget = budget * len(sample) // len(asked)
+    for curve in (curve.take(sample) for curve in curves):
         if budget is not None:
             kept, _, price = _search(curve, weights, lambda _, kept, __: float(kept.sum()), budget)
             costs.append((float(weights @ curve.rate(kept)), price))
@@ -449,6 +454,7 @@ def _best_kinds(
             spent = float(kept.sum())
             costs.append((spent, math.log(float(weights.sum()) / max(spent, 1.0))))
     price = min(costs)[1]
+    weights = utility[asked]
     logs = np.log(weights)
     each = []
     for curve in (curve.take(asked) for curve in curves):
