@@ -44,6 +44,9 @@ pub const SECTION_FRAME: u32 = 3;
 /// Section type: what an adaptive filter learnt of its slots.
 pub const SECTION_MARKS: u32 = 4;
 
+/// Section type: the hashes of stored keys, 16 bytes each.
+pub const SECTION_HASHES: u32 = 5;
+
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

@@ -1,5 +1,6 @@
 //! What every structure can do for the boundary: one trait, implemented once per structure.
 
+use crate::adaptive_cuckoo;
 use crate::bits::Buffer;
 use crate::bloom;
 use crate::collection;
@@ -127,6 +128,9 @@ pub fn open(
         ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
         stack::KIND => Ok(Arc::new(stack::Stack::from_frame(head, sections, own)?)),
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
+        adaptive_cuckoo::KIND => {
+            Ok(Arc::new(adaptive_cuckoo::AdaptiveCuckoo::from_frame(head, sections)?))
+        }
         telescoping::KIND | telescoping::KIND_EXTENDING => {
             Ok(Arc::new(telescoping::Shared::from_frame(head, sections, own)?))
         }

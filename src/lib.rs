@@ -13,6 +13,7 @@
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`stack`]      | layers of keys and known negatives in turns      | Deeds et al. 2021                 |
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
+//! | [`adaptive_cuckoo`] | cyclic, swapping and cuckooing filters      | Mitzenmacher et al. 2018          |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
 //! | [`stable`]     | counters that fade: a rate that stays            | Deng and Rafiei 2006              |
@@ -26,6 +27,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("tamis files and kernels are little-endian");
 
+pub mod adaptive_cuckoo;
 pub mod bits;
 pub mod block;
 pub mod bloom;

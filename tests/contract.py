@@ -116,6 +116,9 @@ SPECIMENS = [
     ),
     Specimen(tamis.StableBloom, {"fnr": 1e-4}),
     Specimen(tamis.Windowed),
+    Specimen(tamis.AdaptiveCuckoo, {"kind": "swapping", "seed": 0}),
+    Specimen(tamis.AdaptiveCuckoo, {"kind": "cyclic", "selector_bits": 2, "seed": 0}),
+    Specimen(tamis.AdaptiveCuckoo, {"kind": "cuckooing", "seed": 0}),
 ]
 
 CHECKS: list[Callable[..., None]] = []

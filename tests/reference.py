@@ -272,6 +272,40 @@ class Cuckoo:
 
 
 @dataclass
+class AdaptiveCuckoo:
+    """An adaptive cuckoo filter as lists of what its slots hold and of whose they are."""
+
+    motion: int
+    fingerprint_bits: int
+    bins: int
+    slots: list
+    owners: list
+
+    @classmethod
+    def from_frame(cls, parameters, slots, owners):
+        motion, bits, bins = parameters
+        width = bits + (motion if motion < 4 else 0)
+        number, count = int.from_bytes(slots, "little"), bins * (4 if motion == 0 else 1)
+        held = [number >> width * i & 2**width - 1 for i in range(count)]
+        return cls(motion, bits, bins, held, list(struct.iter_unpack("<QQ", owners)))
+
+    def contains(self, hash):
+        hi, lo = hash
+        ways, size = (2, 4) if self.motion == 0 else (4, 1)
+        for j in range(ways):
+            first = size * reduce(mix13(hi ^ GOLDEN * j & MASK) if j else hi, self.bins)
+            for place in range(size):
+                held = self.slots[first + place]
+                selector, fingerprint = held >> self.fingerprint_bits, held
+                fingerprint &= 2**self.fingerprint_bits - 1
+                i = {0: place, 4: j}.get(self.motion, selector)
+                mixed = mix13(lo + GOLDEN * i & MASK) if i else lo
+                if fingerprint == 1 + reduce(mixed, 2**self.fingerprint_bits - 1):
+                    return True
+        return False
+
+
+@dataclass
 class Fuse:
     """A binary fuse filter as a list of slots, read from its frame."""
 

@@ -52,6 +52,10 @@ def golden_filters():
     plan = planned(("ribbon", "function"), 4, psi=0.75)
     shards = {"filter": tamis.Stacked, "plan": plan, "negatives": range(90, 3000), "shards": 2}
     yield "v1-sharded-stacked", tamis.Sharded.build(range(100), **shards)
+    for kind in ("swapping", "cyclic", "cuckooing"):
+        adapted = tamis.AdaptiveCuckoo.build(range(100), fpr=0.1, seed=42, kind=kind)
+        adapted.adapt_many(range(100, 400))
+        yield f"v1-adaptivecuckoo-{kind}-adapted", adapted
 
 
 def golden_function():
@@ -177,6 +181,8 @@ def test_sizes_in_a_header_claim_no_memory():
         (12, [2**48, 3, 6, 12, 0, 0]),
         (12, [huge, 1, 6, 12, 0, 0]),
         (13, [6, 10, 2**48, 100, 0, 0, 0]),
+        (10, [0, 8, huge]),
+        (10, [4, 8, 2**62]),
     ):
         for content in (b"", bytes(64)):
             with pytest.raises(tamis.FormatError):

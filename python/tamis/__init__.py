@@ -23,6 +23,7 @@ from tamis.errors import (
     TamisError,
 )
 from tamis.filters import (
+    AdaptiveCuckoo,
     Bloom,
     Cuckoo,
     Extending,
@@ -45,6 +46,7 @@ from tamis.planning.stable_groups import plan_stable
 from tamis.workload import Workload
 
 __all__ = [
+    "AdaptiveCuckoo",
     "Bloom",
     "BuildError",
     "CapacityError",

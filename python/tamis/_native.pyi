@@ -32,6 +32,10 @@ __all__ = [
     "Stored",
     "Table",
     "__version__",
+    "adaptive_cuckoo",
+    "adaptive_cuckoo_adapt",
+    "adaptive_cuckoo_build",
+    "adaptive_cuckoo_shape",
     "bloom",
     "bloom_build",
     "bloom_cardinality",
@@ -429,6 +433,19 @@ def model_scores(kernel: Kernel, rows: object) -> npt.NDArray[np.float32]: ...
 def text_grams(
     keys: Keys, shortest: int, longest: int, buckets: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint8]]: ...
+def adaptive_cuckoo(
+    number: int,
+    fingerprint_bits: int,
+    bins: int,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def adaptive_cuckoo_build(
+    number: int, fingerprint_bits: int, bins: int, keys: Distinct
+) -> Kernel: ...
+def adaptive_cuckoo_adapt(kernel: Kernel, keys: Keys) -> npt.NDArray[np.bool_]: ...
+def adaptive_cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
 
 _Selectors = Literal["block", "growing", "plain"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import tamis
 from tamis.filters.bloom import Layout
 from tamis.filters.ribbon import Layout as RibbonLayout
-from tamis.planning import bloom, cuckoo, fuse, quotient, ribbon
+from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon
 
 COLUMNS = ("filter", "bits/key", "predicted", "expected", "measured", "build ns", "ask ns", "in ns")
 
@@ -92,6 +92,11 @@ def shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]
         "Cuckoo",
         tamis.Cuckoo.build,
         lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),
+    )
+    yield (
+        "AdaptiveCuckoo",
+        tamis.AdaptiveCuckoo.build,
+        lambda f: adaptive_cuckoo.rate(len(f), f._size),
     )
     ribbons: tuple[RibbonLayout, ...] = ("interleaved", "columns")
     for name in ribbons:

@@ -4,6 +4,7 @@ use super::batch::{self, Distinct};
 use super::filter::{Deleting, Stored};
 use super::handle::Kernel;
 use super::keys::{self, hasher};
+use crate::adaptive_cuckoo::{AdaptiveCuckoo, Motion};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::kernel::Kernel as _;
@@ -277,4 +278,62 @@ pub fn telescoping_steps<'py>(
     let shared = kernel.of::<Shared>()?;
     let counts = py.detach(|| shared.look(|filter| filter.histogram()));
     Ok(PyArray1::from_vec(py, counts))
+}
+
+fn motion(number: u64) -> PyResult<Motion> {
+    Motion::from_number(number)
+        .ok_or_else(|| PyValueError::new_err(format!("motion {number} is not one")))
+}
+
+/// An empty adaptive cuckoo filter; the motion as a file has it.
+#[pyfunction]
+#[pyo3(signature = (number, fingerprint_bits, bins, capacity, seed=0, key=None))]
+pub fn adaptive_cuckoo(
+    number: u64,
+    fingerprint_bits: u32,
+    bins: u64,
+    capacity: u64,
+    #[pyo3(from_py_with = keys::seed)] seed: u64,
+    key: Option<&[u8]>,
+) -> PyResult<Kernel> {
+    let hasher = hasher(seed, key)?;
+    let kernel = AdaptiveCuckoo::new(motion(number)?, fingerprint_bits, bins)?;
+    Ok(Kernel { kernel: Arc::new(kernel), hasher, capacity })
+}
+
+/// An adaptive cuckoo filter of distinct keys.
+#[pyfunction]
+pub fn adaptive_cuckoo_build(
+    py: Python<'_>,
+    number: u64,
+    fingerprint_bits: u32,
+    bins: u64,
+    keys: &Distinct,
+) -> PyResult<Kernel> {
+    let motion = motion(number)?;
+    let built =
+        py.detach(|| AdaptiveCuckoo::build(motion, fingerprint_bits, bins, &keys.hashes))?;
+    let capacity = keys.hashes.len() as u64;
+    Ok(Kernel { kernel: Arc::new(built), hasher: keys.hasher.clone(), capacity })
+}
+
+/// Tell absent keys apart; for each, whether anything changed.
+#[pyfunction]
+pub fn adaptive_cuckoo_adapt<'py>(
+    py: Python<'py>,
+    kernel: &Kernel,
+    keys: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let cuckoo = kernel.of::<AdaptiveCuckoo>()?;
+    let hashes = batch::hashes(py, &kernel.hasher, keys)?;
+    let mut moved = vec![false; hashes.len()];
+    py.detach(|| cuckoo.adapt(&hashes, &mut moved));
+    Ok(PyArray1::from_vec(py, moved))
+}
+
+/// Motion as a file has it, bits of a fingerprint, bins, slots.
+#[pyfunction]
+pub fn adaptive_cuckoo_shape(kernel: &Kernel) -> PyResult<(u64, u32, u64, u64)> {
+    let (motion, bits, bins, slots) = kernel.of::<AdaptiveCuckoo>()?.shape();
+    Ok((motion.number(), bits, bins, slots))
 }

@@ -42,8 +42,9 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::adapting::{
-        Adapting, telescoping, telescoping_build, telescoping_merge, telescoping_shape,
-        telescoping_steps,
+        Adapting, adaptive_cuckoo, adaptive_cuckoo_adapt, adaptive_cuckoo_build,
+        adaptive_cuckoo_shape, telescoping, telescoping_build, telescoping_merge,
+        telescoping_shape, telescoping_steps,
     };
     #[pymodule_export]
     use super::batch::{Distinct, hash_keys};

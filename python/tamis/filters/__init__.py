@@ -12,6 +12,7 @@ from typing import Any
 from tamis import _native
 from tamis._types import FilePath
 from tamis.errors import FormatError
+from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract, Saved
 from tamis.filters.cuckoo import Cuckoo
@@ -27,6 +28,7 @@ from tamis.filters.windowed import Windowed
 from tamis.learned.model import Model
 
 __all__ = [
+    "AdaptiveCuckoo",
     "Bloom",
     "Contract",
     "Cuckoo",
@@ -56,6 +58,7 @@ _CLASSES: dict[int, type[Saved]] = {
     7: Sharded,
     8: Stacked,
     9: Telescoping,
+    10: AdaptiveCuckoo,
     12: StableBloom,
     13: Windowed,
     17: Model,

@@ -93,3 +93,10 @@ class Contract(_native.Filter, Saved):
 def _reopened(cls: type[Saved], data: bytes) -> Saved:
     """Make a filter, or a function, of its pickled bytes; the class may be a user's own."""
     return cls._of(_native.open_bytes(data, None))
+
+
+def random_seed(seed: int | None, key: bytes | None) -> int:
+    """Return the seed of a filter that faces strangers: random unless it, or a key, is given."""
+    if seed is not None:
+        return seed
+    return 0 if key is not None else secrets.randbits(64)

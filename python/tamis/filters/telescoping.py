@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, ClassVar, Literal, Self, SupportsIndex
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Contract, random_seed
 from tamis.planning import telescoping as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
@@ -41,7 +40,7 @@ class AdaptiveQuotient(_native.Adapting, Contract):
         capacity = whole("capacity", capacity, MOST_KEYS)
         cls._check(selectors)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
-        seed = _secret(seed, key)
+        seed = random_seed(seed, key)
         kernel = _native.telescoping(cls._extending, selectors, *size, capacity, seed, key)
         return cls._of(kernel)
 
@@ -61,7 +60,7 @@ class AdaptiveQuotient(_native.Adapting, Contract):
         >>> len(Telescoping.build([1, 2, 2, 3], fpr=0.01))
         3
         """
-        distinct = _native.Distinct(keys, _secret(seed, key), key)
+        distinct = _native.Distinct(keys, random_seed(seed, key), key)
         return cls._of(
             cls._built(distinct, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
         )
@@ -168,10 +167,3 @@ class Extending(AdaptiveQuotient):
 
     _extending = True
     _layouts = ("growing", "block")
-
-
-def _secret(seed: int | None, key: bytes | None) -> int:
-    """Return the seed, a random one unless it or a key is given."""
-    if seed is not None:
-        return seed
-    return 0 if key is not None else secrets.randbits(64)

@@ -1,0 +1,168 @@
+"""Adaptive filters under repeated and adversarial queries: rates, sizes and times.
+
+    .venv/bin/python experiments/adaptive/filters.py [--quick] [rates] [adversary] [times]
+
+8-bit remainders, load 0.95, 2^18 slots (times: 2^20), all seeded. ``--quick`` takes 2^14 slots.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import tamis
+from tamis.stores import Hashes
+from tamis.workloads import Adversary
+
+SEED = 1
+RATES = {1: 0.041, 5: 0.040, 10: 0.040, 20: 0.040, 50: 0.042, 100: 0.047}
+FLOOR = {1: 0.0373, 5: 0.0376, 10: 0.0380, 20: 0.0387, 50: 0.0410, 100: 0.0451}
+SIZES = {50: 12.2, 100: 12.7}
+FILTERS = {
+    "telescoping, growing": (tamis.Telescoping, "growing"),
+    "telescoping, block": (tamis.Telescoping, "block"),
+    "telescoping, plain": (tamis.Telescoping, "plain"),
+    "extending, growing": (tamis.Extending, "growing"),
+    "extending, block": (tamis.Extending, "block"),
+}
+CUCKOOS = {
+    "cyclic, s = 1": {"kind": "cyclic", "selector_bits": 1},
+    "cyclic, s = 2": {"kind": "cyclic", "selector_bits": 2},
+    "cyclic, s = 3": {"kind": "cyclic", "selector_bits": 3},
+    "swapping": {"kind": "swapping"},
+    "cuckooing": {"kind": "cuckooing"},
+}
+"""With 11 bits per slot, as many as the telescoping filter with 56-bit codes."""
+
+
+def made(name, slots):
+    """A filter of as many keys as fill 95 % of the slots, its remote, and their number."""
+    n = int(0.95 * slots)
+    keys = np.arange(n)
+    if name in CUCKOOS:
+        return (
+            tamis.AdaptiveCuckoo.build(keys, bits_per_key=11.6, seed=SEED, **CUCKOOS[name]),
+            None,
+            n,
+        )
+    cls, selectors = FILTERS[name]
+    return cls.build(keys, fpr=2**-8, selectors=selectors, seed=SEED), Hashes(keys, seed=SEED), n
+
+
+def ask(f, remote, queries):
+    """Ask absent keys, then adapt; which were taken for present."""
+    wrong = f.contains(queries)
+    if wrong.any():
+        f.adapt_many(queries[wrong], remote)
+    return wrong
+
+
+def repeated(f, remote, n, ratio):
+    """Ten questions per distinct absent key on average, in random order; the share answered yes.
+
+    Batches are so small that hardly a key comes twice in one, before the filter has adapted.
+    """
+    random, batch = np.random.default_rng(ratio), min(1 << 14, 1 << 9 << ratio.bit_length())
+    total, wrong = 10 * ratio * n, 0
+    for start in range(0, total, batch):
+        queries = random.integers(n, n + ratio * n, min(batch, total - start))
+        wrong += np.count_nonzero(ask(f, remote, queries))
+    return wrong / total
+
+
+def rates(slots):
+    print(f"\nRepeated uniform queries, {slots} slots: % false positives over all, bits per key")
+    print(f"{'':22}" + "".join(f"{f'A/S = {ratio}':>16}" for ratio in RATES))
+    for name in [*FILTERS, *CUCKOOS]:
+        cells, first = [], None
+        for ratio in RATES:
+            f, remote, n = made(name, slots)
+            if first is None:
+                first = f.contains(np.arange(10 * n, 30 * n)).mean()
+            rate = repeated(f, remote, n, ratio)
+            assert f.contains(np.arange(n)).all()
+            cells.append(f"{100 * rate:8.4f} {f.bits_per_key:6.2f} ")
+        print(f"{name:22}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+        print(f"{'  first-time rate':22}{100 * first:8.4f} % (at most 0.38 wanted)")
+    wanted = (f"{RATES[ratio]:8.4f} {SIZES.get(ratio, float('nan')):6.2f} " for ratio in RATES)
+    print(f"{'wanted of growing':22}" + "".join(f"{cell:>16}" for cell in wanted))
+    print(f"{'floor':22}" + "".join(f"{FLOOR[ratio]:8.4f}        " for ratio in RATES))
+
+
+def adversary(slots):
+    print(f"\nAdversary, {slots} slots, at most 50 rounds: % false positives in the final round")
+    print("(below 1 % wanted of growing, or nothing left to ask), queries left, bits per key")
+    for name in [*FILTERS, *CUCKOOS]:
+        cells = []
+        for ratio in (10, 20, 50, 100):
+            f, remote, n = made(name, slots)
+            attack = Adversary(ratio * n, stored=n, seed=ratio)
+            for queries in attack:
+                told = np.zeros(len(queries), bool)
+                for start in range(0, len(queries), 1 << 14):
+                    told[start : start + (1 << 14)] = ask(
+                        f, remote, queries[start : start + (1 << 14)]
+                    )
+                attack.tell(told)
+            assert f.contains(np.arange(n)).all()
+            cells.append(
+                f"Q/S {ratio}: {100 * attack.rate:.2f} {len(attack.queries)} {f.bits_per_key:.2f}"
+            )
+        print(f"{name:22}" + "".join(f"{cell:>28}" for cell in cells), flush=True)
+
+
+def nanoseconds(call, count):
+    times = []
+    for _ in range(7):
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / count)
+    return min(times), statistics.median(times)
+
+
+def times(slots):
+    print(f"\nTimes, {slots} slots, ns per key, hashing included: best, median (ratio to Quotient)")
+    n = int(0.95 * slots)
+    keys, absent = np.random.default_rng(0).permutation(n), np.arange(10 * n, 11 * n)
+    plain = tamis.Quotient.build(keys, fpr=2**-8)
+    base = {
+        "absent": nanoseconds(lambda: plain.contains(absent), n),
+        "present": nanoseconds(lambda: plain.contains(keys), n),
+        "insert": nanoseconds(lambda: tamis.Quotient(n, fpr=2**-8).update(keys), n),
+    }
+
+    def line(name, what, measured):
+        ratio = measured[0] / base[what][0]
+        print(f"{name:38}{what:10}{measured[0]:8.1f}{measured[1]:8.1f}   ({ratio:.2f})", flush=True)
+
+    for what, measured in base.items():
+        line("quotient", what, measured)
+    for name, (cls, selectors) in FILTERS.items():
+        f, remote, _ = made(name, slots)
+        for state in ("", ", after A/S = 20"):
+            if state:
+                for start in range(n, 21 * n, 1 << 16):
+                    ask(f, remote, np.arange(start, min(start + (1 << 16), 21 * n)))
+            line(name + state, "absent", nanoseconds(lambda f=f: f.contains(absent), n))
+            line(name + state, "present", nanoseconds(lambda f=f: f.contains(keys), n))
+
+        def insert(cls=cls, selectors=selectors):
+            cls(n, fpr=2**-8, selectors=selectors, seed=SEED).update(keys)
+
+        line(name, "insert", nanoseconds(insert, n))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=["rates", "adversary", "times", []])
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    parts = arguments.parts or ["rates", "adversary", "times"]
+    small = 1 << 14
+    if "rates" in parts:
+        rates(small if arguments.quick else 1 << 18)
+    if "adversary" in parts:
+        adversary(small if arguments.quick else 1 << 18)
+    if "times" in parts:
+        times(small if arguments.quick else 1 << 20)

@@ -1,0 +1,112 @@
+"""Adaptive cuckoo filters: bins and fingerprint bits for a rate or a budget.
+
+A key is in one of d bins of b slots; a slot in use is taken for an absent key's with probability
+1/(2^f − 1). Cyclic filters have s selector bits beside each fingerprint; the other kinds tell the
+function of a fingerprint by where it is (``src/adaptive_cuckoo.rs``).
+"""
+
+import math
+from typing import NamedTuple
+
+from tamis.planning.arguments import check_rate_or_budget
+
+LOAD = 0.95
+"""The share of the slots that are filled. Four bins of one slot have room up to 0.976 (Fotakis et
+al. 2003), two bins of four up to 0.980 (Dietzfelbinger and Weidling 2007)."""
+
+MOST_FINGERPRINT_BITS = 32
+MOST_SELECTOR_BITS = 3
+KINDS = ("swapping", "cyclic", "cuckooing")
+"""How an element moves away from a key that it was taken for."""
+
+# In small sets chance decides whether all find room, so these have some slots more.
+_SPARE, _SMALL = 8, 1000
+# Bits behind the last slot.
+_PADDING = 72
+_CUCKOOING = 4
+
+
+class Size(NamedTuple):
+    """A filter's motion (0 swapping, s cyclic, 4 cuckooing), fingerprint bits (f) and bins."""
+
+    motion: int
+    fingerprint_bits: int
+    bins: int
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are, of f bits, and s more in a cyclic filter."""
+        return self.bins * (4 if self.motion == 0 else 1)
+
+    @property
+    def slot_bits(self) -> int:
+        """Bits of a slot."""
+        return self.fingerprint_bits + (0 if self.motion == _CUCKOOING else self.motion)
+
+
+def motion(kind: str, selector_bits: int | None = None) -> int:
+    """Return the number that a file has for a kind.
+
+    >>> motion("swapping"), motion("cyclic", 2)
+    (0, 2)
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; 'swapping', 'cyclic' or 'cuckooing' is wanted")
+    if kind != "cyclic":
+        if selector_bits is not None:
+            raise ValueError(f"selector_bits is {selector_bits}, which only cyclic filters have")
+        return 0 if kind == "swapping" else _CUCKOOING
+    bits = 1 if selector_bits is None else selector_bits
+    if bits not in range(1, MOST_SELECTOR_BITS + 1):
+        raise ValueError(f"selector_bits is {bits}; 1, 2 or 3 is wanted")
+    return bits
+
+
+def rate(keys: int, size: Size) -> float:
+    """Predict the rate of a filter of this size that holds so many keys.
+
+    >>> round(rate(950, Size(0, 11, 250)) * 2**11, 2)
+    7.59
+    """
+    fitting = min(1.0, keys / size.slots) / (2**size.fingerprint_bits - 1)
+    probes = 8 if size.motion == 0 else 4
+    return 1.0 if fitting >= 1 else -math.expm1(probes * math.log1p(-fitting))
+
+
+def size(
+    keys: int,
+    motion: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    attempt: int = 0,
+) -> Size:
+    """Find the shortest fingerprints with at most this rate, or the longest within this budget.
+
+    Each further ``attempt`` has a sixteenth more bins.
+
+    >>> size(1_000_000, 0, bits_per_key=12)
+    Size(motion=0, fingerprint_bits=11, bins=263158)
+    """
+    check_rate_or_budget(fpr, bits_per_key)
+    slots = math.ceil(keys / LOAD) + (_SPARE if keys < _SMALL else 0)
+    bins = math.ceil(slots / (4 if motion == 0 else 1) * (1 + attempt / 16))
+    if fpr is not None:
+        for bits in range(1, MOST_FINGERPRINT_BITS + 1):
+            if rate(keys, found := Size(motion, bits, bins)) <= fpr:
+                return found
+        least = rate(keys, Size(motion, MOST_FINGERPRINT_BITS, bins))
+        raise ValueError(f"fpr is {fpr}; an adaptive cuckoo filter reaches {least:.2g}")
+    assert bits_per_key is not None
+    shortest = Size(motion, 1, bins)
+    if keys < _SMALL:  # a few slots and bytes more than its share, whatever the budget
+        slot_bits = math.floor(bits_per_key)
+    else:
+        slot_bits = math.floor((bits_per_key * keys - _PADDING) / shortest.slots)
+    bits = slot_bits - shortest.slot_bits + 1
+    if bits < 1:
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; an adaptive cuckoo filter of {keys} keys needs at "
+            f"least {shortest.slot_bits / LOAD:.2f}"
+        )
+    return Size(motion, min(bits, MOST_FINGERPRINT_BITS), bins)
