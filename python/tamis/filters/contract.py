@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
