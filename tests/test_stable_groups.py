@@ -171,8 +171,8 @@ def test_refuses_bad_arguments():
         plan(bits=-1)
     with pytest.raises(ValueError, match="method is 'best'"):
         plan(method="best")
-    with pytest.raises(ValueError, match=r"bits is 100; 2 groups.*need at least \d+"):
-        plan(bits=100)
+    with pytest.raises(ValueError, match=r"bits is 10; 2 groups.*need at least \d+"):
+        plan(bits=10)
     with pytest.raises(ValueError, match="by the paper's rule group"):
         plan(bits=100, method="paper")
     with pytest.raises(ValueError, match=r"member_scores\[1\] is 1.5"):

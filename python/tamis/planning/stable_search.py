@@ -142,16 +142,25 @@ class _Search:
     def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
         """The plain stable filter: one row for the groups that are kept, bits by their members."""
         kept = kept & (self.q > 0)
-        shares = np.where(kept, self.q, 0) / self.q[kept].sum()
-        smallest, allowed = shares[kept].min(), self.fpr / max(self.p[kept].sum(), 1e-12)
-        fits = (self.table.rate <= allowed) & (self.least <= smallest * self.bits)
-        if not fits.any():
-            candidates = self.least[self.table.rate <= allowed]
-            least = math.ceil(candidates.min(initial=2**50) / smallest)
-            raise ValueError(
+        told = ""
+        while True:
+            shares = np.where(kept, self.q, 0) / self.q[kept].sum()
+            smallest, allowed = shares[kept].min(), self.fpr / max(self.p[kept].sum(), 1e-12)
+            fits = (self.table.rate <= allowed) & (self.least <= smallest * self.bits)
+            if fits.any():
+                break
+            least = self.least[self.table.rate <= allowed].min(initial=2**50)
+            told = told or (
                 f"bits is {self.bits}; {kept.sum()} groups, the smallest with {smallest:.3g} of "
-                f"the members, need at least {least} at fpr {self.fpr:.3g}, or fewer groups"
+                f"the members, need at least {math.ceil(least / smallest)} at fpr "
+                f"{self.fpr:.3g}, or fewer groups"
             )
+            if kept.sum() == 1:
+                raise ValueError(told)
+            # A group with too few members for a filter of its own is denied, to begin with.
+            kept = kept & (self.q > self.q[kept].min())
+            if not kept.any():
+                raise ValueError(told)
         u = self.bits / (self.gap * self.q[kept].sum())
         row = int(np.where(fits, self.table.at(u), np.inf).argmin())
         return [row if keep else _NO for keep in kept], shares
