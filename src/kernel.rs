@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, Section};
 use crate::fuse;
 use crate::hash::Hash128;
+use crate::learned;
 use crate::model;
 use crate::quotient;
 use crate::ribbon;
@@ -127,6 +128,7 @@ pub fn open(
         ribbon::KIND => Ok(Arc::new(ribbon::Ribbon::from_frame(head, sections, own)?)),
         ribbon::KIND_FUNCTION => Ok(Arc::new(ribbon::Function::from_frame(head, sections, own)?)),
         stack::KIND => Ok(Arc::new(stack::Stack::from_frame(head, sections, own)?)),
+        learned::KIND => Ok(Arc::new(learned::Learned::from_frame(head, sections, own)?)),
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
         adaptive_cuckoo::KIND => {
             Ok(Arc::new(adaptive_cuckoo::AdaptiveCuckoo::from_frame(head, sections)?))

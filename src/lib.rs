@@ -18,6 +18,7 @@
 //! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
 //! | [`stable`]     | counters that fade: a rate that stays            | Deng and Rafiei 2006              |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
+//! | [`learned`]    | a classifier, and filters by region of scores    | Vaidya et al. 2021                |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
@@ -39,6 +40,7 @@ pub mod format;
 pub mod fuse;
 pub mod hash;
 pub mod kernel;
+pub mod learned;
 pub mod model;
 mod processor;
 pub mod quotient;

@@ -63,6 +63,21 @@ def golden_function():
     return tamis.StaticFunction.build(range(5000), [key % 7 for key in range(5000)])
 
 
+def golden_learned():
+    """A learned filter with a region of each kind, and a filter in front."""
+    model = Model._of(flat.linear(flat.Grams(1, 1, 4), np.array([-1.0, 0, 1, 2]), 0.0, 5))
+    keys, borders = range(100), [0.0625, 0.5, 0.75]
+    front, regions = tamis._native.learned_split(keys, model.scores(keys), borders, 42)
+    ribbon = tamis.Ribbon._built
+    filters = [None, ribbon(regions[1], fpr=0.25), None, ribbon(regions[3], fpr=0.05)]
+    shares, accepts = [0.25, 0.25, 0.125, 0.375], [False, True, True, True]
+    return tamis.LearnedBloom._of(
+        tamis._native.learned(
+            front, model._kernel, ribbon(front, fpr=0.5), borders, shares, filters, accepts
+        )
+    )
+
+
 def golden_model():
     """A classifier of a number and a category by two trees; not a filter either."""
     number = flat.Number(7, np.float32([-1, 0.5, 2]))
@@ -94,6 +109,16 @@ def test_golden_function():
     for opened in (tamis.load(path), tamis.load(path, mmap=True)):
         assert repr(opened) == repr(f)
         assert opened.get(range(5000)).tolist() == [key % 7 for key in range(5000)]
+
+
+def test_golden_learned():
+    path = GOLDEN / "v1-learnedbloom.tamis"
+    f = golden_learned()
+    assert f.to_bytes() == path.read_bytes()
+    for opened in (tamis.load(path), tamis.load(path, mmap=True)):
+        assert repr(opened) == repr(f)
+        assert opened.contains(range(100)).all()
+        assert (opened.contains(range(3000)) == f.contains(range(3000))).all()
 
 
 def test_golden_model():
@@ -278,6 +303,7 @@ if __name__ == "__main__":  # run once per format version; frozen from then on
     for name, filter_ in [
         *golden_filters(),
         ("v1-staticfunction", golden_function()),
+        ("v1-learnedbloom", golden_learned()),
         ("v1-model", golden_model()),
     ]:
         filter_.save(GOLDEN / f"{name}.tamis")

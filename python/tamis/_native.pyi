@@ -51,6 +51,12 @@ __all__ = [
     "fuse_build",
     "fuse_shape",
     "hash_keys",
+    "learned",
+    "learned_contains",
+    "learned_model",
+    "learned_scores",
+    "learned_shape",
+    "learned_split",
     "model",
     "model_name",
     "model_scores",
@@ -426,6 +432,30 @@ def ribbon_truncated(kernel: Kernel, bits: int) -> Kernel: ...
 def ribbon_shape(kernel: Kernel) -> tuple[_RibbonLayout, int, int, int]: ...
 def function_build(bits: int, levels: Sequence[int], keys: Assigned) -> Kernel: ...
 def function_bits(kernel: Kernel) -> int: ...
+def learned_scores(
+    keys: Keys, scores: npt.NDArray[np.float32], seed: int = 0, key: bytes | None = None
+) -> npt.NDArray[np.float32]: ...
+def learned_split(
+    keys: Keys,
+    scores: npt.NDArray[np.float32],
+    borders: Sequence[float],
+    seed: int = 0,
+    key: bytes | None = None,
+) -> tuple[Distinct, list[Distinct]]: ...
+def learned(
+    keys: Distinct,
+    model: Kernel | None,
+    front: Kernel | None,
+    borders: Sequence[float],
+    shares: Sequence[float],
+    filters: Sequence[Kernel | None],
+    accepts: Sequence[bool],
+) -> Kernel: ...
+def learned_contains(
+    kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32]
+) -> npt.NDArray[np.bool_]: ...
+def learned_model(kernel: Kernel) -> Kernel | None: ...
+def learned_shape(kernel: Kernel) -> tuple[bool, list[float], list[tuple[float, float]]]: ...
 def model(form: Sequence[int], link: tuple[float, float], rows: int, flat: bytes) -> Kernel: ...
 def model_name(name: str) -> int: ...
 def model_shape(kernel: Kernel) -> tuple[bool, int]: ...

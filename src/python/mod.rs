@@ -27,6 +27,7 @@ mod fuse;
 mod handle;
 mod hashes;
 mod keys;
+mod learned;
 mod model;
 mod quotient;
 mod ribbon;
@@ -67,6 +68,10 @@ mod _native {
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]
     use super::hashes::Hashes;
+    #[pymodule_export]
+    use super::learned::{
+        learned, learned_contains, learned_model, learned_scores, learned_shape, learned_split,
+    };
     #[pymodule_export]
     use super::model::{model, model_name, model_scores, model_shape, text_grams};
     #[pymodule_export]

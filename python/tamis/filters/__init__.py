@@ -25,6 +25,7 @@ from tamis.filters.stacked import Stacked
 from tamis.filters.static_function import StaticFunction
 from tamis.filters.telescoping import Extending, Telescoping
 from tamis.filters.windowed import Windowed
+from tamis.learned.bloom import LearnedBloom
 from tamis.learned.model import Model
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Cuckoo",
     "Extending",
     "Fuse",
+    "LearnedBloom",
     "Quotient",
     "Ribbon",
     "Saved",
@@ -61,6 +63,7 @@ _CLASSES: dict[int, type[Saved]] = {
     10: AdaptiveCuckoo,
     12: StableBloom,
     13: Windowed,
+    14: LearnedBloom,
     17: Model,
     19: Extending,
 }

@@ -1,0 +1,228 @@
+"""`tamis.LearnedBloom`: a classifier, and filters for what it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._types import Key, Keys
+from tamis.errors import BuildError
+from tamis.filters.bloom import Bloom
+from tamis.filters.contract import Contract
+from tamis.filters.ribbon import Ribbon
+from tamis.learned.classifier import Scorer, scorer
+from tamis.learned.model import Model
+from tamis.learned.training import Kind, train
+from tamis.planning import learned as planning
+from tamis.planning.arguments import check_rate_or_budget
+
+_BLOOM_STEP = 0.25
+"""Bloom filters have any rate; quarters of a halving are near enough."""
+
+_PROBE = 4096
+"""Keys of the filters that tell what a halving of the rate costs."""
+
+_ATTEMPTS = 20
+
+_REGION = 96
+"""Bits of a border and a share."""
+
+
+class LearnedBloom(Contract):
+    """A learned Bloom filter: static, with fewer bits where members look unlike non-members.
+
+    A classifier scores a key, or its ``features``. The scores are cut into regions, each of which
+    has a filter of its own, is accepted whole, or refused where it holds no key, so that none of
+    the keys is denied. ``form`` is ``"partitioned"`` into ``regions`` (PLBF), ``"simple"`` (one
+    threshold, one backup filter) or ``"sandwiched"`` (the same behind a filter of all keys). The
+    rates, and ``expected_fpr``, hold for questions like the ``nonmembers``.
+
+    >>> members = [f"user-{i}" for i in range(2000)]
+    >>> others = [f"{i}.example.com" for i in range(4000)]
+    >>> f = LearnedBloom.build(members, nonmembers=others, kind="logistic", fpr=0.001)
+    >>> bool(f.contains(members).all()), "7.example.com" in f
+    (True, False)
+
+    References: Kraska et al. 2018; Mitzenmacher 2018; Vaidya et al. 2021; Sato, Matsui 2023.
+    """
+
+    _scorer: Model | Scorer
+
+    @classmethod
+    def build(
+        cls,
+        keys: Keys,
+        *,
+        nonmembers: Any,
+        model: Any = None,
+        kind: Kind | None = None,
+        features: Any = None,
+        fpr: float | None = None,
+        bits_per_key: float | None = None,
+        form: planning.Form = "partitioned",
+        regions: int = 6,
+        filter: type[Contract] = Ribbon,
+        seed: int = 0,
+        key: bytes | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """Build the filter of these keys; the classifier counts in its size.
+
+        - ``features``: a row for each key; without them, the keys themselves are scored.
+        - ``nonmembers``: what the classifier reads of absent keys that will be asked for.
+        - ``model``: a `tamis.learned.Model`, or anything with ``predict_proba`` (which is not
+          saved, and not counted). It must not have been trained on these nonmembers. Without one,
+          a model of this ``kind`` is trained on every other of them, and planned on the rest.
+        - ``filter``: the class of the filters; its ``build`` gets the other ``arguments``.
+        """
+        check_rate_or_budget(fpr, bits_per_key)
+        if not 1 <= regions <= 256:
+            raise ValueError(f"regions is {regions}; from 1 to 256 are possible")
+        rows = keys if features is None else features
+        if (model is None) == (kind is None):
+            given = "neither" if model is None else "both"
+            raise ValueError(f"{given} of model and kind given; exactly one is wanted")
+        if kind is not None:
+            model, nonmembers = train(rows, nonmembers[::2], kind=kind, seed=seed), nonmembers[1::2]
+        asked = scorer(model)
+        scores = _scores(asked, keys, features)
+        distinct = _native.learned_scores(keys, scores, seed, key)
+        parts = planning.segments(distinct, asked.scores(nonmembers))
+        budget = None
+        if bits_per_key is not None:
+            count = len(_native.Distinct(keys, seed, key))
+            budget = math.floor(bits_per_key * count)
+            _check_budget(bits_per_key, count, asked.size_in_bits)
+        step = _BLOOM_STEP if issubclass(filter, Bloom) else 1.0
+        halving = _halving(filter, arguments)
+        left = None if budget is None else float(budget - asked.size_in_bits - _REGION)
+        for _ in range(_ATTEMPTS):
+            bits = None if left is None else max(left, 0.0) / halving
+            plan = planning.plan(parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step)
+            split = _native.learned_split(keys, scores, plan.borders, seed, key)
+            kernel = _joined(asked, plan, split, filter, arguments)
+            found = cls._of(kernel)
+            found._scorer = asked
+            if left is None or budget is None or found.size_in_bits <= budget:
+                return found
+            left -= max(found.size_in_bits - budget, halving)
+        raise BuildError(
+            f"bits_per_key is {bits_per_key}; {filter.__name__} filters of so few keys do not "
+            f"keep to it; {found.bits_per_key:.2f} would do"
+        )
+
+    @property
+    def model(self) -> Any:
+        """The classifier: a `tamis.learned.Model`, or the one that was given."""
+        asked = self._asked()
+        return asked.classifier if isinstance(asked, Scorer) else asked
+
+    @property
+    def borders(self) -> tuple[float, ...]:
+        """The scores that divide the regions."""
+        return tuple(_native.learned_shape(self._kernel)[1])
+
+    @property
+    def regions(self) -> tuple[tuple[float, float], ...]:
+        """By region: the share of the nonmembers in it, and the rate of its filter."""
+        return tuple(_native.learned_shape(self._kernel)[2])
+
+    def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
+        """Tell for each key, with its row of features if the model reads those, if it may be in."""
+        # What can be read only once is scored and asked for.
+        if not hasattr(keys, "__len__") and not hasattr(keys, "__arrow_c_stream__"):
+            keys = list(keys)  # type: ignore[arg-type]
+        scores = _scores(self._asked(), keys, features)
+        return _native.learned_contains(self._kernel, keys, scores)
+
+    def __contains__(self, key: Key, /) -> bool:
+        return bool(self.contains([key])[0])  # type: ignore[arg-type]
+
+    def copy(self) -> Self:
+        """Return a filter of its own with the same content."""
+        twin = super().copy()
+        twin._scorer = self._asked()
+        return twin
+
+    def to_bytes(self) -> bytes:
+        """Return the filter as the bytes that `save` writes."""
+        self._check_own()
+        return super().to_bytes()
+
+    def _write(self, descriptor: int) -> None:
+        self._check_own()
+        super()._write(descriptor)
+
+    def _check_own(self) -> None:
+        asked = self._asked()
+        if isinstance(asked, Scorer):
+            raise TypeError(
+                f"model is a {type(asked.classifier).__name__}, which is not saved, since opening "
+                "it would run its code; a filter with a model of tamis.learned.train is"
+            )
+
+    def _asked(self) -> Model | Scorer:
+        if not hasattr(self, "_scorer"):
+            kernel = _native.learned_model(self._kernel)
+            assert kernel is not None  # a file always has one
+            self._scorer = Model._of(kernel)
+        return self._scorer
+
+    def _told(self) -> str:
+        front, borders, _ = _native.learned_shape(self._kernel)
+        return f"{len(borders) + 1} regions{' behind a filter' if front else ''}"
+
+
+def _scores(asked: Model | Scorer, keys: Any, features: Any) -> npt.NDArray[np.float32]:
+    if features is None and isinstance(asked, Model) and asked.reads == "table":
+        raise TypeError("features is missing; the model reads a table, with a row for each key")
+    return asked.scores(keys if features is None else features)
+
+
+def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
+    least = (model_bits + _REGION) / max(keys, 1)
+    if bits_per_key < least:
+        raise ValueError(
+            f"bits_per_key is {bits_per_key}; the model alone takes {least:.2f} for {keys} keys: "
+            "more than that, or a smaller model, is wanted"
+        )
+
+
+def _halving(filter: type[Contract], arguments: dict[str, Any]) -> float:
+    """Tell what a halving of the rate adds to the bits of a key in this class."""
+    few, many = 4, 12
+    distinct = _native.Distinct(range(_PROBE))
+    small, large = (
+        filter._of(filter._built(distinct, fpr=2.0**-halvings, **arguments)).bits_per_key
+        for halvings in (few, many)
+    )
+    return (large - small) / (many - few)
+
+
+def _joined(
+    asked: Model | Scorer,
+    plan: planning.Plan,
+    split: tuple[_native.Distinct, list[_native.Distinct]],
+    filter: type[Contract],
+    arguments: dict[str, Any],
+) -> _native.Kernel:
+    everything, regions = split
+
+    def built(keys: _native.Distinct, halvings: float) -> _native.Kernel | None:
+        if not len(keys) or not halvings:
+            return None
+        return filter._built(keys, fpr=2.0**-halvings, **arguments)
+
+    return _native.learned(
+        everything,
+        asked._kernel if isinstance(asked, Model) else None,
+        built(everything, plan.front),
+        plan.borders,
+        plan.shares,
+        [built(keys, halvings) for keys, halvings in zip(regions, plan.halvings, strict=True)],
+        [len(keys) > 0 for keys in regions],
+    )

@@ -1,0 +1,259 @@
+//! Learned Bloom filters: a classifier's score chooses what is asked.
+//!
+//! The scores from 0 to 1 are cut by rising borders into regions. Region i holds the keys whose
+//! scores fall into it, in one of three ways: *none* (it has no keys: the answer is no), *all* (too
+//! many keys for what a filter of them would spare: the answer is yes), or a filter of its keys. A
+//! filter of all keys may stand before the regions. So no key is denied, and of absent keys, of
+//! which a share h_i has scores in region i,
+//!
+//! ```text
+//! rate = rate of the filter in front · Σ h_i · rate_i
+//! ```
+//!
+//! Two regions, the upper one *all*, are Kraska et al.'s learned Bloom filter (2018); with a filter
+//! in front it is Mitzenmacher's sandwich (2018), any number of regions are Vaidya et al.'s
+//! partitions (2021). `planning/learned.py` chooses among them.
+//!
+//! The filter in front sees the hashes remixed, so that what passes it meets the others afresh.
+
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_FRAME, Section};
+use crate::hash::Hash128;
+use crate::kernel::{self, Content, Kernel};
+use crate::model;
+use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use std::sync::Arc;
+
+/// The kind of a learned Bloom filter in a frame.
+pub const KIND: u16 = 14;
+/// The most regions.
+pub const MOST_REGIONS: usize = 256;
+/// The domain of the filter in front: "front" in ASCII.
+const DOMAIN: u64 = 0x66_726F_6E74;
+/// What a region or the front may be, so that frames do not nest without end.
+const PLAIN: [u16; 5] = [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND];
+
+/// The hash that the filter in front sees.
+#[inline(always)]
+pub fn in_front(hash: Hash128) -> Hash128 {
+    hash.remix(DOMAIN)
+}
+
+/// The region of a score: how many of the borders it reaches.
+#[inline(always)]
+pub fn region_of(score: f32, borders: &[f32]) -> usize {
+    borders.iter().map(|&border| usize::from(score >= border)).sum()
+}
+
+/// How a region answers.
+#[derive(Clone)]
+pub enum Region {
+    /// No.
+    None,
+    /// Yes.
+    All,
+    /// As its filter does.
+    Filter(Arc<dyn Kernel>),
+}
+
+impl Region {
+    /// The share of absent keys that pass.
+    pub fn rate(&self) -> f64 {
+        match self {
+            Region::None => 0.0,
+            Region::All => 1.0,
+            Region::Filter(filter) => filter.rate(),
+        }
+    }
+
+    fn filter(&self) -> Option<&Arc<dyn Kernel>> {
+        if let Region::Filter(filter) = self { Some(filter) } else { None }
+    }
+}
+
+/// A classifier, borders, and what each region answers.
+pub struct Learned {
+    /// The classifier, unless it is another's, which is not kept.
+    pub model: Option<Arc<dyn Kernel>>,
+    /// A filter of all keys, asked first.
+    pub front: Option<Arc<dyn Kernel>>,
+    /// The borders between regions.
+    pub borders: Vec<f32>,
+    /// What each region answers, and the share of absent keys with scores in it.
+    pub regions: Vec<(Region, f64)>,
+    /// How many keys.
+    pub count: u64,
+}
+
+impl Learned {
+    /// Checks that the parts fit.
+    pub fn checked(self) -> Result<Learned> {
+        let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
+        let plain = |filter: &Arc<dyn Kernel>| PLAIN.contains(&filter.kind());
+        if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
+            return wrong("has from 1 to 256 regions");
+        }
+        if self.borders.len() + 1 != self.regions.len() {
+            return wrong("has one border less than regions");
+        }
+        let rising = self.borders.windows(2).all(|pair| pair[0] < pair[1]);
+        if !rising || !self.borders.iter().all(|border| border.is_finite()) {
+            return wrong("has borders that rise");
+        }
+        if !self.regions.iter().all(|(_, share)| (0.0..=1.0).contains(share)) {
+            return wrong("has shares from 0 to 1");
+        }
+        let filters = self.regions.iter().filter_map(|(region, _)| region.filter());
+        if !filters.chain(&self.front).all(plain) {
+            return wrong("is made of plain filters");
+        }
+        if self.model.as_ref().is_some_and(|model| model.kind() != model::KIND) {
+            return wrong("has a model for a classifier");
+        }
+        Ok(self)
+    }
+
+    /// Whether each hash, with its score, may be in the set.
+    pub fn contains_scored(&self, hashes: &[Hash128], scores: &[f32], out: &mut [bool]) {
+        match &self.front {
+            Some(front) => {
+                let remixed: Vec<Hash128> = hashes.iter().map(|&hash| in_front(hash)).collect();
+                front.contains(&remixed, out);
+            }
+            None => out.fill(true),
+        }
+        let mut asked: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
+        for (i, (out, &score)) in out.iter_mut().zip(scores).enumerate() {
+            let region = region_of(score, &self.borders);
+            match self.regions[region].0 {
+                Region::None => *out = false,
+                Region::Filter(_) if *out => asked[region].push(i as u32),
+                _ => {}
+            }
+        }
+        let (mut gathered, mut answers) = (Vec::new(), Vec::new());
+        for ((region, _), asked) in self.regions.iter().zip(&asked) {
+            let Some(filter) = region.filter() else { continue };
+            gathered.clear();
+            gathered.extend(asked.iter().map(|&i| hashes[i as usize]));
+            answers.clear();
+            answers.resize(asked.len(), false);
+            filter.contains(&gathered, &mut answers);
+            for (&i, &answer) in asked.iter().zip(&answers) {
+                out[i as usize] = answer;
+            }
+        }
+    }
+
+    /// Opens the filter in a frame.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+    ) -> Result<Learned> {
+        let damaged = |what: &str| Error::Format(format!("the learned filter is damaged: {what}"));
+        let (&[regions, front], rest) = head
+            .parameters
+            .split_first_chunk()
+            .ok_or_else(|| damaged("it has too few parameters"))?;
+        let count = usize::try_from(regions).unwrap_or(usize::MAX);
+        if !(1..=MOST_REGIONS).contains(&count) || front > 1 || rest.len() != 3 * count - 1 {
+            return Err(damaged("its parameters are not those of its regions"));
+        }
+        let (borders, rest) = rest.split_at(count - 1);
+        let (shares, states) = rest.split_at(count);
+        if borders.iter().any(|&border| border > u64::from(u32::MAX)) {
+            return Err(damaged("a border is not a score"));
+        }
+        let mut sections = sections.iter();
+        let mut next = |kinds: &[u16]| {
+            let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
+            kernel::open_nested(section, |kind| kinds.contains(&kind), own)?
+                .ok_or_else(|| damaged("a part is not one"))
+        };
+        let model = Some(next(&[model::KIND])?);
+        let front = if front == 1 { Some(next(&PLAIN)?) } else { None };
+        let region = |(&state, &share): (&u64, &u64)| {
+            let region = match state {
+                0 => Region::None,
+                1 => Region::All,
+                2 => Region::Filter(next(&PLAIN)?),
+                _ => return Err(damaged("a region answers in no known way")),
+            };
+            Ok((region, f64::from_bits(share)))
+        };
+        let regions = states.iter().zip(shares).map(region).collect::<Result<Vec<_>>>()?;
+        if sections.next().is_some() {
+            return Err(damaged("it has more parts than it says"));
+        }
+        let borders = borders.iter().map(|&border| f32::from_bits(border as u32)).collect();
+        Learned { model, front, borders, regions, count: head.count }
+            .checked()
+            .map_err(|error| damaged(&error.to_string()))
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &Arc<dyn Kernel>> {
+        self.front.iter().chain(self.regions.iter().filter_map(|(region, _)| region.filter()))
+    }
+}
+
+/// Without scores nothing is certain, so that all may be there; [`Learned::contains_scored`] knows.
+impl Kernel for Learned {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {
+        out.fill(true);
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The filters, the classifier, and a border and a share per region.
+    fn size_in_bits(&self) -> u64 {
+        let parts = self.model.iter().chain(self.filters()).map(|part| part.size_in_bits());
+        parts.sum::<u64>() + 96 * self.regions.len() as u64
+    }
+
+    fn rate(&self) -> f64 {
+        let front = self.front.as_ref().map_or(1.0, |front| front.rate());
+        front * self.regions.iter().map(|(region, share)| share * region.rate()).sum::<f64>()
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let copied = |part: &Option<Arc<dyn Kernel>>| part.as_ref().map(|p| p.copy()).transpose();
+        let region = |(region, share): &(Region, f64)| {
+            Ok(match region.filter() {
+                Some(filter) => (Region::Filter(filter.copy()?), *share),
+                None => (region.clone(), *share),
+            })
+        };
+        Ok(Arc::new(Learned {
+            model: copied(&self.model)?,
+            front: copied(&self.front)?,
+            borders: self.borders.clone(),
+            regions: self.regions.iter().map(region).collect::<Result<_>>()?,
+            count: self.count,
+        }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let state = |region: &Region| match region {
+            Region::None => 0,
+            Region::All => 1,
+            Region::Filter(_) => 2,
+        };
+        let mut parameters = vec![self.regions.len() as u64, self.front.is_some().into()];
+        parameters.extend(self.borders.iter().map(|border| u64::from(border.to_bits())));
+        parameters.extend(self.regions.iter().map(|(_, share)| share.to_bits()));
+        parameters.extend(self.regions.iter().map(|(region, _)| state(region)));
+        let parts = self.model.iter().chain(self.filters());
+        let frames: Vec<Vec<u8>> = parts.map(|part| kernel::nested(&**part)).collect();
+        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
+        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+        look(Content { parameters, count: self.count, capacity: None, sections });
+    }
+}
