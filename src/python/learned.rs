@@ -131,9 +131,12 @@ pub fn learned_model(kernel: &Kernel) -> PyResult<Option<Kernel>> {
     Ok(model.map(|kernel| Kernel { kernel, hasher, capacity }))
 }
 
+/// What [`learned_shape`] tells.
+type Shape = (bool, Vec<f32>, Vec<(f64, f64)>);
+
 /// Whether a filter stands in front, the borders, and by region: its share of absent keys, its rate.
 #[pyfunction]
-pub fn learned_shape(kernel: &Kernel) -> PyResult<(bool, Vec<f32>, Vec<(f64, f64)>)> {
+pub fn learned_shape(kernel: &Kernel) -> PyResult<Shape> {
     let learned = kernel.of::<Learned>()?;
     let regions = learned.regions.iter().map(|(region, share)| (*share, region.rate()));
     Ok((learned.front.is_some(), learned.borders.clone(), regions.collect()))

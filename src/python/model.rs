@@ -114,16 +114,19 @@ fn text_scores<'py>(
     Ok(scores)
 }
 
+/// What [`text_grams`] returns: ends, buckets, lengths up to 127.
+type Counted<'py> =
+    (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u8>>);
+
 /// The buckets of the n-grams of each key, one key after the other, and where each key's end.
 #[pyfunction]
-#[allow(clippy::type_complexity)]
 pub fn text_grams<'py>(
     py: Python<'py>,
     keys: &Bound<'py, PyAny>,
     shortest: u8,
     longest: u8,
     buckets: u32,
-) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u8>>)> {
+) -> PyResult<Counted<'py>> {
     if shortest < 1 || longest < shortest || longest > LONGEST_GRAM || buckets < 1 {
         let message = format!(
             "ngrams is ({shortest}, {longest}); lengths from 1 to {LONGEST_GRAM} are wanted"
