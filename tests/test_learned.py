@@ -123,6 +123,21 @@ def test_a_useless_classifier_costs_nothing_but_itself():
         assert found.filter_bits <= 2000 * np.log2(100) * 1.02
 
 
+def test_cuts_are_not_believed_by_those_they_were_chosen_by():
+    """Few non-members, and scores that tell nothing: the rate predicted is the rate measured."""
+    rng = np.random.default_rng(11)
+    ratios = []
+    for form in FORMS:
+        for _ in range(10):
+            members = rng.random(3000, dtype=np.float32)
+            seen = rng.random(300, dtype=np.float32)
+            found = planning.plan(planning.segments(members, seen), form=form, bits=3000 * 4)
+            widths = np.diff([0, *found.borders, 1])
+            true = sum(w * 2.0**-c for w, c in zip(widths, found.halvings, strict=True))
+            ratios.append(true * 2.0**-found.front / found.expected_fpr)
+    assert 0.8 < np.mean(ratios) < 1.3
+
+
 def digits(weights=(), bias=0.0):
     """A small classifier of the decimal digits of numbers."""
     rng = np.random.default_rng(7)

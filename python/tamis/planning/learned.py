@@ -62,11 +62,28 @@ class Plan(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Scores in parts: by part its lower end, its members, and its share of the non-members."""
+    """Scores in parts: by part its lower end, its members, and its share of the non-members.
+
+    ``held`` counts other non-members, which the cuts were not chosen by: the best of many cuts
+    look better on those they were chosen by than they are.
+    """
 
     starts: _Floats
     members: _Floats
     shares: _Floats
+    held: _Floats | None = None
+
+    def joined(self, cuts: list[int]) -> tuple[_Floats, _Floats]:
+        """Return the members of each region, and its share of the non-members.
+
+        One non-member more per region: where none was seen, there may still be some.
+        """
+        at = [0, *cuts]
+        members = np.add.reduceat(self.members, at)
+        if self.held is None:
+            return members, np.add.reduceat(self.shares, at)
+        counts = np.add.reduceat(self.held, at) + 1
+        return members, counts / counts.sum()
 
 
 def segments(
@@ -74,9 +91,10 @@ def segments(
     nonmember_scores: npt.NDArray[np.float32],
     count: int = SEGMENTS,
 ) -> Segments:
-    """Cut the scores at quantiles of both; one non-member more is spread over all parts.
+    """Cut the scores at quantiles of both; every other non-member is held back.
 
-    The latter so that a part where none was seen is not taken to have none.
+    One more of them is spread over all parts, so that a part where none was seen is not taken to
+    have none.
 
     >>> found = segments(np.float32([0.5, 0.9, 0.9]), np.float32([0.1, 0.5]), 3)
     >>> found.members.tolist(), round(float(found.shares.sum()), 9)
@@ -90,8 +108,9 @@ def segments(
     starts = np.unique(np.concatenate([[np.float32(0)], *cuts]))
     edges = np.append(starts, np.inf)
     members = np.histogram(member_scores, edges)[0].astype(np.float64)
-    others = np.histogram(nonmember_scores, edges)[0] + 1 / len(starts)
-    return Segments(starts.astype(np.float64), members, others / others.sum())
+    others = np.histogram(nonmember_scores[::2], edges)[0] + 1 / len(starts)
+    held = np.histogram(nonmember_scores[1::2], edges)[0].astype(np.float64)
+    return Segments(starts.astype(np.float64), members, others / others.sum(), held)
 
 
 def plan(
@@ -122,7 +141,9 @@ def plan(
         return _joined(parts, [], np.zeros(1), 0.0)
     if form == "simple":
         choices: list[list[int]] = [[], *([cut] for cut in range(1, len(parts.starts)))]
-        return _best(parts, choices, fpr, bits, step, last_open=True)
+        first = _best(parts._replace(held=None), choices, fpr, bits, step, last_open=True)
+        cuts = np.searchsorted(parts.starts, first.borders).tolist()
+        return _best(parts, [[], cuts], fpr, bits, step, last_open=True)
     if form == "sandwiched":
         found = [_sandwich(parts, cut, fpr, bits, step) for cut in _sandwich_cuts(parts, fpr, bits)]
         plain = _best(parts, [[]], fpr, bits, step, last_open=False)
@@ -140,12 +161,12 @@ def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
 
 
 def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float) -> Plan:
-    at = [0, *cuts]
+    members, shares = parts.joined(cuts)
     return Plan(
         tuple(parts.starts[cuts].tolist()),
         tuple(halvings.tolist()),
-        tuple(int(n) for n in np.add.reduceat(parts.members, at)),
-        tuple(np.add.reduceat(parts.shares, at).tolist()),
+        tuple(int(n) for n in members),
+        tuple(shares.tolist()),
         front,
     )
 
@@ -161,9 +182,7 @@ def _best(
     """Return the best plan among cuts; ``last_open``: the last region has no filter."""
     found = []
     for cuts in choices:
-        at = [0, *cuts]
-        members = np.add.reduceat(parts.members, at)
-        shares = np.add.reduceat(parts.shares, at)
+        members, shares = parts.joined(cuts)
         open_ = 1 if last_open and cuts else 0
         halvings = halved(members, shares, fpr=fpr, bits=bits, step=step, open_regions=open_)
         if halvings is not None:
@@ -244,8 +263,7 @@ def _sandwich(
     parts: Segments, cut: int, fpr: float | None, bits: float | None, step: float
 ) -> Plan:
     """Try every number of halvings in front."""
-    members = np.add.reduceat(parts.members, [0, cut])
-    shares = np.add.reduceat(parts.shares, [0, cut])
+    members, shares = parts.joined([cut])
     total, found = members.sum(), []
     for front in np.arange(0, MOST_HALVINGS + step, step):
         left = None if bits is None else bits - front * total
