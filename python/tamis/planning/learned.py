@@ -139,15 +139,15 @@ def plan(
         raise ValueError("exactly one of fpr and bits is wanted")
     if not parts.members.sum():
         return _joined(parts, [], np.zeros(1), 0.0)
-    if form == "simple":
+    if form != "partitioned":
         choices: list[list[int]] = [[], *([cut] for cut in range(1, len(parts.starts)))]
         first = _best(parts._replace(held=None), choices, fpr, bits, step, last_open=True)
         cuts = np.searchsorted(parts.starts, first.borders).tolist()
-        return _best(parts, [[], cuts], fpr, bits, step, last_open=True)
-    if form == "sandwiched":
-        found = [_sandwich(parts, cut, fpr, bits, step) for cut in _sandwich_cuts(parts, fpr, bits)]
-        plain = _best(parts, [[]], fpr, bits, step, last_open=False)
-        return min([plain, *found], key=lambda plan: _worth(plan, fpr))
+        simple = _best(parts, [[], cuts], fpr, bits, step, last_open=True)
+        if form == "simple":
+            return simple
+        found = [_sandwich(parts, cut, fpr, bits, step) for cut in _sandwich_cuts(parts, fpr)]
+        return min([simple, *found], key=lambda plan: _worth(plan, fpr))
     before = _tables(parts, regions)
     target = fpr if fpr is not None else _rate_for(parts, before, bits or 0.0)
     return _best(parts, _cuts(parts, before, target), fpr, bits, step, last_open=False)
@@ -239,7 +239,7 @@ def halved(
     return halvings
 
 
-def _sandwich_cuts(parts: Segments, fpr: float | None, bits: float | None) -> list[int]:
+def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
     """Find the few thresholds at which a sandwich may be best (Mitzenmacher 2018, section 4).
 
     With F_p the share of non-members above, and F_n that of members below, the filter behind has
