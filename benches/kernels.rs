@@ -97,7 +97,7 @@ fn cuckoo(present: &[Hash128], absent: &[Hash128]) {
 
     let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
     partitions.extend(present);
-    let distinct = Distinct::new(vec![partitions], 1);
+    let distinct = Distinct::new(vec![partitions], 1).unwrap();
     let build = median(present.len(), || {
         drop(black_box(Cuckoo::build(shape, &distinct, 1).unwrap()));
     });
@@ -145,13 +145,13 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
         let distinct = || {
             let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
             present.chunks(CHUNK).for_each(|chunk| partitions.extend(chunk));
-            Distinct::new(vec![partitions], 1)
+            Distinct::new(vec![partitions], 1).unwrap()
         };
         let build = median(present.len(), || {
-            drop(black_box(Fuse::build(shape, &distinct()).unwrap()));
+            drop(black_box(Fuse::build(shape, &distinct(), 1).unwrap()));
         });
         let distinct = distinct();
-        let filter = Fuse::build(shape, &distinct).unwrap();
+        let filter = Fuse::build(shape, &distinct, 1).unwrap();
         let times = ask(&filter, build, present, absent);
         let reference = match (arity, keys) {
             (3, 1_000_000) => Some([45.0, 7.0, 7.0]),
@@ -162,7 +162,7 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
         };
         row(&format!("Fuse, {arity}-wise"), filter.size_in_bits(), times, absent, reference);
         let build = median(present.len(), || {
-            drop(black_box(Fuse::build(shape, &distinct).unwrap()));
+            drop(black_box(Fuse::build(shape, &distinct, 1).unwrap()));
         });
         println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from distinct hashes", "", "");
     }
@@ -182,7 +182,7 @@ fn ribbon(present: &[Hash128], absent: &[Hash128]) {
         let fill = || {
             let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
             partitions.extend(present);
-            let distinct = Distinct::new(vec![partitions], 1);
+            let distinct = Distinct::new(vec![partitions], 1).unwrap();
             Ribbon::build(layout, 8, &levels, &distinct).unwrap()
         };
         let build = median(present.len(), || drop(black_box(fill())));

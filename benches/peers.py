@@ -238,12 +238,11 @@ class Results:
     rates: dict[str, float]
     denied: dict[str, int]
 
-    def ratio(self, column: str, peer: str, ours: str) -> Ratio | None:
+    def ratio(self, column: str, peer: str, ours: str, our_column: str = "") -> Ratio | None:
         """How many times longer the peer took, or None if one of the two was not there."""
-        times = self.times[column]
-        if peer not in times or ours not in times:
-            return None
-        return Ratio.of(times[peer], times[ours])
+        theirs = self.times[column].get(peer)
+        own = self.times[our_column or column].get(ours)
+        return Ratio.of(theirs, own) if theirs and own else None
 
 
 def contenders(kind: str, forms: list[str]) -> list[Contender]:
@@ -342,9 +341,14 @@ def targets(results: Results) -> Iterator[Line]:
     for column in ("in, present", "in, absent"):
         yield f"{column}: {against}", results.ratio(column, against, "tamis, list"), 1
 
+    # It takes lists alone, and one key at a time: against that stand our lists and our columns.
     against = "pyfusefilter"
     for column in ("build", "in, present", "in, absent"):
         yield f"Fuse, {column}: {against}", results.ratio(column, against, "tamis, list, Fuse"), 20
+    ratio = results.ratio("build", against, "tamis, Arrow, Fuse")
+    yield f"Fuse, build, Arrow: {against}, list", ratio, 20
+    ratio = results.ratio("in, absent", against, "tamis, Arrow, Fuse", "batch, absent")
+    yield f"Fuse, batch, Arrow: {against}, in", ratio, 20
 
     stated = results.keys == BATCH_TARGET_KEYS
     integers = results.kind == "integers"

@@ -2,7 +2,8 @@
 //! reduction, select, prefetch.
 
 use crate::error::{Error, Result};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::hash::Hash128;
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -37,7 +38,10 @@ impl Buffer {
         let refused = || Error::Memory(format!("cannot allocate {len} bytes for the filter"));
         let layout = Layout::from_size_align(len.max(1), LINE).map_err(|_| refused())?;
         // SAFETY: the layout has a size of at least one byte.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        let start = NonNull::new(unsafe { alloc(layout) }).ok_or_else(refused)?;
+        prefer_huge_pages(start.as_ptr(), len);
+        // SAFETY: that many bytes were just allocated.
+        unsafe { start.write_bytes(0, layout.size()) };
         Ok(Buffer { start, len, owner: Owner::Allocated(layout) })
     }
 
@@ -161,6 +165,62 @@ pub fn prefetch<T>(place: *const T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
+}
+
+/// Types of which zero bytes are a value.
+///
+/// # Safety
+/// All bits zero must be a valid value of the type.
+pub unsafe trait Zero: Copy {}
+// SAFETY: numbers, or made of them.
+unsafe impl Zero for u8 {}
+// SAFETY: as above.
+unsafe impl Zero for u16 {}
+// SAFETY: as above.
+unsafe impl Zero for u32 {}
+// SAFETY: as above.
+unsafe impl Zero for u64 {}
+// SAFETY: as above.
+unsafe impl Zero for Hash128 {}
+
+/// Zeros to build with, or [`Error::Memory`] where the machine does not have so many. They are not
+/// touched before they are used, and large ones lie on huge pages where the system has them: both
+/// were a third of the time that it took to drop repetitions.
+pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
+    let bytes = len.saturating_mul(size_of::<T>());
+    let refused = || Error::Memory(format!("cannot allocate {bytes} bytes to build the filter"));
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let layout = Layout::array::<T>(len).map_err(|_| refused())?;
+    // SAFETY: the layout has a size above zero.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?.as_ptr();
+    prefer_huge_pages(start, bytes);
+    // SAFETY: allocated by the global allocator with the layout of `len` items, each of them zero
+    // bytes, which `Zero` says are a value.
+    Ok(unsafe { Vec::from_raw_parts(start.cast(), len, len) })
+}
+
+/// Asks for huge pages under a memory that was not touched yet: one entry of the TLB then covers
+/// 2 MiB of it, and the first touch of as much is one fault instead of 512.
+fn prefer_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        const HUGE: usize = 1 << 21;
+        const MADV_HUGEPAGE: i32 = 14;
+        unsafe extern "C" {
+            fn madvise(start: *mut std::ffi::c_void, len: usize, advice: i32) -> i32;
+        }
+        let skipped = start.addr().next_multiple_of(HUGE) - start.addr();
+        let whole = bytes.saturating_sub(skipped) / HUGE * HUGE;
+        if whole > 0 {
+            // SAFETY: a hint about memory that is ours, which changes no content; where it is
+            // refused all stays as it was.
+            unsafe { madvise(start.wrapping_add(skipped).cast(), whole, MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
 }
 
 #[cfg(test)]

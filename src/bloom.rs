@@ -186,7 +186,7 @@ impl Bloom {
             Layout::Blocked if threads > 1 => bloom.fill_in_parallel(hashes, threads as u64),
             _ => {
                 let mut writer = bloom.writer();
-                hashes.partitions().iter().for_each(|part| writer.insert(part));
+                hashes.partitions().for_each(|part| writer.insert(part));
             }
         }
         bloom.count.store(hashes.len() as u64, Relaxed);

@@ -4,8 +4,10 @@
 //! after the other. Both are had by splitting the hashes by their top bits into partitions that
 //! fit a core's cache, then looking for repetitions within each.
 
+use crate::bits::zeros;
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use std::ops::Range;
 
 /// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
 const PER_PARTITION: usize = 1 << 14;
@@ -14,7 +16,12 @@ const MOST_PARTITIONS: usize = 1 << 12;
 
 /// Collects hashes by partition; one per thread, joined by [`Distinct::new`].
 pub struct Partitions {
-    buckets: Vec<Vec<Hash128>>,
+    /// Every partition's hashes, one after the other, each with the same room.
+    hashes: Vec<Hash128>,
+    room: usize,
+    lengths: Vec<usize>,
+    /// What a partition has no room for: only keys that are repeated often, or not uniform, get here.
+    overflow: Vec<Vec<Hash128>>,
     shift: u32,
 }
 
@@ -23,33 +30,53 @@ impl Partitions {
     /// [`Error::Memory`] where the machine has not that much.
     pub fn new(expected: usize, share: usize) -> Result<Partitions> {
         let count = (expected / PER_PARTITION).next_power_of_two().min(MOST_PARTITIONS);
-        // Partition sizes vary like a binomial: a few standard deviations of room save most moves.
-        let mean = share / count;
-        let room = mean + 4 * (mean as f64).sqrt() as usize;
-        let bucket = |_| {
-            let mut bucket = Vec::new();
-            let refused = |_| Error::Memory(format!("cannot allocate the hashes of {share} keys"));
-            bucket.try_reserve_exact(room).map_err(refused)?;
-            Ok(bucket)
-        };
-        let buckets = (0..count).map(bucket).collect::<Result<_>>()?;
-        Ok(Partitions { buckets, shift: 64 - count.ilog2() })
+        // Partition sizes vary like a binomial: five standard deviations are next to never left.
+        let mean = share.div_ceil(count);
+        let room = if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
+        let hashes = zeros(count.saturating_mul(room)).map_err(|_| no_memory(share))?;
+        let overflow = vec![Vec::new(); count];
+        Ok(Partitions {
+            hashes,
+            room,
+            lengths: vec![0; count],
+            overflow,
+            shift: 64 - count.ilog2(),
+        })
     }
 
     /// Takes hashes in.
     pub fn extend(&mut self, hashes: &[Hash128]) {
-        if let [only] = &mut self.buckets[..] {
-            return only.extend_from_slice(hashes);
-        }
         for &hash in hashes {
-            self.buckets[(hash.hi >> self.shift) as usize].push(hash);
+            let at = partition_of(hash.hi, self.shift);
+            let length = self.lengths[at];
+            if length < self.room {
+                self.hashes[at * self.room + length] = hash;
+                self.lengths[at] = length + 1;
+            } else {
+                self.overflow[at].push(hash);
+            }
         }
     }
+
+    /// All hashes of a partition, in two parts.
+    fn partition(&self, at: usize) -> [&[Hash128]; 2] {
+        [&self.hashes[at * self.room..][..self.lengths[at]], &self.overflow[at]]
+    }
+}
+
+fn partition_of(hi: u64, shift: u32) -> usize {
+    hi.checked_shr(shift).unwrap_or(0) as usize
+}
+
+fn no_memory(count: usize) -> Error {
+    Error::Memory(format!("cannot allocate the hashes of {count} keys"))
 }
 
 /// A set of distinct hashes, partitioned by their high bits.
 pub struct Distinct {
-    partitions: Vec<Vec<Hash128>>,
+    hashes: Vec<Hash128>,
+    /// Where in `hashes` each partition is.
+    partitions: Vec<Range<usize>>,
     shift: u32,
     len: usize,
 }
@@ -57,28 +84,46 @@ pub struct Distinct {
 impl Distinct {
     /// Joins what threads collected (each with the same `expected`) and drops repetitions, using
     /// up to `threads` threads.
-    pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Distinct {
+    pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Result<Distinct> {
         if collected.is_empty() {
-            return Distinct { partitions: vec![Vec::new()], shift: 64, len: 0 };
+            collected.push(Partitions::new(0, 0)?);
         }
-        let Partitions { buckets: mut partitions, shift } = collected.remove(0);
-        let share = partitions.len().div_ceil(threads.max(1));
+        let first = &collected[0];
+        let (shift, room, count) = (first.shift, first.room, first.lengths.len());
+        let in_place = collected.len() == 1 && first.overflow.iter().all(Vec::is_empty);
+        let length = |at: usize| -> usize {
+            collected.iter().flat_map(|from| from.partition(at)).map(<[Hash128]>::len).sum()
+        };
+        let mut end = 0;
+        let place = |at: usize| {
+            let start = if in_place { at * room } else { end };
+            end = start + length(at);
+            start..end
+        };
+        let mut partitions: Vec<Range<usize>> = (0..count).map(place).collect();
+        let (mut hashes, sources) = if in_place {
+            (std::mem::take(&mut collected[0].hashes), &[][..])
+        } else {
+            (zeros(end).map_err(|_| no_memory(end))?, &collected[..])
+        };
+        let share = count.div_ceil(threads.max(1));
         std::thread::scope(|scope| {
-            let collected = &collected;
-            let work = |(i, own): (usize, &mut [Vec<Hash128>])| {
-                let mut table = Vec::new();
-                for (partition, at) in own.iter_mut().zip(i * share..) {
-                    collected.iter().for_each(|more| partition.extend(&more.buckets[at]));
-                    deduplicate(partition, &mut table);
+            let (mut rest, mut offset) = (&mut hashes[..], 0);
+            let mut shares = partitions.chunks_mut(share).enumerate().peekable();
+            while let Some((i, partitions)) = shares.next() {
+                let end = partitions.last().map_or(offset, |last| last.end);
+                let (own, others) = std::mem::take(&mut rest).split_at_mut(end - offset);
+                let before = std::mem::replace(&mut offset, end);
+                rest = others;
+                let mut work = move || join(sources, i * share, partitions, own, before);
+                match shares.peek() {
+                    Some(_) => drop(scope.spawn(work)),
+                    None => work(),
                 }
-            };
-            let mut shares = partitions.chunks_mut(share).enumerate();
-            let own = shares.next();
-            shares.for_each(|part| drop(scope.spawn(move || work(part))));
-            own.map(work);
+            }
         });
-        let len = partitions.iter().map(Vec::len).sum();
-        Distinct { partitions, shift, len }
+        let len = partitions.iter().map(Range::len).sum();
+        Ok(Distinct { hashes, partitions, shift, len })
     }
 
     /// How many distinct hashes.
@@ -92,14 +137,14 @@ impl Distinct {
     }
 
     /// The partitions: every hash of one is below every hash of the next.
-    pub fn partitions(&self) -> &[Vec<Hash128>] {
-        &self.partitions
+    pub fn partitions(&self) -> impl Iterator<Item = &[Hash128]> {
+        self.partitions.iter().map(|range| &self.hashes[range.clone()])
     }
 
     /// The partitions with hashes whose `hi` is in `first..=last`, and some beside them.
-    pub fn overlapping(&self, first: u64, last: u64) -> &[Vec<Hash128>] {
-        let partition = |hi: u64| hi.checked_shr(self.shift).unwrap_or(0) as usize;
-        &self.partitions[partition(first)..=partition(last)]
+    pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[Hash128]> {
+        let (first, last) = (partition_of(first, self.shift), partition_of(last, self.shift));
+        self.partitions[first..=last].iter().map(|range| &self.hashes[range.clone()])
     }
 
     /// The hashes that `keep` leaves of each partition, on up to `threads` threads.
@@ -109,20 +154,36 @@ impl Distinct {
         keep: impl Fn(&[Hash128]) -> Vec<Hash128> + Sync,
     ) -> Distinct {
         let share = self.partitions.len().div_ceil(threads.max(1));
-        let work = |part: &[Vec<Hash128>]| part.iter().map(|p| keep(p)).collect::<Vec<_>>();
-        let partitions: Vec<Vec<Hash128>> = std::thread::scope(|scope| {
+        let work = |ranges: &[Range<usize>]| {
+            let (mut hashes, mut ends) = (Vec::new(), Vec::new());
+            for range in ranges {
+                hashes.extend(keep(&self.hashes[range.clone()]));
+                ends.push(hashes.len());
+            }
+            (hashes, ends)
+        };
+        let (mut hashes, mut partitions) = (Vec::new(), Vec::new());
+        std::thread::scope(|scope| {
             let work = &work;
             let mut shares = self.partitions.chunks(share);
             let own = shares.next();
             let others: Vec<_> = shares.map(|part| scope.spawn(move || work(part))).collect();
-            let mut all = own.map(work).unwrap_or_default();
+            let mut take = |(part, ends): (Vec<Hash128>, Vec<usize>)| {
+                let mut start = hashes.len();
+                let before = start;
+                for end in ends {
+                    partitions.push(start..before + end);
+                    start = before + end;
+                }
+                if before == 0 { hashes = part } else { hashes.extend(part) }
+            };
+            own.map(work).into_iter().for_each(&mut take);
             for thread in others {
-                all.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                take(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
-            all
         });
-        let len = partitions.iter().map(Vec::len).sum();
-        Distinct { partitions, shift: self.shift, len }
+        let len = hashes.len();
+        Distinct { hashes, partitions, shift: self.shift, len }
     }
 
     /// Those of the hashes that are not among `others`.
@@ -134,7 +195,7 @@ impl Distinct {
             let mut table = Vec::new();
             deduplicate(&mut left, &mut table);
             let mut stays = vec![true; left.len()];
-            for other in others.overlapping(first.hi, last.hi).iter().flatten() {
+            for other in others.overlapping(first.hi, last.hi).flatten() {
                 if let Some(position) = find(&left, &table, *other) {
                     stays[position] = false;
                 }
@@ -142,16 +203,32 @@ impl Distinct {
             left.iter().zip(stays).filter(|(_, stays)| *stays).map(|(&hash, _)| hash).collect()
         })
     }
+}
 
-    /// Sorts each partition, so that the whole is in order.
-    pub fn sort(&mut self) {
-        self.partitions.iter_mut().for_each(|partition| partition.sort_unstable());
+/// Brings the partitions from number `first` on together in `hashes`, which begin at `offset` of
+/// all, unless they are there already; then drops repetitions from each.
+fn join(
+    sources: &[Partitions],
+    first: usize,
+    partitions: &mut [Range<usize>],
+    hashes: &mut [Hash128],
+    offset: usize,
+) {
+    let mut table = Vec::new();
+    for (range, at) in partitions.iter_mut().zip(first..) {
+        let own = &mut hashes[range.start - offset..range.end - offset];
+        let mut end = 0;
+        for part in sources.iter().flat_map(|from| from.partition(at)) {
+            own[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        range.end = range.start + deduplicate(own, &mut table);
     }
 }
 
-/// Keeps the first of equal hashes, in order. `table` is scratch: open addressing, by the low
-/// bits, of positions in the kept part plus one.
-fn deduplicate(hashes: &mut Vec<Hash128>, table: &mut Vec<u32>) {
+/// Moves the first of equal hashes to the front, in order; how many. `table` is scratch: open
+/// addressing, by the low bits, of positions in the kept part plus one.
+fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> usize {
     let size = (2 * hashes.len()).next_power_of_two();
     table.clear();
     table.resize(size, 0);
@@ -173,7 +250,7 @@ fn deduplicate(hashes: &mut Vec<Hash128>, table: &mut Vec<u32>) {
             }
         }
     }
-    hashes.truncate(kept);
+    kept
 }
 
 /// Where `deduplicate` left a hash, by the table it filled.
@@ -194,25 +271,33 @@ mod tests {
     use super::*;
     use crate::hash::Hasher;
 
+    /// Also where one partition gets far more than its share, or one hash is all there is.
     #[test]
     fn keeps_each_hash_once_in_partition_order() {
         let hasher = Hasher::seeded(0);
-        for (n, distinct, threads) in [(0, 1, 1), (1, 1, 2), (5000, 700, 1), (100_000, 60_000, 2)] {
+        let cases =
+            [(0, 1, 1), (1, 1, 2), (5000, 700, 1), (100_000, 60_000, 1), (100_000, 60_000, 2)];
+        for (n, distinct, threads) in cases.into_iter().chain([(200_000, 3, 1), (200_000, 1, 2)]) {
             let hashes: Vec<Hash128> = (0..n).map(|i| hasher.signed(i % distinct)).collect();
-            let (front, back) = hashes.split_at(hashes.len() / 3);
-            let collected = [front, back].map(|part| {
+            let (front, back) = hashes.split_at(hashes.len() / 3 * (threads - 1));
+            let collected = [front, back].into_iter().skip(2 - threads).map(|part| {
                 let mut partitions = Partitions::new(hashes.len(), part.len()).unwrap();
                 partitions.extend(part);
                 partitions
             });
-            let mut set = Distinct::new(collected.into(), threads);
-            set.sort();
-            let flat: Vec<Hash128> = set.partitions().concat();
+            let set = Distinct::new(collected.collect(), threads).unwrap();
             let mut expected = hashes.clone();
             expected.sort();
             expected.dedup();
-            assert_eq!(flat, expected);
+            let sorted = set.partitions().flat_map(|partition| {
+                let mut partition = partition.to_vec();
+                partition.sort();
+                partition
+            });
+            assert_eq!(sorted.collect::<Vec<_>>(), expected);
             assert_eq!(set.len(), expected.len());
+            let all: usize = set.overlapping(0, u64::MAX).map(<[Hash128]>::len).sum();
+            assert_eq!(all, set.len());
         }
     }
 
@@ -223,21 +308,19 @@ mod tests {
             let mut partitions = Partitions::new(range.clone().count(), 0).unwrap();
             let hashes: Vec<Hash128> = range.map(|i| hasher.signed(i)).collect();
             partitions.extend(&hashes);
-            Distinct::new(vec![partitions], 1)
+            Distinct::new(vec![partitions], 1).unwrap()
         };
         for (own, others, left) in [(0..100, 50..90_000, 50), (0..90_000, 40..50, 89_990)] {
             for threads in [1, 3] {
-                let mut rest = set(own.clone()).without(&set(others.clone()), threads);
+                let rest = set(own.clone()).without(&set(others.clone()), threads);
                 let mut expected = set(own.clone());
                 expected = expected.filtered(1, |part| {
                     let gone: Vec<Hash128> = others.clone().map(|i| hasher.signed(i)).collect();
                     let gone: std::collections::BTreeSet<Hash128> = gone.into_iter().collect();
                     part.iter().filter(|hash| !gone.contains(hash)).copied().collect()
                 });
-                rest.sort();
-                expected.sort();
                 assert_eq!(rest.len(), left);
-                assert_eq!(rest.partitions(), expected.partitions());
+                assert!(rest.partitions().eq(expected.partitions()));
             }
         }
         assert!(set(0..0).without(&set(0..5), 2).is_empty());

@@ -14,7 +14,7 @@ fn hashes(seed: u64, keys: std::ops::Range<i64>) -> Vec<Hash128> {
 fn distinct(hashes: &[Hash128]) -> Distinct {
     let mut partitions = Partitions::new(hashes.len(), hashes.len()).unwrap();
     partitions.extend(hashes);
-    Distinct::new(vec![partitions], 1)
+    Distinct::new(vec![partitions], 1).unwrap()
 }
 
 fn any_shape() -> impl Strategy<Value = Shape> {

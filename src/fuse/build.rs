@@ -5,207 +5,349 @@
 //! table is filled in the opposite order. For each slot it is enough to know how many keys are
 //! left there and the xor of them all, which is the key itself when it is alone.
 //!
-//! Counts and xors do not depend on the order of the keys, and the order of peeling follows from
-//! them: equal sets give equal tables, without sorting.
+//! Keys come loose at both ends of the table first, and then further and further inside. So a large
+//! table is peeled from both ends at once, up to its middle: each [`Stretch`] has half of the slots,
+//! and leaves the keys that also have slots in the other half for the end. Which slots those are
+//! depends on the shape alone, counts and xors do not depend on the order of the keys, and the order
+//! of peeling follows from them: equal sets give equal tables, without sorting and with any number
+//! of threads.
 //!
 //! Peeling fails if some keys have no slot of their own left. The sizes that `planning/fuse.py`
 //! gives make that rare; then the keys get other slots, and after many failures more of them, so
 //! that any set of distinct hashes is solved in the end.
 
 use super::{Fuse, Map, Shape};
-use crate::bits::{Buffer, prefetch};
+use crate::bits::{Buffer, Zero, zeros};
 use crate::distinct::Distinct;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use std::ops::{BitXor, Range};
 
 /// Attempts with the table as it was asked for. Planned sizes fail about one time in ten at worst,
 /// so that the next attempt, with a larger table, is for sizes that nobody planned.
 const SAME_SIZE: u64 = 32;
-/// Keys ahead of the one that is counted, for which slots are asked for.
-const AHEAD: usize = 8;
 /// Slots that are searched for lonely keys at a time: those come off before the next are searched,
 /// while all is in the cache.
 const BLOCK: usize = 1024;
-
-/// The keys that are not peeled yet, by slot. Two arrays: 9 bytes a slot, where 16 would leave the
-/// cache sooner.
-struct Slots {
-    /// The xor of their places.
-    places: Vec<u64>,
-    /// How many.
-    counts: Vec<u8>,
-}
+/// From this many slots on, a table is peeled from both ends.
+const SPLIT_FROM: u64 = 1 << 17;
+/// Lonely keys of such a table that are put aside in one go: they have little to do with each other,
+/// so the processor waits for the slots of several at a time.
+const AT_ONCE: usize = 64;
 
 /// Keys that were put aside, and which of its slots is set for each.
 struct Peeled {
     places: Vec<u64>,
     which: Vec<u8>,
+    len: usize,
 }
 
-impl Fuse {
-    /// A filter of these distinct hashes: of this shape, or a longer one if it is far too small.
-    pub fn build(shape: Shape, hashes: &Distinct) -> Result<Fuse> {
-        match shape.arity {
-            3 => build::<3>(shape, hashes),
-            _ => build::<4>(shape, hashes),
+impl Peeled {
+    /// Room for so many.
+    fn of(keys: usize) -> Result<Peeled> {
+        Ok(Peeled { places: zeros(keys)?, which: zeros(keys)?, len: 0 })
+    }
+
+    fn push(&mut self, place: u64, which: u8) {
+        if let (Some(to), Some(slot)) =
+            (self.places.get_mut(self.len), self.which.get_mut(self.len))
+        {
+            (*to, *slot) = (place, which);
+            self.len += 1;
         }
     }
 }
 
-fn build<const K: usize>(mut shape: Shape, hashes: &Distinct) -> Result<Fuse> {
+/// Slots that follow each other, and the keys that are not peeled yet, by slot. Two arrays: 9 bytes
+/// a slot, where 16 would leave the cache sooner.
+struct Stretch<'a> {
+    /// The slots of the table before these.
+    start: usize,
+    /// The xor of the places of a slot's keys.
+    places: &'a mut [u64],
+    /// How many keys.
+    counts: &'a mut [u8],
+    /// Lonely keys that are put aside in one go.
+    at_once: usize,
+}
+
+impl Fuse {
+    /// A filter of these distinct hashes: of this shape, or a longer one if it is far too small.
+    pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Fuse> {
+        match shape.arity {
+            3 => build::<3>(shape, hashes, threads),
+            _ => build::<4>(shape, hashes, threads),
+        }
+    }
+}
+
+fn build<const K: usize>(mut shape: Shape, hashes: &Distinct, threads: usize) -> Result<Fuse> {
     if hashes.is_empty() {
         shape.segments = 0;
         return Ok(Fuse::with(shape, 0, Buffer::zeroed(0)?, 0));
     }
     shape.segments = shape.segments.max(K as u64);
-    let mut peeled = Peeled { places: zeros(hashes.len())?, which: zeros(hashes.len())? };
     for domain in 0.. {
         if domain >= SAME_SIZE {
             let longer = shape.segments + shape.segments.div_ceil(8);
             shape = Shape::new(shape.arity, shape.fingerprint_bits, shape.segment_length, longer)?;
         }
         let map = Map::new(shape, domain);
-        if let Some(mut slots) = attempt::<K>(&map, shape, hashes, &mut peeled)? {
-            fill::<K>(&map, &peeled, &mut slots.places);
-            let table = pack(shape, &slots.places)?;
+        if let Some(table) = attempt::<K>(&map, shape, hashes, threads)? {
             return Ok(Fuse::with(shape, domain, table, hashes.len() as u64));
         }
     }
     unreachable!("no attempt is the last")
 }
 
-fn zeros<T: Clone + Default>(len: usize) -> Result<Vec<T>> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(len).map_err(|_| {
-        let bytes = len.saturating_mul(size_of::<T>());
-        Error::Memory(format!("cannot allocate {bytes} bytes to build the filter"))
-    })?;
-    list.resize(len, T::default());
-    Ok(list)
-}
-
-/// Peels as many keys as it can; the slots, which are zero again, if those were all.
+/// The table, if all keys can be peeled with these slots.
 fn attempt<const K: usize>(
     map: &Map,
     shape: Shape,
     hashes: &Distinct,
-    peeled: &mut Peeled,
-) -> Result<Option<Slots>> {
+    threads: usize,
+) -> Result<Option<Buffer>> {
     let slots = shape.slots() as usize;
-    let mut slots = Slots { places: zeros(slots)?, counts: zeros(slots)? };
-    let all = count::<K>(map, hashes, &mut slots) && peel::<K>(map, &mut slots, peeled);
-    Ok(all.then_some(slots))
+    let (mut places, mut counts) = (zeros(slots)?, zeros(slots)?);
+    // A multiple of 64, so that the halves have no word of the table in common.
+    let (border, at_once) = match shape.slots() {
+        ..SPLIT_FROM => (slots, 1),
+        _ => (slots / 2 / 64 * 64, AT_ONCE),
+    };
+    let (left, right) = {
+        let (left, right) = places.split_at_mut(border);
+        let (few, more) = counts.split_at_mut(border);
+        let left = Stretch { start: 0, places: left, counts: few, at_once };
+        let right = Stretch { start: border, places: right, counts: more, at_once };
+        both(threads, || left.peeled::<K>(map, hashes), || right.peeled::<K>(map, hashes))
+    };
+    let (Some(left), Some(right)) = (left?, right?) else { return Ok(None) };
+    let taken = left.len + right.len;
+    let mut middle = Peeled::of(hashes.len() - taken)?;
+    // Further away than this, no key that was left alone in its slot has slots on both sides.
+    let near = K * shape.segment_length as usize;
+    let searched = border.saturating_sub(near)..slots.min(border + near);
+    Stretch { start: 0, places: &mut places, counts: &mut counts, at_once }.peel::<K>(
+        map,
+        searched,
+        false,
+        &mut middle,
+    );
+    if taken + middle.len < hashes.len() {
+        return Ok(None);
+    }
+    drop((places, counts));
+    let solution = Solution { shape, map, border, left, right, middle };
+    let table = match shape.fingerprint_bits {
+        ..=8 => solution.table::<K, u8>(threads),
+        9..=16 => solution.table::<K, u16>(threads),
+        _ => solution.table::<K, u32>(threads),
+    };
+    table.map(Some)
+}
+
+/// Runs both, side by side where there are threads for that.
+fn both<A: Send, B: Send>(
+    threads: usize,
+    one: impl FnOnce() -> A,
+    two: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    if threads < 2 {
+        return (one(), two());
+    }
+    std::thread::scope(|scope| {
+        let two = scope.spawn(two);
+        let one = one();
+        match two.join() {
+            Ok(two) => (one, two),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// How many of `trials` attempts with this shape succeed.
 #[cfg(test)]
 pub fn successes(shape: Shape, hashes: &Distinct, trials: u64) -> u64 {
-    let mut peeled = Peeled { places: vec![0; hashes.len()], which: vec![0; hashes.len()] };
-    let mut solved = |domain: &u64| {
+    let solved = |domain: &u64| {
         let map = Map::new(shape, *domain);
-        let slots = match shape.arity {
-            3 => attempt::<3>(&map, shape, hashes, &mut peeled),
-            _ => attempt::<4>(&map, shape, hashes, &mut peeled),
+        let table = match shape.arity {
+            3 => attempt::<3>(&map, shape, hashes, 1),
+            _ => attempt::<4>(&map, shape, hashes, 1),
         };
-        slots.is_ok_and(|slots| slots.is_some())
+        table.is_ok_and(|table| table.is_some())
     };
-    (0..trials).filter(|domain| solved(domain)).count() as u64
+    (0..trials).filter(solved).count() as u64
 }
 
-/// Enters every key in its slots; whether no slot has more keys than can be counted.
-fn count<const K: usize>(map: &Map, hashes: &Distinct, slots: &mut Slots) -> bool {
-    let mut most = 0;
-    for partition in hashes.partitions() {
-        for (i, &hash) in partition.iter().enumerate() {
-            if let Some(&later) = partition.get(i + AHEAD) {
-                for slot in map.slots::<K>(map.place(later)) {
-                    prefetch(slots.places.as_ptr().wrapping_add(slot as usize));
-                    prefetch(slots.counts.as_ptr().wrapping_add(slot as usize));
+impl Stretch<'_> {
+    /// Peels what it can of the keys that have all their slots here, from the end of the table;
+    /// `None` if a slot has more keys than can be counted.
+    fn peeled<const K: usize>(mut self, map: &Map, hashes: &Distinct) -> Result<Option<Peeled>> {
+        let Some(inside) = self.count::<K>(map, hashes) else { return Ok(None) };
+        let mut peeled = Peeled::of(inside)?;
+        self.peel::<K>(map, 0..self.counts.len(), self.start > 0, &mut peeled);
+        Ok(Some(peeled))
+    }
+
+    /// Enters every key in those of its slots that are here; how many have all of them here, or
+    /// `None` if a slot has more keys than can be counted.
+    fn count<const K: usize>(&mut self, map: &Map, hashes: &Distinct) -> Option<usize> {
+        let Stretch { start, places, counts, .. } = self;
+        let len = counts.len();
+        if len == 0 {
+            return Some(0);
+        }
+        let (first, last) = map.reaching::<K>(*start as u64..(*start + len) as u64);
+        let (mut inside, mut most) = (0, 0);
+        for &hash in hashes.overlapping(first, last).flatten() {
+            let place = map.place(hash);
+            let slots = map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
+            inside += usize::from(slots[0] < len && slots[K - 1] < len);
+            for slot in slots {
+                if let (Some(all), Some(count)) = (places.get_mut(slot), counts.get_mut(slot)) {
+                    *all ^= place;
+                    *count = count.saturating_add(1);
+                    most = most.max(*count);
                 }
             }
-            let place = map.place(hash);
-            for slot in map.slots::<K>(place) {
-                slots.places[slot as usize] ^= place;
-                let count = &mut slots.counts[slot as usize];
-                *count = count.saturating_add(1);
-                most = most.max(*count);
+        }
+        (most < u8::MAX).then_some(inside)
+    }
+
+    /// Puts keys aside that are alone in a slot and have all their slots here, as long as there are
+    /// any; `searched` is where such slots may be to begin with.
+    fn peel<const K: usize>(
+        &mut self,
+        map: &Map,
+        searched: Range<usize>,
+        backwards: bool,
+        peeled: &mut Peeled,
+    ) {
+        let Stretch { start, places, counts, at_once } = self;
+        let len = counts.len();
+        let blocks = searched.len().div_ceil(BLOCK);
+        let (mut pending, mut now) = (vec![0; 2 * BLOCK], [0; AT_ONCE]);
+        for block in 0..blocks {
+            let block = if backwards { blocks - 1 - block } else { block };
+            let first = searched.start + block * BLOCK;
+            let mut end = 0;
+            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            for at in first..searched.end.min(first + BLOCK) {
+                pending[end] = at;
+                end += usize::from(counts[at] == 1);
+            }
+            while end > 0 {
+                let together = end.min(*at_once);
+                end -= together;
+                now[..together].copy_from_slice(&pending[end..end + together]);
+                if end + K * together > pending.len() {
+                    pending.resize(2 * pending.len() + K * together, 0);
+                }
+                for &at in &now[..together] {
+                    if counts[at] != 1 {
+                        continue;
+                    }
+                    let place = places[at];
+                    let slots =
+                        map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
+                    if slots[0] >= len || slots[K - 1] >= len {
+                        continue;
+                    }
+                    let before = slots.iter().fold(0, |before, &slot| before + u8::from(slot < at));
+                    peeled.push(place, before);
+                    for slot in slots {
+                        places[slot] ^= place;
+                        counts[slot] = counts[slot].wrapping_sub(1);
+                        pending[end] = slot;
+                        end += usize::from(counts[slot] == 1);
+                    }
+                }
             }
         }
     }
-    most < u8::MAX
 }
 
-/// Puts keys aside that are alone in a slot, as long as there are any; whether that took all.
-fn peel<const K: usize>(map: &Map, slots: &mut Slots, peeled: &mut Peeled) -> bool {
-    let Slots { places, counts } = slots;
-    let mut pending = vec![0; 2 * BLOCK];
-    let mut taken = 0;
-    for start in (0..counts.len()).step_by(BLOCK) {
-        let mut end = 0;
-        // Written always and kept if it is to be: a branch would be guessed wrong half the time.
-        for (at, &count) in counts.iter().enumerate().skip(start).take(BLOCK) {
-            pending[end] = at;
-            end += usize::from(count == 1);
-        }
-        while end > 0 {
-            if end + K > pending.len() {
-                pending.resize(2 * pending.len(), 0);
+/// What a slot holds while the table is filled: the least that has room for a fingerprint, so that
+/// as many as possible are in the cache.
+trait Value: Zero + Send + BitXor<Output = Self> {
+    fn of(bits: u64) -> Self;
+    fn bits(self) -> u64;
+}
+
+macro_rules! values {
+    ($($width:ty),*) => {$(
+        impl Value for $width {
+            #[inline(always)]
+            fn of(bits: u64) -> $width {
+                bits as $width
             }
-            end -= 1;
-            let at = pending[end];
-            if counts[at] != 1 {
-                continue;
-            }
-            let place = places[at];
-            let own = map.slots::<K>(place);
-            let which = own.iter().fold(0, |before, &slot| before + u8::from(slot < at as u64));
-            let (Some(to), Some(slot)) =
-                (peeled.places.get_mut(taken), peeled.which.get_mut(taken))
-            else {
-                return false;
-            };
-            (*to, *slot) = (place, which);
-            taken += 1;
-            for other in own {
-                let other = other as usize;
-                places[other] ^= place;
-                counts[other] = counts[other].wrapping_sub(1);
-                pending[end] = other;
-                end += usize::from(counts[other] == 1);
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self.into()
             }
         }
+    )*};
+}
+values!(u8, u16, u32);
+
+/// All keys in an order in which the table can be filled: from the last to the first of the middle,
+/// then of the ends.
+struct Solution<'a> {
+    shape: Shape,
+    map: &'a Map,
+    border: usize,
+    left: Peeled,
+    right: Peeled,
+    middle: Peeled,
+}
+
+impl Solution<'_> {
+    fn table<const K: usize, V: Value>(&self, threads: usize) -> Result<Buffer> {
+        let &Solution { shape, map, border, ref left, ref right, ref middle } = self;
+        let mut values: Vec<V> = zeros(shape.slots() as usize)?;
+        let mut table = Buffer::zeroed(shape.bytes())?;
+        fill::<K, V>(map, middle, 0, &mut values);
+        let bits = shape.fingerprint_bits;
+        let words = table.as_mut_slice().as_chunks_mut::<8>().0;
+        let (first, last) = words.split_at_mut((border * bits as usize).div_ceil(64));
+        let (front, back) = values.split_at_mut(border);
+        let work = |peeled: &Peeled, start: usize, values: &mut [V], words: &mut [[u8; 8]]| {
+            fill::<K, V>(map, peeled, start, values);
+            pack(bits, values, words);
+        };
+        both(threads, || work(left, 0, front, first), || work(right, border, back, last));
+        Ok(table)
     }
-    taken == peeled.places.len()
 }
 
-/// Sets the slot of each key to what it needs, those peeled last first.
-fn fill<const K: usize>(map: &Map, peeled: &Peeled, slots: &mut [u64]) {
-    for (&place, &which) in peeled.places.iter().zip(&peeled.which).rev() {
-        let own = map.slots::<K>(place);
+/// Sets the slot of each key to what it needs, those peeled last first; `start` slots are before
+/// those of these values.
+fn fill<const K: usize, V: Value>(map: &Map, peeled: &Peeled, start: usize, values: &mut [V]) {
+    for (&place, &which) in peeled.places[..peeled.len].iter().zip(&peeled.which).rev() {
+        let slots = map.slots::<K>(place).map(|slot| slot as usize - start);
         // The slot to be set is still zero, so it may be among those that are read.
-        let stored = own.iter().fold(0, |all, &slot| all ^ slots[slot as usize]);
-        let needed = (stored ^ map.fingerprint(place)) & map.fingerprint_mask;
-        slots[own[usize::from(which) % K] as usize] = needed;
+        let fingerprint = V::of(map.fingerprint(place) & map.fingerprint_mask);
+        let needed = slots.iter().fold(fingerprint, |all, &slot| all ^ values[slot]);
+        values[slots[usize::from(which) % K]] = needed;
     }
 }
 
-/// The values of the slots, as many bits of each as a fingerprint has, one after the other.
-fn pack(shape: Shape, values: &[u64]) -> Result<Buffer> {
-    let mut table = Buffer::zeroed(shape.bytes())?;
-    let mut words = table.as_mut_slice().as_chunks_mut::<8>().0.iter_mut();
+/// Writes values one after the other, `bits` of each.
+fn pack(bits: u32, values: &[impl Value], words: &mut [[u8; 8]]) {
+    let mut words = words.iter_mut();
     let (mut word, mut used) = (0, 0);
     for value in values {
+        let value = value.bits();
         word |= value << used;
-        used += shape.fingerprint_bits;
+        used += bits;
         if used >= 64 {
             if let Some(bytes) = words.next() {
                 *bytes = word.to_le_bytes();
             }
             used -= 64;
-            word = value >> (shape.fingerprint_bits - used);
+            word = value >> (bits - used);
         }
     }
     if let Some(bytes) = words.next() {
         *bytes = word.to_le_bytes();
     }
-    Ok(table)
 }

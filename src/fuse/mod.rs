@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128};
 use crate::kernel::{Content, Kernel};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The kind of a binary fuse filter in a frame.
@@ -160,6 +161,20 @@ impl Map {
             };
             first + j as u64 * self.segment_length + ((u64::from(part) * self.segment_length) >> 32)
         })
+    }
+
+    /// Bounds of the upper halves of the hashes of keys that may have one of these slots.
+    fn reaching<const K: usize>(&self, slots: Range<u64>) -> (u64, u64) {
+        if self.domain > 0 {
+            return (0, u64::MAX);
+        }
+        // The least `hi` whose keys begin in a segment.
+        let least = |segment: u64| {
+            let least = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
+            u64::try_from(least).unwrap_or(u64::MAX)
+        };
+        let first = (slots.start / self.segment_length).saturating_sub(K as u64 - 1);
+        (least(first), least(slots.end.div_ceil(self.segment_length)))
     }
 
     /// The bits of a slot, and of others above them. `R` is the bits of a slot where the compiler

@@ -8,7 +8,7 @@ use crate::hash::Hasher;
 fn distinct(hashes: &[Hash128]) -> Distinct {
     let mut partitions = Partitions::new(hashes.len(), hashes.len()).unwrap();
     partitions.extend(hashes);
-    Distinct::new(vec![partitions], 1)
+    Distinct::new(vec![partitions], 1).unwrap()
 }
 
 fn keys(count: u64) -> Distinct {
@@ -63,10 +63,32 @@ fn hashes_that_agree_in_one_half() {
         (0..600).map(|i| Hash128 { hi: i / 3 * (u64::MAX / 200), lo: i % 3 }).collect();
     for arity in [3, 4] {
         let shape = Shape::new(arity, 8, 300, arity.into()).unwrap();
-        let filter = Fuse::build(shape, &distinct(&hashes)).unwrap();
+        let filter = Fuse::build(shape, &distinct(&hashes), 1).unwrap();
         assert!(filter.attempts() > 1);
         let mut out = vec![false; hashes.len()];
         filter.contains(&hashes, &mut out);
         assert!(out.iter().all(|&found| found));
+    }
+}
+
+/// A table that is peeled from both ends is the same with one thread and with two, also where the
+/// second attempt takes the keys in another order than that of their slots.
+#[test]
+fn threads_do_not_change_the_table() {
+    let hasher = Hasher::seeded(3);
+    let uniform: Vec<Hash128> = (0..150_000).map(|key| hasher.int(key, false)).collect();
+    let mut pairs = uniform.clone();
+    pairs[1].hi = pairs[0].hi;
+    for (arity, segments, slots) in [(3, 93, 174_000), (4, 150, 166_000)] {
+        for (hashes, attempts) in [(&uniform, 1), (&pairs, 2)] {
+            let shape = Shape::new(arity, 11, slots / segments, segments.into()).unwrap();
+            let build = |threads| Fuse::build(shape, &distinct(hashes), threads).unwrap();
+            let (one, two) = (build(1), build(2));
+            assert_eq!(one.attempts(), attempts);
+            assert!(one.table.as_slice() == two.table.as_slice());
+            let mut out = vec![false; hashes.len()];
+            two.contains(hashes, &mut out);
+            assert!(out.iter().all(|&found| found));
+        }
     }
 }

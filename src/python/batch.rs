@@ -58,7 +58,7 @@ impl Distinct {
                 vec![partitions]
             }
         };
-        let hashes = py.detach(|| distinct::Distinct::new(collected, threads));
+        let hashes = py.detach(|| distinct::Distinct::new(collected, threads))?;
         Ok(Distinct { hashes, hasher, threads })
     }
 

@@ -17,7 +17,7 @@ pub fn fuse_build(
     keys: &Distinct,
 ) -> PyResult<Kernel> {
     let shape = Shape::new(arity, fingerprint_bits, segment_length, segments)?;
-    let kernel = py.detach(|| Fuse::build(shape, &keys.hashes))?;
+    let kernel = py.detach(|| Fuse::build(shape, &keys.hashes, keys.threads))?;
     let capacity = keys.hashes.len() as u64;
     Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
 }

@@ -153,7 +153,7 @@ impl Spill {
             for mut partition in taken {
                 partitions.extend(&partition.read()?);
             }
-            PyResult::Ok(distinct::Distinct::new(vec![partitions], 1))
+            PyResult::Ok(distinct::Distinct::new(vec![partitions], 1)?)
         })?;
         Ok(Distinct { hashes, hasher: self.hasher.clone(), threads: 1 })
     }

@@ -82,7 +82,7 @@ impl Negatives {
     fn earliest(&self, py: Python<'_>, negatives: &Distinct, count: usize) -> PyResult<Distinct> {
         py.detach(|| {
             let mut left: BTreeSet<Hash128> =
-                negatives.hashes.partitions().iter().flatten().copied().collect();
+                negatives.hashes.partitions().flatten().copied().collect();
             let survivors = self.survivors();
             let came = survivors.iter().filter(|hash| left.remove(hash)).take(count);
             let earliest: Vec<Hash128> = came.copied().collect();
@@ -95,7 +95,7 @@ impl Negatives {
 fn collected(hashes: &[Hash128], threads: usize) -> PyResult<distinct::Distinct> {
     let mut partitions = Partitions::new(hashes.len(), hashes.len())?;
     partitions.extend(hashes);
-    Ok(distinct::Distinct::new(vec![partitions], threads))
+    Ok(distinct::Distinct::new(vec![partitions], threads)?)
 }
 
 /// Those of the keys that layer `index` accepts.
@@ -122,7 +122,7 @@ pub fn stacked_seen(py: Python<'_>, index: usize, keys: &Distinct) -> PyResult<D
             let seen: Vec<Hash128> = part.iter().map(|&hash| at_layer(hash, index)).collect();
             partitions.extend(&seen);
         }
-        Ok(keys.with(distinct::Distinct::new(vec![partitions], keys.threads)))
+        Ok(keys.with(distinct::Distinct::new(vec![partitions], keys.threads)?))
     })
 }
 
@@ -136,7 +136,7 @@ pub fn stacked_assigned(
 ) -> Assigned {
     let equations = py.detach(|| {
         let of = |set: &Distinct, value: u32| {
-            let hashes = set.hashes.partitions().iter().flatten();
+            let hashes = set.hashes.partitions().flatten();
             hashes.map(|&hash| Equation { hash: at_layer(hash, index), value }).collect::<Vec<_>>()
         };
         let mut equations = of(keys, 1);

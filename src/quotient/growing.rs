@@ -88,8 +88,8 @@ impl Growing {
         room: u64,
     ) -> Result<Growing> {
         let empty = Quotient::new(quotients, remainder_bits)?;
-        let sorted = hashes.partitions().iter().flat_map(|partition| {
-            let mut partition = partition.clone();
+        let sorted = hashes.partitions().flat_map(|partition| {
+            let mut partition = partition.to_vec();
             partition.sort_unstable();
             partition
         });

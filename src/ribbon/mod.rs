@@ -77,8 +77,8 @@ impl Ribbon {
         hashes: &Distinct,
     ) -> Result<Ribbon> {
         let mask = mask(columns);
-        let equations = hashes.partitions().iter().flat_map(|partition| {
-            let mut sorted = partition.clone();
+        let equations = hashes.partitions().flat_map(|partition| {
+            let mut sorted = partition.to_vec();
             sorted.sort_unstable();
             sorted.into_iter().map(|hash| Equation { hash, value: fingerprint(hash) & mask })
         });

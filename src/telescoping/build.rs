@@ -114,7 +114,7 @@ impl Telescoping {
         let mut assembly = Assembly::new(quotients, bits, layout, mode)?;
         let table = Table::new(quotients, bits)?;
         for partition in hashes.partitions() {
-            let mut sorted = partition.clone();
+            let mut sorted = partition.to_vec();
             sorted.sort_unstable();
             for hash in sorted {
                 let (quotient, remainder) = table.address(hash);
