@@ -403,7 +403,7 @@ impl AdaptiveCuckoo {
     ) -> Result<AdaptiveCuckoo> {
         let mut inner = Inner::new(motion, fingerprint_bits, bins)?;
         for partition in hashes.partitions() {
-            let mut sorted = partition.clone();
+            let mut sorted = partition.to_vec();
             sorted.sort_unstable();
             inner.insert(&sorted)?;
         }

@@ -1,5 +1,7 @@
 """What is particular to cuckoo filters: any size, exact refusal, copies, deletion, short prints."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,6 +126,31 @@ def test_short_fingerprints_go_as_far_as_they_go(fingerprint_bits):
         absent = np.arange(10**9, 10**9 + 100_000)
         assert within_noise(f.contains(absent).mean(), f.expected_fpr, len(absent))
     assert f.expected_fpr == pytest.approx(planning.rate(n, f._size), rel=0.01)
+
+
+@pytest.mark.parametrize("keys", [10, 1000, 30_000, 10**6, 10**8])
+def test_a_rate_leaves_no_identity_with_more_keys_than_two_buckets_hold(keys):
+    for fpr in (0.9, 0.3, 0.1, 0.01):
+        size = planning.size(keys, fpr=fpr)
+        assert planning.overfull(keys, size) <= 1e-3
+        shorter = planning.size(keys, fingerprint_bits=size.fingerprint_bits - 1)
+        assert (
+            size.fingerprint_bits == 4
+            or planning.rate(keys, shorter) > fpr
+            or planning.overfull(keys, shorter) > 1e-3
+        )
+
+
+def test_overfull_identities_are_as_many_as_predicted():
+    keys, found = 20_000, 0
+    size = planning.Size(1, 1000, 4)
+    for seed in range(3):
+        twin = Twin(size.chunks, size.buckets, size.fingerprint_bits, size.near)
+        hashes = tamis.hash_keys(np.arange(keys), seed=seed).tolist()
+        sharing = Counter(twin.identity(hash) for hash in hashes)
+        found += sum(count > 8 for count in sharing.values())
+    expected = 3 * planning.overfull(keys, size)
+    assert abs(found - expected) < 4 * expected**0.5
 
 
 def test_size():

@@ -1,4 +1,5 @@
-"""Columns are read where they are: a query allocates its answers and next to nothing else."""
+"""Columns are read where they are: a query allocates its answers and next to nothing else, and a
+build the hashes of its keys and what its structure is solved in."""
 
 import os
 import subprocess
@@ -44,18 +45,34 @@ def columns():
     yield "arrow dictionary, large", pa.array(numbers // 2).dictionary_encode()
 
 
+# What a build holds at its peak, in bytes per key: the hashes, 16 bytes each, as threads collected
+# them and joined (so twice, if there are several), or once beside what the structure needs.
+BUILDS = {
+    "Bloom": 36,
+    "Cuckoo": 36,
+    "Fuse": 40,
+    "Quotient": 36,
+    "Ribbon": 40,
+}
+
+
 def measure():
-    """Print the peak of a query on each column, in bytes per key."""
-    filters = (tamis.Bloom.build(range(1000), fpr=0.01), tamis.Quotient.build(range(9), fpr=0.01))
+    """Print the peak of a query on each column and of each build, in bytes per key."""
+    filters = [getattr(tamis, name).build(range(1000), fpr=0.01) for name in BUILDS]
+    filters.append(tamis.Sharded.build(range(1000), fpr=0.01, shards=4))
     for name, column in columns():
-        for f in filters:
+        for f in filters if name in ("numpy int64", "arrow string") else filters[:1]:
             f.contains(column[:10])
             peak = peak_of(lambda f=f, column=column: f.contains(column))
             print(f"{type(f).__name__}, {name}: {peak / KEYS:.3f}")
+    numbers = np.arange(KEYS)
+    for name in BUILDS:
+        build = getattr(tamis, name).build
+        print(f"{name}.build: {peak_of(lambda build=build: build(numbers, fpr=0.01)) / KEYS:.3f}")
 
 
 @pytest.mark.skipif(not CLEAR.exists(), reason="the peak of a process is read from Linux's /proc")
-def test_contains_allocates_less_than_two_bytes_per_key():
+def test_peaks():
     pytest.importorskip("pyarrow")
     # A fresh process whose allocator takes what is large from the system and gives it back, so
     # that memory which was free before does not hide an allocation.
@@ -72,11 +89,14 @@ def test_contains_allocates_less_than_two_bytes_per_key():
         check=True,
     )
     peaks = {line.split(": ")[0]: float(line.split(": ")[1]) for line in run.stdout.splitlines()}
-    assert len(peaks) == 20
+    builds = {name: peaks.pop(f"{name}.build") for name in BUILDS}
+    assert len(peaks) == 10 + 2 * len(BUILDS)
     assert all(peak < 2 for peak in peaks.values()), run.stdout
     # The answers alone are one byte per key: much less everywhere would mean that nothing was
     # measured. (The kernel counts pages in batches, a tenth of a byte per key here.)
     assert max(peaks.values()) > 0.8, run.stdout
+    assert all(builds[name] < most for name, most in BUILDS.items()), run.stdout
+    assert min(builds.values()) > 16, run.stdout
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ fn distinct(keys: impl Iterator<Item = i64>) -> Distinct {
     let hashes: Vec<Hash128> = keys.map(|key| Hasher::seeded(1).signed(key)).collect();
     let mut partitions = Partitions::new(hashes.len(), hashes.len()).unwrap();
     partitions.extend(&hashes);
-    Distinct::new(vec![partitions], 1)
+    Distinct::new(vec![partitions], 1).unwrap()
 }
 
 /// Every kind at every prefix: no key is denied, absent ones more often the more bits there are.

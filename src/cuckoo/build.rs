@@ -28,7 +28,10 @@ impl Table {
             let own = shares.next();
             let others: Vec<_> = shares.map(|part| scope.spawn(move || fill(part))).collect();
             let own = own.is_none_or(fill);
-            others.into_iter().fold(own, |fits, thread| thread.join().unwrap_or(false) && fits)
+            others.into_iter().fold(own, |fits, thread| match thread.join() {
+                Ok(fitted) => fitted && fits,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
         });
         if !fits {
             return Err(table.full(hashes.len() as u64));

@@ -29,7 +29,7 @@
 //! α = distinct / (B·V/2)
 //! ```
 //!
-//! //! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
+//! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
 //! file (query, remove, rate), `insert.rs` (making room), `build.rs` (from distinct hashes, chunk
 //! by chunk), `shared.rs` (threads; bytes from outside).
 

@@ -274,21 +274,6 @@ pub fn hash_keys<'py>(
     Ok(rows)
 }
 
-/// Hashes keys of any form chunk by chunk, with the interpreter released for columns.
-pub fn for_each_hash(
-    py: Python<'_>,
-    hasher: &Hasher,
-    keys: &Bound<'_, PyAny>,
-    mut chunk: impl FnMut(&[Hash128]) + Send,
-) -> PyResult<()> {
-    match Keys::new(keys)? {
-        Keys::Column(column) => py
-            .detach(|| column.for_each_chunk(hasher, 0..column.len(), |_, hashes| chunk(hashes)))
-            .map_err(at_index),
-        Keys::Objects(list) => for_each_chunk(hasher, &list, |_, hashes| chunk(hashes)),
-    }
-}
-
 /// Hashes Python objects chunk by chunk: `chunk(first, hashes)`.
 fn for_each_chunk(
     hasher: &Hasher,

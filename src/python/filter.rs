@@ -59,7 +59,7 @@ impl Stored {
         if self.kernel.busy() { py.detach(|| work(&*self.kernel)) } else { work(&*self.kernel) }
     }
 
-    /// Says once that the filter holds more keys than it was made for.
+    /// Says once that the filter has taken in more than it was made for.
     #[inline]
     pub(super) fn check_room(&self, py: Python<'_>) -> PyResult<()> {
         if !self.warned.load(Relaxed) && self.kernel.overfull(self.capacity) {
@@ -74,7 +74,8 @@ impl Stored {
             return Ok(());
         }
         let message = format!(
-            "the filter was made for {} keys and now holds more: its rate rises, see expected_fpr",
+            "the filter was made for {} keys and has taken in more than it has room for, repetitions \
+             included where it stores them: its rate rises, see expected_fpr",
             self.capacity
         );
         let message = std::ffi::CString::new(message).unwrap_or_default();

@@ -101,7 +101,7 @@ pub fn named(error: io::Error, path: &Path) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-    PyOSError::new_err((code, text, path.to_owned()))
+    PyOSError::new_err((code, text, path.as_os_str().to_owned()))
 }
 
 /// A whole file in memory that its filter's buffers share: nothing is copied out of it.

@@ -1,7 +1,8 @@
 //! Keys by shard, in memory or spilled to disk, for builds that are larger than one structure
 //! or than memory. Decisions (how many shards, where the files are) are Python's.
 
-use super::batch::{Distinct, for_each_hash};
+use super::batch::{Distinct, for_each};
+use super::column::Keys;
 use super::handle::Kernel;
 use super::keys::{self, hasher};
 use crate::distinct;
@@ -111,7 +112,7 @@ impl Spill {
     /// Hashes a column of keys and puts each where it belongs.
     fn add(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut failed = Ok(());
-        for_each_hash(py, &self.hasher, keys, |hashes| {
+        for_each(py, &self.hasher, Keys::new(keys)?, |_, hashes| {
             let mut partitions = self.lock();
             let count = partitions.len() as u64;
             for &hash in hashes {

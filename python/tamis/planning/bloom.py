@@ -3,7 +3,7 @@
 The rate of a filter is the probability that an absent key finds all of its k bits set, over
 random hashes of the n keys and of the absent one. The textbook's (1 − e^(−kn/m))^k is a limit of
 the standard layout; each function here computes the rate of the layout as the kernel has it
-(``src/bloom.rs``, ``src/block.rs``).
+(``src/bloom/``, ``src/block.rs``).
 """
 
 import math

@@ -41,6 +41,9 @@ _CHUNK = 2**14
 # 0.97 with the short ranges and not 0.8 without.
 _NEAR = 5
 
+# Expected `overfull` identities that a filter of a given rate may have: it is to take its keys.
+_OVERFULL = 1e-3
+
 # In large filters the word behind the last bucket comes out of the slots' share.
 _LARGE = 100_000
 
@@ -78,6 +81,24 @@ def rate(keys: int, size: Size) -> float:
     return -math.expm1(keys * math.log1p(-1 / identities)) if identities > 1 else float(keys > 0)
 
 
+def overfull(keys: int, size: Size) -> float:
+    """Predict how many identities more than eight keys share, so that two buckets lack room.
+
+    With short fingerprints that happens: a filter may refuse a key before its capacity, at any
+    load that is worth its memory.
+
+    >>> [f"{overfull(10**6, size(10**6, fingerprint_bits=bits)):.0e}" for bits in (4, 5, 6)]
+    ['8e-03', '3e-05', '1e-07']
+    """
+    identities = size.chunks * size.buckets * (2**size.fingerprint_bits - 1) / 2
+    mean = keys / identities
+    if mean == 0:
+        return 0.0
+    # The tail of a Poisson distribution; its terms fall fast, as the mean is below one or two.
+    chance = (math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) for i in range(9, 99))
+    return float(identities * sum(chance))
+
+
 def size(
     keys: int,
     *,
@@ -88,7 +109,8 @@ def size(
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    Or take ``fingerprint_bits``, from 1 to 32, and only count the buckets. Each further
+    For a rate, also so long that the filter takes as many keys as it is for (see `overfull`). Or
+    take ``fingerprint_bits``, from 1 to 32, and only count the buckets. Each further
     ``attempt`` has a thirty-second more of them, for keys that did not fit.
 
     >>> size(1_000_000, fpr=2**-8)
@@ -110,7 +132,7 @@ def size(
     sizes = [_counted(keys, bits, attempt) for bits in useful]
     if fpr is not None:
         for found in sizes:
-            if rate(keys, found) <= fpr:
+            if rate(keys, found) <= fpr and overfull(keys, found) <= _OVERFULL:
                 return found
         least = rate(keys, sizes[-1])
         raise ValueError(f"fpr is {fpr}; a cuckoo filter of {keys} keys reaches {least:.2g}")

@@ -28,10 +28,11 @@ class Size(NamedTuple):
         return self.segment_length * self.segments
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
     """Slots for n keys, from `fewest_slots` in ``src/fuse/tests.rs``.
 
-    With these, about nine of ten first attempts at 12,000 keys succeed; nearly all at a million.
+    With these, at least nine of ten first attempts succeed (the fewest near 11,500 keys), in tables
+    up to 1 % longer than the shortest of which that is true: ``benches/fuse_sizes.py`` prints both.
 
     * ``few·n + few_root·√n + 8`` in K segments;
     * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments.
@@ -45,9 +46,9 @@ class _Fit(NamedTuple):
     segments: float
 
 
-_FITS = {
-    3: _Fit(1.2219, 1.5, 1.0894, 2.15, 0.289, 0.62),
-    4: _Fit(1.2949, 1.1, 1.0238, 2.05, 0.27, 1.0),
+FITS = {
+    3: Fit(1.2219, 1.5, 1.0894, 2.15, 0.289, 0.62),
+    4: Fit(1.2949, 1.1, 1.0238, 2.05, 0.27, 1.0),
 }
 _SEGMENTS_POWER = 0.42
 # The second formula is a fit from here on; below, the first is the smaller one in truth.
@@ -64,7 +65,7 @@ def size(
     >>> size(4, 1_000_000, bits_per_key=10)
     Size(fingerprint_bits=9, segment_length=3242, segments=331)
     """
-    if arity not in _FITS:
+    if arity not in FITS:
         raise ValueError(f"arity is {arity!r}; 3 and 4 are possible")
     check_rate_or_budget(fpr, bits_per_key)
     length, segments = _table(arity, keys)
@@ -97,7 +98,7 @@ def _table(arity: int, keys: int) -> tuple[int, int]:
     """Length and number of the segments, in the way that takes fewer slots."""
     if keys <= 1:
         return 1, arity * keys
-    fit = _FITS[arity]
+    fit = FITS[arity]
     few = fit.few * keys + fit.few_root * math.sqrt(keys) + 8
     many = (fit.many + fit.many_factor * keys**-fit.many_power) * keys
     if keys < _MANY_FROM or few <= many:

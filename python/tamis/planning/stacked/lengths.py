@@ -196,6 +196,8 @@ class _Search:
             return True
         keys, negatives = self.goal.keys * keys_pass, self.negatives * stored
         yes = (keys + share * negatives) / (keys + negatives)
+        if yes == 1:  # by rounding: next to the keys the negatives are too few to tell anything
+            return False
         entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
         return bits - keys * math.log2(yes) + negatives * entropy > self.limit
 
