@@ -33,7 +33,7 @@ pub fn learned_split(
     let distinct = |hashes: &[Hash128]| {
         let mut partitions = distinct::Partitions::new(hashes.len(), hashes.len())?;
         partitions.extend(hashes);
-        let hashes = distinct::Distinct::new(vec![partitions], 1);
+        let hashes = distinct::Distinct::new(vec![partitions], 1)?;
         PyResult::Ok(Distinct { hashes, hasher: hasher.clone(), threads: 1 })
     };
     let remixed: Vec<Hash128> = hashes.iter().map(|&hash| in_front(hash)).collect();
