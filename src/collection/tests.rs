@@ -56,7 +56,7 @@ fn records_come_back_and_lies_are_refused() {
     assert_eq!(Filter::from_record(&record, &mut rest).unwrap(), (filter, 2.5));
     assert!(rest.is_empty());
     assert!(Filter::from_record(&record, &mut &levels[..0]).is_err());
-    for (at, value) in [(0, 9), (0, 0), (1, 0), (1, 200), (4, 255), (6, 1), (31, 0x7F), (31, 0xFF)]
+    for (at, value) in [(0, 9), (0, 0), (1, 0), (1, 200), (4, 255), (6, 1), (31, 0xC0), (31, 0xFF)]
     {
         let mut lying = record;
         lying[at] = value;
