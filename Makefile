@@ -55,6 +55,7 @@ bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
 	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/collection.py
+	$(BIN)/python benches/stacked.py
 	$(BIN)/python benches/workloads.py
 	$(BIN)/python benches/peers.py
 

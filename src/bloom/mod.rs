@@ -40,6 +40,9 @@ pub const MOST_HASHES: u32 = 64;
 /// How many keys ahead of the probe the words of a filter that is not blocked are asked for: k of
 /// them per key, where a core has about a dozen cache misses under way.
 const AHEAD: usize = 4;
+/// Bytes that a core's second cache holds beside others: such a filter needs no words ahead, and a
+/// probe that fails early then saves the rest.
+const NEAR: usize = 1 << 17;
 /// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
 const PIECE: u32 = 12;
 
@@ -330,8 +333,9 @@ impl Kernel for Bloom {
         if self.shape.layout == Layout::Blocked {
             return self.prober.test(self.bits.lines(), hashes, out);
         }
+        let ahead = if self.bits.len() > NEAR { AHEAD } else { hashes.len() };
         for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
-            if let Some(&later) = hashes.get(i + AHEAD) {
+            if let Some(&later) = hashes.get(i + ahead) {
                 self.shape.positions(later).for_each(|position| self.prefetch(position));
             }
             *out = self.contains_one(hash);
