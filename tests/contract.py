@@ -104,7 +104,7 @@ SPECIMENS = [
     Specimen(tamis.Telescoping, {"selectors": "growing", "seed": 0}),
     Specimen(tamis.Telescoping, {"selectors": "block", "seed": 0}),
     Specimen(tamis.Extending, {"seed": 0}),
-    Specimen(tamis.Stacked, {"layer": "bloom", "last": "alternating", **KNOWN}),
+    Specimen(tamis.Stacked, {"layer": "bloom", "rates": "equal", "last": "alternating", **KNOWN}),
     Specimen(tamis.Stacked, {"layer": "cuckoo", "last": "alternating", **KNOWN}),
     Specimen(tamis.Stacked, {"layer": "quotient", "last": "alternating", **KNOWN}),
     Specimen(tamis.Stacked, {"layer": "fuse", "last": "alternating", **KNOWN}),
