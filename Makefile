@@ -43,6 +43,7 @@ types: $(VENV)/built
 	$(BIN)/stubtest tamis._native
 
 test: $(VENV)/built
+	.ci/servers
 	cargo test --quiet
 	$(BIN)/python -m pytest --quiet
 

@@ -40,10 +40,12 @@ from tamis.filters import (
     from_bytes,
     load,
 )
+from tamis.guard import Guard
 from tamis.planning.collection import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
 from tamis.planning.stable_groups import plan_stable
+from tamis.stores import LeaseError
 from tamis.workload import Workload
 
 __all__ = [
@@ -57,9 +59,11 @@ __all__ = [
     "Extending",
     "FormatError",
     "Fuse",
+    "Guard",
     "IncompatibleError",
     "Layer",
     "LearnedBloom",
+    "LeaseError",
     "Plan",
     "Quotient",
     "Ribbon",

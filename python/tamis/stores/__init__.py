@@ -1,5 +1,25 @@
-"""Stores that a filter stands in front of, one small adapter each."""
+"""Stores that a guard can stand in front of: one small adapter each, to one protocol.
 
+`RocksDB`, `Redis` and `Postgres` need the extra of that name: ``pip install tamis[rocksdb]``.
+"""
+
+from tamis.stores.contract import Changes, Commit, LeaseError, Store
 from tamis.stores.hashes import Hashes
+from tamis.stores.memory import Memory
+from tamis.stores.postgres import Postgres
+from tamis.stores.redis import Redis
+from tamis.stores.rocksdb import RocksDB
+from tamis.stores.sqlite import SQLite
 
-__all__ = ["Hashes"]
+__all__ = [
+    "Changes",
+    "Commit",
+    "Hashes",
+    "LeaseError",
+    "Memory",
+    "Postgres",
+    "Redis",
+    "RocksDB",
+    "SQLite",
+    "Store",
+]

@@ -1,0 +1,89 @@
+"""A guard over SQLite on a real trace: reads saved and reads wasted, by filter.
+
+The keys of ``trace_twitter52`` are split in half by a seeded choice; one half is stored. All
+filters may use the same memory per key; those that learn use more as they do. The first fifth of
+the requests is the warm-up, from which the stacked filter takes its workload; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tamis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import data
+
+BITS_PER_KEY = 11.6
+BATCH = 100
+
+
+def requests(quick: bool) -> np.ndarray:
+    keys = data.table("trace_twitter52", ["key"])["key"].to_numpy()
+    return keys[: 100_000 if quick else None]
+
+
+def filters(stored: np.ndarray, warm: np.ndarray):
+    """The filters by name: empty ones, which the guard fills, or built of what is stored."""
+    n = len(stored)
+    yield "Bloom", tamis.Bloom(capacity=n, bits_per_key=BITS_PER_KEY)
+    yield "Quotient", tamis.Quotient(capacity=n, bits_per_key=BITS_PER_KEY)
+    yield "Ribbon", tamis.Ribbon.build(stored, bits_per_key=BITS_PER_KEY)
+    workload = tamis.Workload.from_queries(warm, keys=stored)
+    yield "Stacked", tamis.Stacked.build(stored, workload, bits_per_key=BITS_PER_KEY)
+    yield "Telescoping", tamis.Telescoping(capacity=n, fpr=2**-8, seed=1)
+    yield "Extending", tamis.Extending(capacity=n, fpr=2**-8, seed=1)
+
+
+def ask(guard: tamis.Guard, queries: np.ndarray) -> None:
+    for start in range(0, len(queries), BATCH):
+        guard.get_many(queries[start : start + BATCH])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the first 100,000 requests")
+    stream = requests(parser.parse_args().quick)
+    universe = np.unique(stream)
+    stored = np.random.default_rng(1).permutation(universe)[: len(universe) // 2]
+    warm, counted = np.split(stream, [len(stream) // 5])
+    absent = int((~np.isin(counted, stored)).sum())
+    print(
+        f"{len(counted):,} requests counted for {len(universe):,} keys, {len(stored):,} of them "
+        f"stored; {absent:,} requests are for absent keys\n"
+    )
+    print(
+        f"{'filter':12s} {'bits/key':>8s} {'reads saved':>11s} {'wasted':>8s} {'of absent':>9s} "
+        f"{'adapted':>7s} {'µs/request':>10s}"
+    )
+    print(f"{'none':12s} {0:8.2f} {0:11,d} {absent:8,d} {1:9.4%} {'–':>7s} {'':>10s}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.db"
+        with tamis.Guard(tamis.stores.SQLite(path), tamis.Bloom(len(stored), fpr=0.01)) as guard:
+            guard.put_many((key, b"value") for key in stored.tolist())
+        for name, filter in filters(stored, warm):
+            with tamis.Guard(tamis.stores.SQLite(path), filter) as guard:
+                ask(guard, warm)
+                before = guard.stats
+                start = time.perf_counter()
+                ask(guard, counted)
+                seconds = time.perf_counter() - start
+                after = guard.stats
+                saved = after.reads_saved - before.reads_saved
+                wasted = after.false_positives - before.false_positives
+                assert saved + wasted == absent
+                print(
+                    f"{name:12s} {guard.filter.size_in_bits / len(stored):8.2f} {saved:11,d} "
+                    f"{wasted:8,d} {wasted / absent:9.4%} {after.adaptations:7,d} "
+                    f"{1e6 * seconds / len(counted):10.2f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

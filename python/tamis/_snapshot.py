@@ -1,0 +1,52 @@
+"""A filter on disk with the epoch of the store that it belongs to.
+
+A line of JSON (the store's identity, the epoch, a checksum of both), then the filter's own bytes,
+which have their own checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from tamis._files import save_whole
+from tamis._types import FilePath
+from tamis.errors import TamisError
+from tamis.filters import from_bytes
+
+
+def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
+    """Write a snapshot, whole or not at all."""
+    fields = {"tamis": "guard", "store": store.hex(), "epoch": epoch}
+    fields["check"] = _check(fields)
+    head = json.dumps(fields).encode() + b"\n"
+    body = filter.to_bytes()
+
+    def write(descriptor: int) -> None:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(head)
+            file.write(body)
+
+    save_whole(path, write)
+
+
+def load(path: FilePath, key: bytes | None) -> tuple[Any, bytes, str]:
+    """Return the filter, the store's identity and the epoch; `ValueError` for anything else."""
+    head, newline, body = Path(os.fsdecode(path)).read_bytes().partition(b"\n")
+    try:
+        fields = json.loads(head)
+        check = fields.pop("check")
+        if not newline or fields.pop("tamis") != "guard":
+            raise ValueError("it is not a guard's snapshot")
+        if check != _check({"tamis": "guard", **fields}):
+            raise ValueError("its first line is damaged")
+        return from_bytes(body, key=key), bytes.fromhex(fields["store"]), fields["epoch"]
+    except (ValueError, KeyError, AttributeError, TypeError, TamisError) as error:
+        raise ValueError(f"{os.fsdecode(path)}: {error}") from None
+
+
+def _check(fields: dict[str, str]) -> str:
+    return f"{zlib.crc32(json.dumps(fields, sort_keys=True).encode()):08x}"

@@ -1,0 +1,132 @@
+"""What a guard counts, and when the rate it sees is not the rate it expects."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+
+from tamis.planning.rates import interval
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a guard did so far.
+
+    >>> s = Statistics(questions=100, reads_saved=90, false_positives=2, expected_fpr=0.01)
+    >>> s.negatives, round(s.observed_fpr, 3)
+    (92, 0.022)
+    """
+
+    questions: int = 0
+    """Keys asked for."""
+    reads_saved: int = 0
+    """Questions that the filter answered, with "no"."""
+    true_positives: int = 0
+    """Questions that the filter let through to a key that was there."""
+    false_positives: int = 0
+    """Questions that the filter let through in vain: reads wasted."""
+    passed: int = 0
+    """Questions that went to the store because the filter could not be trusted."""
+    adaptations: int = 0
+    """False positives that the filter was changed for."""
+    adaptations_skipped: int = 0
+    """Those it was not changed for: above the limit per second, overtaken by a write, or unable."""
+    rebuilds: int = 0
+    """How often the filter was filled anew from the store."""
+    trusted: bool = True
+    """Whether the filter answers; otherwise every question goes to the store."""
+    expected_fpr: float = 0.0
+    """The share of questions for absent keys that the filter is expected to let through."""
+    spread: float = 0.0
+    """The variance of the number of false positives; see `interval`."""
+
+    @property
+    def negatives(self) -> int:
+        """Questions for absent keys that the filter saw."""
+        return self.reads_saved + self.false_positives
+
+    @property
+    def observed_fpr(self) -> float:
+        """The share of those that it let through."""
+        return self.false_positives / self.negatives if self.negatives else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The rates that could have given what was observed, once in 15,000 times outside.
+
+        A filter errs per key, not per question: a key that was asked for f times counts f² in the
+        variance, so the interval is wide where few keys make most of the questions.
+        """
+        return interval(self.false_positives, self.negatives, self.spread)
+
+
+class Tally:
+    """Counts under a lock, with how often each false positive came back."""
+
+    _MOST = 1 << 16
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        numbers = (field.name for field in fields(Statistics) if field.type in (int, "int"))
+        self._counts = dict.fromkeys(numbers, 0)
+        # The counts of the false positives, of a sample by hash once there are many.
+        self._repeats: dict[int, int] = {}
+        self._sampled = 0
+
+    def count(self, **amounts: int) -> None:
+        """Add to the counts."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] += amount
+
+    def repeat(self, words: list[int]) -> None:
+        """Count false positives by a word of their hash."""
+        with self._lock:
+            mask = (1 << self._sampled) - 1
+            for word in words:
+                if word & mask == 0:
+                    self._repeats[word] = self._repeats.get(word, 0) + 1
+            if len(self._repeats) > self._MOST:
+                self._sampled += 1
+                mask = (1 << self._sampled) - 1
+                self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
+
+    def read(self, *, trusted: bool, expected_fpr: float) -> Statistics:
+        """Return the counts as they are now."""
+        with self._lock:
+            # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
+            spread = float(sum(n * n for n in self._repeats.values()) << self._sampled)
+            return Statistics(
+                **self._counts, trusted=trusted, expected_fpr=expected_fpr, spread=spread
+            )
+
+
+class Watch:
+    """Holds the rate of the latest questions against the expected one.
+
+    A window ends when the filter is expected to have erred 32 times, or has 128 times, and not
+    before a thousand questions for absent keys: soon enough to notice, late enough to tell.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._window = Tally()
+        self.above = False
+        """Whether the latest window had more false positives than expected."""
+
+    def saw(self, saved: int, words: list[int], expected_fpr: float) -> Statistics | None:
+        """Count reads saved and false positives; return the window's when the verdict changes."""
+        self._window.count(reads_saved=saved, false_positives=len(words))
+        self._window.repeat(words)
+        counts = self._window._counts
+        seen = counts["reads_saved"] + counts["false_positives"]
+        if seen < 1000 or (seen * expected_fpr < 32 and counts["false_positives"] < 128):
+            return None
+        with self._lock:
+            window = self._window.read(trusted=True, expected_fpr=expected_fpr)
+            self._window = Tally()
+            above = window.interval[0] > expected_fpr
+            if above == self.above:
+                return None
+            self.above = above
+            return window

@@ -1,0 +1,149 @@
+"""`tamis.stores.Memory`: a dictionary, for tests and for sets that fit in memory."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tamis.stores.contract import (
+    Changes,
+    Commit,
+    Hasher,
+    Hashes,
+    Plain,
+    Value,
+    batches,
+    from_pairs,
+    lease_refused,
+    pairs,
+)
+
+
+class Memory:
+    """A store in this process's memory. Several guards may share one.
+
+    >>> import tamis
+    >>> g = tamis.Guard(Memory(), tamis.Bloom(capacity=1000, fpr=0.01))
+    >>> g.put("ada", b"1815")
+    >>> g.get("ada")
+    b'1815'
+    """
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._values: dict[Plain, Value] = {}
+        self._hashes: list[bytes] = []
+        self._notes: dict[str, bytes] = {}
+        self._count = 0
+        self._epoch = f"0.{secrets.token_hex(8)}"
+        self._holder: str | None = None
+        self._until = 0.0
+        self._hasher: Hasher | None = None
+        self._name: bytes | None = None
+
+    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        return [self._values.get(key) for key in keys]
+
+    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys with their hashes."""
+        with self._lock:
+            self._check(owner)
+            existed = [key in self._values for key in keys]
+            before = self._epoch
+            for pair in self._pairs([k for k, was in zip(keys, existed, strict=True) if not was]):
+                insort(self._hashes, pair)
+            self._values.update(zip(keys, values, strict=True))
+            return self._committed(existed, before, not all(existed))
+
+    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+        """Remove distinct keys and their hashes."""
+        with self._lock:
+            self._check(owner)
+            existed = [key in self._values for key in keys]
+            before = self._epoch
+            gone = [key for key, was in zip(keys, existed, strict=True) if was]
+            for key, pair in zip(gone, self._pairs(gone), strict=True):
+                del self._values[key]
+                del self._hashes[bisect_left(self._hashes, pair)]
+            return self._committed(existed, before, bool(gone))
+
+    def contents(self) -> tuple[str, Iterator[list[Any]]]:
+        """Return the epoch and the keys at it, in batches."""
+        with self._lock:
+            keys = list(self._values)
+            return self._epoch, batches(keys)
+
+    def run(self, lo: int, hi: int) -> Hashes:
+        """Return the hashes whose first word is from ``lo`` to ``hi``."""
+        with self._lock:
+            start = bisect_left(self._hashes, lo.to_bytes(8, "big"))
+            stop = bisect_left(self._hashes, hi.to_bytes(8, "big") + b"\xff" * 9)
+            return from_pairs(self._hashes[start:stop])
+
+    def scan(self) -> Iterator[Hashes]:
+        """Go through all hashes."""
+        with self._lock:
+            return iter([from_pairs(self._hashes)])
+
+    def epoch(self) -> str:
+        """Return the present epoch."""
+        return self._epoch
+
+    def changes(self, since: str, until: str | None = None) -> Changes | None:
+        """Tell that nothing changed, or that it cannot tell what."""
+        now = self._epoch if until is None else until
+        return Changes(now, [], []) if since == now else None
+
+    def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
+        """Keep the hashes of this function."""
+        with self._lock:
+            self._check(owner)
+            self._hasher = hasher
+            if name != self._name:
+                self._hashes = sorted(self._pairs(list(self._values)))
+                self._name = name
+
+    def lease(self, owner: str, seconds: float) -> bool:
+        """Take or renew the lease."""
+        with self._lock:
+            now = time.monotonic()
+            if self._holder not in (None, owner) and now < self._until:
+                return False
+            self._holder, self._until = owner, now + seconds
+            return True
+
+    def release(self, owner: str) -> None:
+        """Give the lease back."""
+        with self._lock:
+            if self._holder == owner:
+                self._holder = None
+
+    def note(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return what was noted under a name, after noting ``value`` if there is one."""
+        with self._lock:
+            if value is not None:
+                self._notes[name] = value
+            return self._notes.get(name)
+
+    def close(self) -> None:
+        """Do nothing: the content stays for the next guard."""
+
+    def _pairs(self, keys: Sequence[Plain]) -> list[bytes]:
+        return pairs(self._hasher(keys)) if self._hasher and keys else []
+
+    def _check(self, owner: str) -> None:
+        if self._holder != owner:
+            raise lease_refused(self._holder)
+
+    def _committed(self, existed: list[bool], before: str, changed: bool) -> Commit:
+        if changed:
+            self._count += 1
+            self._epoch = f"{self._count}.{secrets.token_hex(8)}"
+        return Commit(existed, before, self._epoch)

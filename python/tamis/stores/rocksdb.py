@@ -1,0 +1,200 @@
+"""`tamis.stores.RocksDB`: a RocksDB database through rocksdict (``pip install tamis[rocksdb]``).
+
+Four kinds of entries, told apart by their first byte: ``d`` and a key hold its value, ``h``, the
+hash and a key are the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one
+batch, which RocksDB applies whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tamis._types import FilePath
+from tamis.stores.contract import (
+    BATCH,
+    Changes,
+    Commit,
+    Hasher,
+    Hashes,
+    Plain,
+    Value,
+    batches,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    from_pairs,
+    lease_refused,
+    pairs,
+)
+
+
+class RocksDB:
+    """A RocksDB database. RocksDB itself lets only one process open it."""
+
+    shared = False
+
+    def __init__(self, path: FilePath) -> None:
+        """Open the database in the folder ``path``, or make it."""
+        try:
+            import rocksdict
+        except ImportError:
+            raise ImportError(
+                "tamis.stores.RocksDB needs rocksdict: pip install tamis[rocksdb]"
+            ) from None
+        self._make_batch: Callable[[], Any] = lambda: rocksdict.WriteBatch(raw_mode=True)
+        self._db: Any = rocksdict.Rdict(os.fsdecode(path), rocksdict.Options(raw_mode=True))
+        self._lock = threading.RLock()
+        self._hasher: Hasher | None = None
+        self._holder: str | None = None
+        if self._db.get(b"e") is None:
+            self._db.put(b"e", _next("0."))
+
+    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        found: list[bytes | None] = self._db.get([b"d" + encode_key(key) for key in keys])
+        return [None if data is None else decode_value(data) for data in found]
+
+    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys with their hashes in one batch."""
+        with self._lock:
+            existed = self._existing(keys, owner)
+            batch = self._make_batch()
+            for key, value in zip(keys, values, strict=True):
+                batch.put(b"d" + encode_key(key), encode_value(value))
+            new = [key for key, was in zip(keys, existed, strict=True) if not was]
+            for entry in self._entries(new):
+                batch.put(entry, b"")
+            return self._commit(batch, existed, changed=bool(new))
+
+    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+        """Remove distinct keys and their hashes in one batch."""
+        with self._lock:
+            existed = self._existing(keys, owner)
+            batch = self._make_batch()
+            gone = [key for key, was in zip(keys, existed, strict=True) if was]
+            for key, entry in zip(gone, self._entries(gone), strict=True):
+                batch.delete(b"d" + encode_key(key))
+                batch.delete(entry)
+            return self._commit(batch, existed, changed=bool(gone))
+
+    def contents(self) -> tuple[str, Iterator[list[Any]]]:
+        """Return the epoch and the keys, in batches."""
+        return self.epoch(), self._keys()
+
+    def run(self, lo: int, hi: int) -> Hashes:
+        """Return the hashes whose first word is from ``lo`` to ``hi``."""
+        last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
+        found = []
+        for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
+            if entry[:17] > last:
+                break
+            found.append(entry[1:17])
+        return from_pairs(found)
+
+    def scan(self) -> Iterator[Hashes]:
+        """Go through all hashes, a batch at a time."""
+        for part in self._prefixed(b"h"):
+            yield from_pairs([entry[1:17] for entry in part])
+
+    def epoch(self) -> str:
+        """Return the present epoch."""
+        epoch: str = self._db.get(b"e").decode()
+        return epoch
+
+    def changes(self, since: str, until: str | None = None) -> Changes | None:
+        """Tell that nothing changed, or that it cannot tell what."""
+        now = self.epoch() if until is None else until
+        return Changes(now, [], []) if since == now else None
+
+    def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
+        """Keep the index with this function; made anew if it had another name."""
+        with self._lock:
+            self._check(owner)
+            self._hasher = hasher
+            if self.note("index") == name:
+                return
+            # Until the index is whole it has no name, so that a crash here makes it anew.
+            self.note("index", b"")
+            self._db.delete_range(b"h", b"i")
+            for keys in self._keys():
+                batch = self._make_batch()
+                for entry in self._entries(keys):
+                    batch.put(entry, b"")
+                self._db.write(batch)
+            self.note("index", name)
+
+    def lease(self, owner: str, seconds: float) -> bool:
+        """Take the lease; no other process has the database, so it is free if it was given back."""
+        with self._lock:
+            if self._holder not in (None, owner):
+                return False
+            self._holder = owner
+            return True
+
+    def release(self, owner: str) -> None:
+        """Give the lease back if it is this owner's."""
+        with self._lock:
+            if self._holder == owner:
+                self._holder = None
+
+    def note(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return what was noted under a name, after noting ``value`` if there is one."""
+        if value is not None:
+            self._db.put(b"n" + name.encode(), value)
+        noted: bytes | None = self._db.get(b"n" + name.encode())
+        return noted
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def _keys(self) -> Iterator[list[Plain]]:
+        for part in self._prefixed(b"d"):
+            yield [decode_key(entry[1:]) for entry in part]
+
+    def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
+        part: list[bytes] = []
+        for entry in self._db.keys(from_key=prefix):
+            if not entry.startswith(prefix):
+                break
+            part.append(entry)
+            if len(part) == BATCH:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _entries(self, keys: Sequence[Plain]) -> list[bytes]:
+        """Return the index's entries of keys."""
+        entries = []
+        if self._hasher is not None:
+            for part in batches(keys):
+                hashes = pairs(self._hasher(part))
+                entries += [
+                    b"h" + pair + encode_key(key) for pair, key in zip(hashes, part, strict=True)
+                ]
+        return entries
+
+    def _existing(self, keys: Sequence[Plain], owner: str) -> list[bool]:
+        self._check(owner)
+        return [value is not None for value in self.get_many(keys)]
+
+    def _commit(self, batch: Any, existed: list[bool], *, changed: bool) -> Commit:
+        before = self.epoch()
+        if changed:
+            batch.put(b"e", _next(before))
+        self._db.write(batch)
+        return Commit(existed, before, self.epoch())
+
+    def _check(self, owner: str) -> None:
+        if self._holder != owner:
+            raise lease_refused(self._holder)
+
+
+def _next(epoch: str) -> bytes:
+    return f"{int(epoch.split('.')[0]) + 1}.{secrets.token_hex(8)}".encode()

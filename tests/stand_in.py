@@ -1,0 +1,114 @@
+"""A slow filter that adapts, to test guards with: prefixes of hashes, lengthened on a mistake."""
+
+import threading
+from collections import Counter
+
+import numpy as np
+
+import tamis
+
+BITS = 128
+
+
+class Prefixes:
+    """A multiset of prefixes, each of the hash of one key and at first ``bits`` long.
+
+    A prefix that fooled the filter is replaced by a longer one of the stored hash that owns it,
+    found by content in the remote; what no stored hash owns (a put that never came) is left alone.
+    """
+
+    inserts = True
+    deletes = True
+
+    def __init__(self, bits=6, seed=7):
+        self.bits, self.seed, self.capacity = bits, seed, 1000
+        self._slots = Counter()
+        self._lock = threading.RLock()
+
+    def __len__(self):
+        return self._slots.total()
+
+    @property
+    def expected_fpr(self):
+        return min(1.0, len(self._slots) * 2.0**-self.bits)
+
+    def to_bytes(self):
+        # Guards pack an empty filter to make it anew; this one has nothing to pack.
+        return tamis.Bloom(capacity=1, fpr=0.5).to_bytes()
+
+    def __contains__(self, key):
+        return bool(self.contains([key])[0])
+
+    def contains(self, keys):
+        hashes = self._hashes(keys)
+        with self._lock:
+            return np.array([bool(self._matches(h)) for h in hashes], dtype=bool)
+
+    def add(self, key, remote=None):
+        self.update([key], remote)
+
+    def update(self, keys, remote=None):
+        hashes = self._hashes(keys)
+        with self._lock:
+            for h in hashes:
+                self._slots[self.bits, h >> (BITS - self.bits)] += 1
+
+    def remove(self, key, remote=None):
+        with self._lock:
+            matches = self._matches(self._hashes([key])[0])
+            if not matches:
+                raise KeyError(key)
+            # The owner of the longest also has every shorter one, so the others stay covered.
+            self._drop(max(matches))
+
+    def adapt_many(self, keys, remote):
+        hashes = self._hashes(keys)
+        with self._lock:
+            return np.array([self._adapt(h, remote) for h in hashes], dtype=bool)
+
+    def _adapt(self, wrong, remote):
+        first = wrong >> (BITS - self.bits) << (BITS - self.bits)
+        last = first | ((1 << (BITS - self.bits)) - 1)
+        stored = [a << 64 | b for a, b in remote.run(first >> 64, last >> 64).tolist()]
+        if wrong in stored:
+            return False
+        fixed = False
+        for slot in self._matches(wrong):
+            for owner in [h for h in stored if h >> (BITS - slot[0]) == slot[1]]:
+                fixed |= self._lengthen(slot, owner, wrong, stored)
+        return fixed
+
+    def _lengthen(self, slot, owner, wrong, stored):
+        """Replace a slot by a longer prefix of this owner, if each hash keeps one of its own."""
+        if slot not in self._slots:
+            return False
+        bits = BITS - (owner ^ wrong).bit_length() + 1
+        longer = bits, owner >> (BITS - bits)
+        self._drop(slot)
+        self._slots[longer] += 1
+        if self._covers(stored):
+            return True
+        self._drop(longer)
+        self._slots[slot] += 1
+        return False
+
+    def _covers(self, stored):
+        """Tell whether each hash has a slot of its own: the longest slots choose first."""
+        left = list(stored)
+        for (length, prefix), count in sorted(self._slots.items(), reverse=True):
+            own = [h for h in left if h >> (BITS - length) == prefix][:count]
+            left = [h for h in left if h not in own]
+        return not left
+
+    def _drop(self, slot):
+        self._slots[slot] -= 1
+        if not self._slots[slot]:
+            del self._slots[slot]
+
+    def _matches(self, h):
+        lengths = {length for length, _ in self._slots}
+        return [(n, h >> (BITS - n)) for n in lengths if (n, h >> (BITS - n)) in self._slots]
+
+    def _hashes(self, keys):
+        words = tamis.hash_keys(list(keys), seed=self.seed).tolist()
+        return [a << 64 | b for a, b in words]

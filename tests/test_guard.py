@@ -1,0 +1,549 @@
+"""A guard never denies a key that its store has, and counts what it does."""
+
+import logging
+import sqlite3
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import tamis
+from stand_in import Prefixes
+from tamis import stores
+
+
+def quotient():
+    return tamis.Quotient(capacity=200, fpr=2**-3)
+
+
+def telescoping():
+    """Small enough to have to grow."""
+    return tamis.Telescoping(capacity=4, fpr=2**-3, seed=3)
+
+
+@pytest.fixture
+def fresh_stand_in(monkeypatch):
+    """Let guards make the stand-in anew, as they make a native filter of its empty bytes."""
+    opened = tamis.guard.from_bytes
+    monkeypatch.setattr(
+        tamis.guard,
+        "from_bytes",
+        lambda data, key=None: (
+            Prefixes() if data == Prefixes().to_bytes() else opened(data, key=key)
+        ),
+    )
+
+
+def test_counts_what_it_saves():
+    g = tamis.Guard(stores.Memory(), tamis.Bloom(capacity=1000, fpr=0.01))
+    g.put_many((i, str(i)) for i in range(1000))
+    assert g.get_many(range(1000)) == [str(i) for i in range(1000)]
+    absent = g.get_many(np.arange(1000, 21_000))
+    assert absent == [None] * 20_000
+    s = g.stats
+    assert s.questions == 21_000
+    assert s.true_positives == 1000
+    assert s.false_positives + s.reads_saved == s.negatives == 20_000
+    assert s.interval[0] <= s.expected_fpr <= s.interval[1]
+    assert s.interval[0] <= s.observed_fpr <= s.interval[1]
+    assert (s.passed, s.adaptations, s.rebuilds) == (0, 0, 1)
+
+
+def test_puts_and_deletes_as_a_dictionary_would():
+    g = tamis.Guard(stores.Memory(), quotient())
+    g.put("a", "1")
+    g.put(b"a", b"2")  # the same key
+    g.put(1, "one")
+    assert g.get("a") == g.get(b"a") == b"2"
+    assert g.get("1") is None
+    assert len(g.filter) == 2
+    assert sorted(map(str, g)) == ["1", "b'a'"]
+    assert g.delete_many(["a", b"a", "b"]) == [True, False, False]
+    assert g.delete(1)
+    assert len(g.filter) == 0
+    assert not g.delete(1)
+    assert g.get_many([]) == g.delete_many([]) == []
+    g.put_many({})
+
+
+def test_bad_arguments_are_named():
+    g = tamis.Guard(stores.Memory(), quotient())
+    with pytest.raises(TypeError, match=r"the value of 'a' is 1 \(of type int\)"):
+        g.put("a", 1)
+    for key in (1.5, True, None):
+        with pytest.raises(TypeError):
+            g.put(key, "x")
+        with pytest.raises(TypeError):
+            g.get(key)
+    with pytest.raises(ValueError, match="lease is 0"):
+        tamis.Guard(stores.Memory(), quotient(), lease=0)
+    with pytest.raises(ValueError, match="adaptations_per_second is -1"):
+        tamis.Guard(stores.Memory(), quotient(), adaptations_per_second=-1)
+    with pytest.raises(ValueError, match="snapshot is None"):
+        g.save()
+
+
+def test_a_filter_that_is_full_refuses_and_nothing_is_written():
+    g = tamis.Guard(stores.Memory(), tamis.Cuckoo(capacity=10, fpr=0.01))
+    with pytest.raises(tamis.CapacityError):
+        g.put_many((i, "x") for i in range(1000))
+    assert g.store.get_many(range(1000)) == [None] * 1000
+
+
+def test_a_static_filter_of_all_keys_is_checked():
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put_many((i, "x") for i in range(100))
+    g = tamis.Guard(store, tamis.Ribbon.build(range(100), fpr=0.01))
+    assert g.get(5) == "x"
+    with pytest.raises(TypeError, match="a Ribbon filter takes no insertions"):
+        g.put(100, "x")
+    assert g.store.get_many([100]) == [None]
+    g.put(5, "y")
+    assert g.get(5) == "y"
+    g.close()
+    with pytest.raises(ValueError, match="filter denies"):
+        tamis.Guard(store, tamis.Ribbon.build(range(50), fpr=0.01))
+    tamis.Guard(store, quotient()).put(7, "z")  # the failed guard gave its lease back
+
+
+def test_keyed_filters_find_their_key_in_the_store(tmp_path):
+    key, path = bytes(range(16)), tmp_path / "filter"
+    keyed = tamis.Quotient(capacity=100, fpr=0.01, key=key)
+    store = stores.Memory()
+    with tamis.Guard(store, keyed, key=key, snapshot=path) as g:
+        g.put("a", "1")
+    assert key not in path.read_bytes()
+    g = tamis.Guard(store, tamis.Quotient(capacity=100, fpr=0.01, key=key), snapshot=path)
+    assert g.stats.rebuilds == 0
+    assert g.get("a") == "1"
+    with pytest.raises(tamis.IncompatibleError):
+        tamis.Guard(stores.Memory(), keyed, key=bytes(16))
+    with pytest.raises(ValueError, match="key is None"):
+        tamis.Guard(stores.Memory(), keyed)
+    with pytest.raises(ValueError, match="key is given"):
+        tamis.Guard(stores.Memory(), quotient(), key=key)
+
+
+# What it learns.
+
+
+def test_a_false_positive_is_fixed(fresh_stand_in):
+    g = tamis.Guard(stores.Memory(), Prefixes())
+    g.put_many((i, str(i)) for i in range(40))
+    absent = range(1000, 1500)
+    g.get_many(absent)
+    first = g.stats
+    assert first.false_positives > 100
+    assert 0 < first.adaptations <= first.false_positives
+    for _ in range(5):
+        g.get_many(absent)
+    last = g.stats.false_positives
+    g.get_many(absent)
+    assert g.stats.false_positives == last
+    assert g.get_many(range(40)) == [str(i) for i in range(40)]
+    # And after that keys still come and go.
+    assert all(g.delete_many(range(0, 40, 2)))
+    g.put_many((i, "again") for i in range(100, 140))
+    assert g.get_many(range(1, 40, 2)) == [str(i) for i in range(1, 40, 2)]
+    assert g.get_many(range(100, 140)) == ["again"] * 40
+
+
+def test_adaptations_are_limited(fresh_stand_in):
+    g = tamis.Guard(stores.Memory(), Prefixes(), adaptations_per_second=5)
+    g.put_many((i, str(i)) for i in range(40))
+    g.get_many(range(1000, 1500))
+    assert g.stats.adaptations <= 6
+    assert g.stats.adaptations_skipped >= g.stats.false_positives - 6
+    never = tamis.Guard(stores.Memory(), Prefixes(), adaptations_per_second=0)
+    never.put_many((i, str(i)) for i in range(40))
+    never.get_many(range(1000, 1500))
+    assert never.stats.adaptations == 0
+
+
+def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
+    """The store said "absent", then the key is put, then the filter would learn to deny it."""
+    store = stores.Memory()
+    g = tamis.Guard(store, Prefixes())
+    g.put_many((i, str(i)) for i in range(20))
+    overtaken = next(i for i in range(100, 1000) if i in g.filter)
+    asked = store.get_many
+
+    def slow(keys):
+        values = asked(keys)
+        store.get_many = asked
+        g.put(overtaken, "now")
+        return values
+
+    store.get_many = slow
+    assert g.get(overtaken) is None
+    assert g.stats.adaptations == 0
+    assert g.get(overtaken) == "now"
+
+
+def test_says_when_the_rate_leaves_its_bound(caplog):
+    told = []
+    keys = np.arange(200)
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put_many((int(i), "x") for i in keys)
+    f = tamis.Bloom.build(keys, fpr=0.01)
+    wrong = [i for i in range(10_000, 200_000) if i in f]
+    g = tamis.Guard(store, f, on_rate=told.append)
+    g.get_many(range(10_000, 30_000))
+    assert not told
+    g.get_many(wrong)
+    g.get_many(range(10_000, 30_000))
+    assert len(told) == 2  # and again when it is over
+    assert told[0].observed_fpr > told[0].expected_fpr
+    g.close()
+    quiet = tamis.Guard(store, tamis.Bloom.build(keys, fpr=0.01))
+    with caplog.at_level(logging.WARNING, logger="tamis.guard"):
+        quiet.get_many(range(10_000, 20_000))
+        quiet.get_many(wrong)
+    assert "false positives are more than expected" in caplog.text
+
+
+def test_a_popular_false_positive_is_no_surprise():
+    """One key that fools the filter and makes half of the questions: within the interval."""
+    f = tamis.Bloom.build(range(200), fpr=0.01)
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put_many((i, "x") for i in range(200))
+    g = tamis.Guard(store, f)
+    wrong = next(i for i in range(10_000, 200_000) if i in f)
+    g.get_many(list(range(10_000, 15_000)) + [wrong] * 5000)
+    s = g.stats
+    assert s.observed_fpr > 0.4
+    assert s.interval[0] <= s.expected_fpr
+
+
+# Snapshots and epochs.
+
+
+def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
+    path = tmp_path / "filter"
+    store = stores.Memory()
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        g.put_many((i, "x") for i in range(100))
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        assert g.stats.rebuilds == 0
+        assert g.get_many(range(100)) == ["x"] * 100
+        g.put(100, "y")
+        g.save()
+        g.put(101, "z")
+        g._snapshot = None  # as if it had crashed here
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        assert g.stats.rebuilds == 1
+        assert g.get_many([100, 101]) == ["y", "z"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip the head", "flip the body", "another", "empty"])
+def test_a_damaged_snapshot_is_not_trusted(tmp_path, damage, caplog):
+    path = tmp_path / "filter"
+    store = stores.Memory()
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        g.put_many((i, "x") for i in range(100))
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[-1]
+    elif damage == "empty":
+        data.clear()
+    elif damage == "another":
+        with tamis.Guard(stores.Memory(), quotient(), snapshot=tmp_path / "other") as g:
+            g.put(1, "x")
+        data = bytearray((tmp_path / "other").read_bytes())
+    else:
+        data[40 if damage == "flip the head" else len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        assert g.stats.rebuilds == 1
+        assert g.get_many(range(100)) == ["x"] * 100
+    assert "snapshot" in caplog.text
+
+
+def test_only_the_guard_with_the_lease_writes():
+    store = stores.Memory()
+    one = tamis.Guard(store, quotient(), lease=0.2)
+    two = tamis.Guard(store, quotient(), lease=0.2)
+    one.put("a", "1")
+    with pytest.raises(tamis.LeaseError, match="another guard holds"):
+        two.put("b", "2")
+    assert two.get("a") == "1"  # its filter is stale, and it knows
+    assert two.stats.passed + two.stats.true_positives == 1
+    time.sleep(0.3)  # the first is silent for longer than its lease
+    two.put("b", "2")
+    with pytest.raises(tamis.LeaseError):
+        one.put("c", "3")
+    assert one.get("b") == "2"
+    assert store.get_many([b"c"]) == [None]
+
+
+def test_a_stale_filter_passes_everything_and_is_rebuilt():
+    store = stores.Memory()
+    one = tamis.Guard(store, quotient())
+    two = tamis.Guard(store, quotient())
+    one.put_many((i, "x") for i in range(50))
+    assert two.get_many(range(50)) == ["x"] * 50
+    assert two.stats.passed == 50
+    two._mending.join()
+    assert two.stats.trusted
+    assert two.get_many(range(50)) == ["x"] * 50
+    assert two.stats.true_positives == 50
+
+
+def test_many_threads_on_one_guard(fresh_stand_in):
+    for make in (quotient, Prefixes, telescoping):
+        g = tamis.Guard(stores.Memory(), make())
+        failures = []
+
+        def work(name, g=g, failures=failures):
+            random = np.random.default_rng(name)
+            mine = {}
+            for step in range(150):
+                key = int(name * 1000 + random.integers(20))
+                action = random.integers(4)
+                if action == 0:
+                    g.put(key, str(step))
+                    mine[key] = str(step)
+                elif action == 1:
+                    if g.delete(key) != (mine.pop(key, None) is not None):
+                        failures.append(("delete", key))
+                elif g.get(key) != mine.get(key):
+                    failures.append(("get", key))
+                g.get_many(random.integers(10_000, 10_200, 5).tolist())
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert len(g.filter) == len(list(g))
+
+
+# A table that others write to.
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "data.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("CREATE TABLE users (name TEXT PRIMARY KEY, born TEXT)")
+    db.executemany("INSERT INTO users VALUES (?, ?)", [(f"u{i}", str(i)) for i in range(50)])
+    yield path, db
+    db.close()
+
+
+@pytest.mark.parametrize("make", [quotient, Prefixes, telescoping])
+def test_guards_a_table_in_place(table, make, fresh_stand_in):
+    path, db = table
+    with tamis.Guard(stores.SQLite(path, table="users", key="name", value="born"), make()) as g:
+        assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
+        # Strangers without tamis insert, delete and rename.
+        db.execute("INSERT INTO users VALUES ('ada', '1815')")
+        db.execute("DELETE FROM users WHERE name = 'u0'")
+        db.execute("UPDATE users SET name = 'renamed' WHERE name = 'u1'")
+        db.execute("INSERT OR REPLACE INTO users VALUES ('u2', 'again')")
+        assert g.get("ada") == "1815"
+        assert g.get_many(["u0", "u1", "renamed", "u2"]) == [None, None, "1", "again"]
+        assert g.get_many([f"absent {i}" for i in range(200)]) == [None] * 200
+        g.put("grace", "1906")
+        assert db.execute("SELECT born FROM users WHERE name = 'grace'").fetchone() == ("1906",)
+        db.execute("DELETE FROM users")
+        db.execute("INSERT INTO users VALUES ('last', 'one')")
+        assert g.get_many(["last", "grace", "ada"]) == ["one", None, None]
+        assert g.stats.rebuilds == 1
+        assert g.stats.passed == 0
+        assert len(g.store.run(0, 2**64 - 1)) == 1
+
+
+def test_a_snapshot_follows_the_journal(table, tmp_path):
+    path, db = table
+
+    def opened():
+        store = stores.SQLite(path, table="users", key="name", value="born")
+        return tamis.Guard(store, quotient(), snapshot=tmp_path / "filter")
+
+    opened().close()
+    db.execute("INSERT INTO users VALUES ('ada', '1815')")
+    db.execute("DELETE FROM users WHERE name = 'u0'")
+    with opened() as g:
+        assert g.stats.rebuilds == 0
+        assert len(g.filter) == 50
+        assert g.get_many(["ada", "u0", "u1"]) == ["1815", None, "1"]
+    # A journal that was cut, or is of another history, does not say what changed.
+    db.execute("UPDATE tamis_users_journal SET token = token + 1")
+    with opened() as g:
+        assert g.stats.rebuilds == 1
+
+
+def test_a_table_that_cannot_be_guarded_is_refused(tmp_path):
+    path = tmp_path / "data.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("CREATE TABLE t (k TEXT, v TEXT, n REAL UNIQUE, i TEXT UNIQUE COLLATE NOCASE)")
+    db.close()
+    for arguments, says in (
+        ({"table": "t"}, "give all three"),
+        ({"table": "x", "key": "k", "value": "v"}, "does not have"),
+        ({"table": "t", "key": "x", "value": "v"}, "key is 'x'; the columns of 't' are k, v, n, i"),
+        ({"table": "t", "key": "k", "value": "v"}, "no unique index"),
+        ({"table": "t", "key": "n", "value": "v"}, "of type REAL"),
+        ({"table": "t", "key": "i", "value": "v"}, "BINARY"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            stores.SQLite(path, **arguments)
+
+
+def test_columns_of_integers_and_blobs(tmp_path):
+    path = tmp_path / "data.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("CREATE TABLE n (k INTEGER PRIMARY KEY, v TEXT)")
+    db.execute("CREATE TABLE b (k BLOB UNIQUE, v BLOB)")
+    db.execute("INSERT INTO n VALUES (5, 'five'), (-1, NULL)")
+    db.execute("INSERT INTO b VALUES (x'6161', 'a'), ('text', 'b'), (NULL, 'c'), (1.5, 'd')")
+    with tamis.Guard(stores.SQLite(path, table="n", key="k", value="v"), quotient()) as g:
+        assert g.get_many([5, -1, 6, "5", 2**64 - 1]) == ["five", "", None, None, None]
+        with pytest.raises(TypeError, match="does not hold"):
+            g.put("five", "x")
+        assert g.delete(5)
+    with tamis.Guard(stores.SQLite(path, table="b", key="k", value="v"), quotient()) as g:
+        assert g.get_many([b"aa", "aa", "text", b"\xff"]) == ["a", "a", "b", None]
+        g.put("text", "new")
+        assert g.delete_many(["text", "aa"]) == [True, True]
+    assert db.execute("SELECT count(*) FROM b").fetchone() == (2,)
+    db.close()
+
+
+# Against a dictionary.
+
+
+class AgainstADictionary(RuleBasedStateMachine):
+    """Puts, deletes, questions, crashes and strangers; a dictionary says what is right."""
+
+    keys = st.integers(0, 12).map(lambda i: [f"key {i}", i][i % 2])
+
+    @initialize(
+        kind=st.sampled_from(["memory", "sqlite", "in place"]),
+        make=st.sampled_from([quotient, Prefixes, telescoping]),
+    )
+    def begin(self, kind, make):
+        self.make = make
+        self.model = {}
+        self.stranger = None
+        if kind == "memory":
+            self.store = stores.Memory()
+        elif kind == "sqlite":
+            self.store = stores.SQLite(":memory:")
+        else:
+            self.store = object.__new__(stores.SQLite)
+            connect, made = stores.SQLite._connect, []
+
+            def prepared(store):
+                db = connect(store)
+                db.execute("CREATE TABLE t (k TEXT UNIQUE, v BLOB)")
+                made.append(db)
+                return db
+
+            stores.SQLite._connect = prepared
+            try:
+                self.store.__init__(":memory:", table="t", key="k", value="v")
+            finally:
+                stores.SQLite._connect = connect
+            self.stranger = made[0]
+        self.open()
+
+    def open(self):
+        opened = tamis.guard.from_bytes
+        tamis.guard.from_bytes = lambda data, key=None: (
+            Prefixes() if self.make is Prefixes else opened(data, key=key)
+        )
+        try:
+            self.guard = tamis.Guard(self.store, self.make())
+        finally:
+            tamis.guard.from_bytes = opened
+
+    def fits(self, key):
+        return self.stranger is None or isinstance(key, str)
+
+    @rule(key=keys, value=st.sampled_from([b"x", "y"]))
+    def put(self, key, value):
+        if self.fits(key):
+            self.guard.put(key, value)
+            self.model[key] = value
+
+    @rule(keys=st.lists(keys, max_size=5))
+    def delete(self, keys):
+        was = self.guard.delete_many(keys)
+        assert was == [self.model.pop(key, None) is not None for key in keys]
+
+    @rule(key=keys)
+    def get(self, key):
+        assert self.guard.get(key) == self.model.get(key)
+
+    @rule(start=st.integers(0, 1000))
+    def strange_questions(self, start):
+        assert self.guard.get_many(range(start + 100, start + 120)) == [None] * 20
+
+    @rule(key=keys)
+    def put_that_fails(self, key):
+        """The filter has the key, then the commit fails: a ghost."""
+        put_many = self.store.put_many
+
+        def fails(*_):
+            raise OSError
+
+        self.store.put_many = fails
+        with pytest.raises(OSError):  # noqa: PT011
+            self.guard.put(key, "lost")
+        self.store.put_many = put_many
+
+    @rule(key=keys, come=st.booleans())
+    def stranger_writes(self, key, come):
+        if self.stranger and self.fits(key):
+            if come:
+                self.stranger.execute("INSERT OR REPLACE INTO t VALUES (?, 'z')", (key,))
+                self.model[key] = "z"
+            else:
+                self.stranger.execute("DELETE FROM t WHERE k = ?", (key,))
+                self.model.pop(key, None)
+
+    @rule()
+    def reopen(self):
+        self.store.release(self.guard._owner)
+        self.open()
+
+    def teardown(self):
+        if hasattr(self, "guard"):
+            self.guard.close()
+
+    @invariant()
+    def denies_no_key(self):
+        if hasattr(self, "guard"):
+            keys = list(self.model)
+            assert self.guard.get_many(keys) == [self.model[key] for key in keys]
+
+
+AgainstADictionary.TestCase.settings = settings(
+    max_examples=settings.default.max_examples, stateful_step_count=25, deadline=None
+)
+TestAgainstADictionary = AgainstADictionary.TestCase
+
+
+def test_a_key_is_found_as_soon_as_it_is_committed():
+    """The filter has it before the store: at no moment is a stored key denied."""
+    store = stores.Memory()
+    g = tamis.Guard(store, quotient())
+    put_many = store.put_many
+
+    def commit(*arguments):
+        committed = put_many(*arguments)
+        assert g.get_many(range(50)) == ["x"] * 50
+        return committed
+
+    store.put_many = commit
+    g.put_many((i, "x") for i in range(50))

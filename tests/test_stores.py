@@ -1,0 +1,235 @@
+"""Each store keeps the one protocol, against a real server where it has one."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import tamis
+from servers import postgres_url, redis_url  # noqa: F401
+from stand_in import Prefixes
+from tamis import stores
+
+KINDS = ["Memory", "SQLite", "RocksDB", "Redis", "Postgres"]
+_names = itertools.count()
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, tmp_path):
+    """A function that opens the same store again, as another process would."""
+    kind = request.param
+    if kind == "Memory":
+        store = stores.Memory()
+        return lambda: store
+    if kind == "SQLite":
+        return lambda: stores.SQLite(tmp_path / "data.db")
+    if kind == "RocksDB":
+        pytest.importorskip("rocksdict")
+        return lambda: stores.RocksDB(tmp_path / "data")
+    if kind == "Redis":
+        url, name = request.getfixturevalue("redis_url"), f"test {next(_names)}"
+        return lambda: stores.Redis(url, name=name)
+    import psycopg
+
+    url = request.getfixturevalue("postgres_url")
+    schema = f"test{next(_names)}"
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"CREATE SCHEMA {schema}")
+    return lambda: stores.Postgres(f"{url} options='-c search_path={schema}'")
+
+
+def quotient():
+    return tamis.Quotient(capacity=1000, fpr=2**-4)
+
+
+KEYS = ["text", "é", "", b"\0\xff", 0, -1, 2**63, 2**64 - 1, -(2**63), "1", 1]
+
+
+def test_keys_and_values_come_back(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        g.put_many((key, f"value of {key!r}") for key in KEYS)
+        g.put("bytes", b"\0\xff")
+        g.put("empty", b"")
+        g.put("nothing", "")
+        assert g.get_many(KEYS) == [f"value of {key!r}" for key in KEYS]
+        assert g.get_many(["bytes", "empty", "nothing"]) == [b"\0\xff", b"", ""]
+        assert {k for k in g if isinstance(k, int)} == {k for k in KEYS if isinstance(k, int)}
+        assert len(list(g)) == len(KEYS) + 3
+        g.put("bytes", "again")
+        assert g.get("bytes") == "again"
+        assert g.delete_many(["bytes", "absent", -1]) == [True, False, True]
+        assert g.get_many(["bytes", -1, 0]) == [None, None, "value of 0"]
+
+
+def test_the_index_holds_the_hash_of_every_key(opened):
+    f = tamis.Quotient(capacity=10_000, fpr=0.1, seed=9)
+    with tamis.Guard(opened(), f) as g:
+        g.put_many((i, "x") for i in range(6000))
+        g.delete_many(range(1000))
+        g.put_many((i, "y") for i in range(500, 2000))
+        expected = tamis.hash_keys(range(500, 6000), seed=9)
+        expected = expected[np.lexsort(expected.T[::-1])]
+        everything = np.concatenate(list(g.store.scan()))
+        assert (everything[np.lexsort(everything.T[::-1])] == expected).all()
+        words = expected[:, 0]
+        for lo, hi in [
+            (0, 2**64 - 1),
+            (0, 0),
+            (2**63 - 10, 2**63 + 2**58),
+            (int(words[3]), int(words[9])),
+            (int(words[9]), int(words[9])),
+            (2**64 - 2**57, 2**64 - 1),
+        ]:
+            run = g.store.run(lo, hi)
+            assert run.dtype == np.uint64
+            within = expected[(words >= np.uint64(lo)) & (words <= np.uint64(hi))]
+            assert (run[np.lexsort(run.T[::-1])] == within).all()
+
+
+def test_another_seed_makes_the_index_anew(opened):
+    for seed in (1, 2):
+        f = tamis.Quotient(capacity=100, fpr=0.1, seed=seed)
+        with tamis.Guard(opened(), f) as g:
+            g.put_many((i, "x") for i in range(50))
+            run = g.store.run(0, 2**64 - 1)
+            expected = tamis.hash_keys(range(50), seed=seed)
+            assert sorted(map(tuple, run.tolist())) == sorted(map(tuple, expected.tolist()))
+
+
+def test_epochs_name_states_of_the_set(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        seen = [g.store.epoch()]
+        for change, write in [
+            (True, lambda: g.put(1, "x")),
+            (False, lambda: g.put(1, "y")),
+            (True, lambda: g.put_many({1: "z", 2: "z"})),
+            (True, lambda: g.delete(1)),
+            (False, lambda: g.delete(1)),
+            (True, lambda: g.put(1, "x")),
+        ]:
+            write()
+            epoch = g.store.epoch()
+            assert (epoch not in seen) == change
+            assert change or epoch == seen[-1]
+            seen.append(epoch)
+        assert g._epoch == epoch
+
+
+def test_a_snapshot_outlives_the_process(opened, tmp_path):
+    path = tmp_path / "filter"
+    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
+        g.put_many((i, "x") for i in range(100))
+    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
+        assert g.stats.rebuilds == 0
+        assert g.get_many(range(100)) == ["x"] * 100
+        g._snapshot = None  # nothing is saved, as after a crash
+        g.put(100, "y")
+        g.delete(0)
+    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
+        assert g.get_many([0, 1, 100]) == [None, "x", "y"]
+        assert g.stats.passed == 0
+
+
+def test_adapts_before_every_store(opened, monkeypatch):
+    monkeypatch.setattr(tamis.guard, "from_bytes", lambda data, key=None: Prefixes())
+    with tamis.Guard(opened(), Prefixes()) as g:
+        g.put_many((i, str(i)) for i in range(40))
+        for _ in range(6):
+            g.get_many(range(1000, 1200))
+        wasted = g.stats.false_positives
+        g.get_many(range(1000, 1200))
+        assert g.stats.false_positives == wasted > 0
+        assert g.get_many(range(40)) == [str(i) for i in range(40)]
+
+
+# RocksDB lets no second process in.
+@pytest.mark.parametrize("opened", [k for k in KINDS if k != "RocksDB"], indirect=True)
+def test_one_writer_at_a_time(opened):
+    one = tamis.Guard(opened(), quotient(), lease=60)
+    two = tamis.Guard(opened(), quotient(), lease=60)
+    one.put("a", "1")
+    with pytest.raises(tamis.LeaseError):
+        two.put("b", "2")
+    with pytest.raises(tamis.LeaseError):
+        two.store.put_many([b"b"], ["2"], two._owner)
+    assert two.get_many(["a", "b"]) == ["1", None]
+    one.close()
+    two.put("b", "2")
+    assert two.get_many(["a", "b"]) == ["1", "2"]
+    two.close()
+
+
+# Postgres in place.
+
+
+@pytest.fixture
+def table(postgres_url):  # noqa: F811
+    import psycopg
+
+    name = f"users {next(_names)}"
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(f'CREATE TABLE "{name}" (id text PRIMARY KEY, born text, n real UNIQUE)')
+        db.execute(f"""INSERT INTO "{name}" SELECT 'u' || i, i FROM generate_series(0, 49) i""")
+        yield postgres_url, name, db
+
+
+def in_place(table):
+    return stores.Postgres(table[0], table=table[1], key="id", value="born")
+
+
+def test_postgres_follows_strangers(table):
+    _, name, db = table
+    with tamis.Guard(in_place(table), quotient()) as g:
+        assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
+        db.execute(f"""INSERT INTO "{name}" VALUES ('ada', '1815')""")
+        db.execute(f"""DELETE FROM "{name}" WHERE id = 'u0'""")
+        db.execute(f"""UPDATE "{name}" SET id = 'renamed' WHERE id = 'u1'""")
+        assert g.get_many(["ada", "u0", "u1", "renamed"]) == ["1815", None, None, "1"]
+        g.put("grace", "1906")
+        assert g.delete("u2")
+        assert db.execute(f"""SELECT born FROM "{name}" WHERE id = 'grace'""").fetchone() == (
+            "1906",
+        )
+        assert len(g.store.run(0, 2**64 - 1)) == 50
+        assert (g.stats.rebuilds, g.stats.passed) == (1, 0)
+        db.execute(f'TRUNCATE "{name}"')
+        db.execute(f"""INSERT INTO "{name}" VALUES ('last', 'one')""")
+        assert g.get_many(["last", "ada"]) == ["one", None]
+        g.rebuild()
+        assert len(g.filter) == len(g.store.run(0, 2**64 - 1)) == 1
+
+
+def test_postgres_passes_no_late_commit_by(table):
+    """A row that is written first and committed last is not lost between two looks."""
+    import psycopg
+
+    url, name, db = table
+    with tamis.Guard(in_place(table), quotient()) as g, psycopg.connect(url) as slow:
+        slow.execute(f"""INSERT INTO "{name}" VALUES ('slow', 'x')""")
+        other = threading.Thread(
+            target=db.execute, args=(f"""INSERT INTO "{name}" VALUES ('fast', 'y')""",)
+        )
+        other.start()
+        assert g.get_many(["slow", "fast"]) == [None, None]
+        slow.commit()
+        other.join()
+        assert g.get_many(["slow", "fast"]) == ["x", "y"]
+        assert len(g.filter) == 52
+
+
+def test_postgres_refuses_what_it_cannot_guard(table):
+    url, name, _ = table
+    for arguments, says in (
+        ({"table": name}, "give all three"),
+        ({"table": "x", "key": "id", "value": "born"}, "does not have"),
+        ({"table": name, "key": "x", "value": "born"}, "the columns of"),
+        ({"table": name, "key": "born", "value": "id"}, "no unique index"),
+        ({"table": name, "key": "n", "value": "id"}, "of type real"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            stores.Postgres(url, **arguments)
+    with tamis.Guard(in_place(table), quotient()) as g:
+        assert g.get(5) is None
+        with pytest.raises(TypeError, match="does not hold"):
+            g.put(5, "x")
