@@ -202,8 +202,10 @@ def paper_rates(p: Any, fpr: float) -> Floats:
 def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[int]:
     """m_j in proportion to K_j/q_j, of (K_j, Max_j) (Eq. 20): most to the fewest members.
 
+    Example 4 has 11,764 counters in the first group, from shares before they were rounded.
+
     >>> paper_cells([0.090, 0.347, 0.563], 16_384, [(6, 1), (6, 1), (5, 1)])
-    [11764, 3051, 1567]
+    [11765, 3051, 1567]
     """
     weights = [k / share for (k, _), share in zip(chosen, q, strict=True)]
     each = [stable.counter_bits(most) for _, most in chosen]

@@ -85,7 +85,7 @@ def monotone(member_scores: Any, nonmember_scores: Any, most: int = 10) -> int:
     """Find how many even groups keep p_j falling and q_j rising (section 5.3).
 
     >>> monotone([0.1, 0.6, 0.9, 0.95, 0.99], [0.01, 0.1, 0.2, 0.3, 0.8])
-    3
+    2
     """
     best = 1
     for count in range(2, most + 1):
