@@ -15,6 +15,7 @@ use crate::quotient;
 use crate::ribbon;
 use crate::sharded;
 use crate::stable;
+use crate::stable_learned;
 use crate::stack;
 use crate::telescoping;
 use crate::windowed;
@@ -141,6 +142,9 @@ pub fn open(
             Err(Error::Format(message.into()))
         }
         stable::KIND => Ok(Arc::new(stable::Stable::from_frame(head, sections, own)?)),
+        stable_learned::KIND => {
+            Ok(Arc::new(stable_learned::StableLearned::from_frame(head, sections, own)?))
+        }
         windowed::KIND => Ok(Arc::new(windowed::Windowed::from_frame(head, sections, own)?)),
         kind => Err(Error::Format(format!("kind {kind} is not one this tamis knows"))),
     }

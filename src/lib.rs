@@ -17,6 +17,7 @@
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
 //! | [`stable`]     | counters that fade: a rate that stays            | Deng and Rafiei 2006              |
+//! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and filters by region of scores    | Vaidya et al. 2021                |
 //! | [`kernel`]     | the trait that the boundary sees                 |                                   |
@@ -47,6 +48,7 @@ pub mod quotient;
 pub mod ribbon;
 pub mod sharded;
 pub mod stable;
+pub mod stable_learned;
 pub mod stack;
 pub mod telescoping;
 pub mod windowed;

@@ -78,6 +78,22 @@ def golden_learned():
     )
 
 
+def golden_stable_learned():
+    """A stable learned filter with a group of each kind; a stream has passed it."""
+    model = Model._of(flat.linear(flat.Grams(1, 1, 4), np.array([-1.0, 0, 1, 2]), 0.0, 5))
+    groups = [
+        (None, False, 0.25, 0.125),
+        ((600, 3, 3, 4), True, 0.25, 0.25),
+        ((500, 1, 4, 9), True, 0.25, 0.375),
+        (None, True, 0.25, 0.25),
+    ]
+    f = tamis.StableLearned._of(
+        tamis._native.stable_learned(model._kernel, [0.0625, 0.5, 0.75], groups, False, 90, 42)
+    )
+    f.update(range(300))
+    return f
+
+
 def golden_model():
     """A classifier of a number and a category by two trees; not a filter either."""
     number = flat.Number(7, np.float32([-1, 0.5, 2]))
@@ -118,6 +134,16 @@ def test_golden_learned():
     for opened in (tamis.load(path), tamis.load(path, mmap=True)):
         assert repr(opened) == repr(f)
         assert opened.contains(range(100)).all()
+        assert (opened.contains(range(3000)) == f.contains(range(3000))).all()
+
+
+def test_golden_stable_learned():
+    path = GOLDEN / "v1-stablelearned.tamis"
+    f = golden_stable_learned()
+    assert f.to_bytes() == path.read_bytes()
+    for opened in (tamis.load(path), tamis.load(path, mmap=True)):
+        assert repr(opened) == repr(f)
+        assert opened.groups == f.groups
         assert (opened.contains(range(3000)) == f.contains(range(3000))).all()
 
 
@@ -305,6 +331,7 @@ if __name__ == "__main__":  # run once per format version; frozen from then on
         *golden_filters(),
         ("v1-staticfunction", golden_function()),
         ("v1-learnedbloom", golden_learned()),
+        ("v1-stablelearned", golden_stable_learned()),
         ("v1-model", golden_model()),
     ]:
         filter_.save(GOLDEN / f"{name}.tamis")

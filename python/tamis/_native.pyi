@@ -76,6 +76,11 @@ __all__ = [
     "sharded",
     "sharded_shape",
     "stable",
+    "stable_learned",
+    "stable_learned_model",
+    "stable_learned_pass",
+    "stable_learned_shape",
+    "stable_learned_swapped",
     "stable_shape",
     "stacked",
     "stacked_assigned",
@@ -416,6 +421,29 @@ def stable(
     key: bytes | None = None,
 ) -> Kernel: ...
 def stable_shape(kernel: Kernel) -> tuple[int, int, int, int, bool]: ...
+
+_StableGroup = tuple[tuple[int, int, int, int] | None, bool, float, float]
+
+def stable_learned(
+    model: Kernel | None,
+    borders: Sequence[float],
+    groups: Sequence[_StableGroup],
+    independent: bool,
+    capacity: int,
+    seed: int = 0,
+    key: bytes | None = None,
+) -> Kernel: ...
+def stable_learned_swapped(
+    kernel: Kernel,
+    model: Kernel | None,
+    borders: Sequence[float],
+    shares: Sequence[tuple[float, float]],
+) -> Kernel: ...
+def stable_learned_pass(
+    kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32], insert: bool
+) -> npt.NDArray[np.bool_]: ...
+def stable_learned_model(kernel: Kernel) -> Kernel | None: ...
+def stable_learned_shape(kernel: Kernel) -> tuple[list[float], list[_StableGroup], list[int]]: ...
 def windowed(
     hashes: int,
     ages: int,

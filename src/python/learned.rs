@@ -62,7 +62,11 @@ pub fn learned_scores<'py>(
     Ok(PyArray1::from_vec(py, scores))
 }
 
-fn one_each<'a>(scores: &'a PyReadonlyArray1<'_, f32>, keys: usize) -> PyResult<&'a [f32]> {
+/// The scores, if there is one for each key.
+pub(super) fn one_each<'a>(
+    scores: &'a PyReadonlyArray1<'_, f32>,
+    keys: usize,
+) -> PyResult<&'a [f32]> {
     let scores = scores.as_slice()?;
     if scores.len() != keys {
         let message =

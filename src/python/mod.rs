@@ -10,7 +10,8 @@
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
 //! * `collection.rs`, `files.rs`: many filters, in files and in memory
 //! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
-//!   `sharded.rs`, `stacked.rs`, `streams.rs`: what each structure offers beside the contract
+//!   `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what each structure offers beside
+//!   the contract
 
 mod adapting;
 mod arrow;
@@ -32,6 +33,7 @@ mod model;
 mod quotient;
 mod ribbon;
 mod sharded;
+mod stable_learned;
 mod stacked;
 mod streams;
 mod table;
@@ -84,6 +86,11 @@ mod _native {
     use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
     #[pymodule_export]
     use super::sharded::{Spill, sharded, sharded_shape};
+    #[pymodule_export]
+    use super::stable_learned::{
+        stable_learned, stable_learned_model, stable_learned_pass, stable_learned_shape,
+        stable_learned_swapped,
+    };
     #[pymodule_export]
     use super::stacked::{
         Negatives, stacked, stacked_assigned, stacked_facts, stacked_known_rate, stacked_layers,

@@ -27,6 +27,7 @@ from tamis.filters.telescoping import Extending, Telescoping
 from tamis.filters.windowed import Windowed
 from tamis.learned.bloom import LearnedBloom
 from tamis.learned.model import Model
+from tamis.learned.stable import StableLearned
 
 __all__ = [
     "AdaptiveCuckoo",
@@ -41,6 +42,7 @@ __all__ = [
     "Saved",
     "Sharded",
     "StableBloom",
+    "StableLearned",
     "Stacked",
     "StaticFunction",
     "Telescoping",
@@ -64,6 +66,7 @@ _CLASSES: dict[int, type[Saved]] = {
     12: StableBloom,
     13: Windowed,
     14: LearnedBloom,
+    15: StableLearned,
     17: Model,
     19: Extending,
 }

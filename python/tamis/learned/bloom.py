@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._types import Key, Keys
+from tamis._types import Keys
 from tamis.errors import BuildError
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
 from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
+from tamis.learned.scored import Scored, with_scores
 from tamis.learned.training import Kind, train
 from tamis.planning import learned as planning
 from tamis.planning.arguments import check_rate_or_budget
@@ -32,7 +33,7 @@ _REGION = 96
 """Bits of a border and a share."""
 
 
-class LearnedBloom(Contract):
+class LearnedBloom(Scored):
     """A learned Bloom filter: static, with fewer bits where members look unlike non-members.
 
     A classifier scores a key, or its ``features``. The scores are cut into regions, each of which
@@ -49,8 +50,6 @@ class LearnedBloom(Contract):
 
     References: Kraska et al. 2018; Mitzenmacher 2018; Vaidya et al. 2021; Sato, Matsui 2023.
     """
-
-    _scorer: Model | Scorer
 
     @classmethod
     def build(
@@ -89,7 +88,7 @@ class LearnedBloom(Contract):
         if kind is not None:
             model, nonmembers = train(rows, nonmembers[::2], kind=kind, seed=seed), nonmembers[1::2]
         asked = scorer(model)
-        scores = _scores(asked, keys, features)
+        keys, scores = with_scores(asked, keys, features)
         distinct = _native.learned_scores(keys, scores, seed, key)
         parts = planning.segments(distinct, asked.scores(nonmembers))
         budget = None
@@ -116,12 +115,6 @@ class LearnedBloom(Contract):
         )
 
     @property
-    def model(self) -> Any:
-        """The classifier: a `tamis.learned.Model`, or the one that was given."""
-        asked = self._asked()
-        return asked.classifier if isinstance(asked, Scorer) else asked
-
-    @property
     def borders(self) -> tuple[float, ...]:
         """The scores that divide the regions."""
         return tuple(_native.learned_shape(self._kernel)[1])
@@ -133,54 +126,15 @@ class LearnedBloom(Contract):
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Tell for each key, with its row of features if the model reads those, if it may be in."""
-        # What can be read only once is scored and asked for.
-        if not hasattr(keys, "__len__") and not hasattr(keys, "__arrow_c_stream__"):
-            keys = list(keys)  # type: ignore[arg-type]
-        scores = _scores(self._asked(), keys, features)
+        keys, scores = with_scores(self._asked(), keys, features)
         return _native.learned_contains(self._kernel, keys, scores)
 
-    def __contains__(self, key: Key, /) -> bool:
-        return bool(self.contains([key])[0])  # type: ignore[arg-type]
-
-    def copy(self) -> Self:
-        """Return a filter of its own with the same content."""
-        twin = super().copy()
-        twin._scorer = self._asked()
-        return twin
-
-    def to_bytes(self) -> bytes:
-        """Return the filter as the bytes that `save` writes."""
-        self._check_own()
-        return super().to_bytes()
-
-    def _write(self, descriptor: int) -> None:
-        self._check_own()
-        super()._write(descriptor)
-
-    def _check_own(self) -> None:
-        asked = self._asked()
-        if isinstance(asked, Scorer):
-            raise TypeError(
-                f"model is a {type(asked.classifier).__name__}, which is not saved, since opening "
-                "it would run its code; a filter with a model of tamis.learned.train is"
-            )
-
-    def _asked(self) -> Model | Scorer:
-        if not hasattr(self, "_scorer"):
-            kernel = _native.learned_model(self._kernel)
-            assert kernel is not None  # a file always has one
-            self._scorer = Model._of(kernel)
-        return self._scorer
+    def _kept(self) -> _native.Kernel | None:
+        return _native.learned_model(self._kernel)
 
     def _told(self) -> str:
         front, borders, _ = _native.learned_shape(self._kernel)
         return f"{len(borders) + 1} regions{' behind a filter' if front else ''}"
-
-
-def _scores(asked: Model | Scorer, keys: Any, features: Any) -> npt.NDArray[np.float32]:
-    if features is None and isinstance(asked, Model) and asked.reads == "table":
-        raise TypeError("features is missing; the model reads a table, with a row for each key")
-    return asked.scores(keys if features is None else features)
 
 
 def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:

@@ -1,0 +1,268 @@
+"""`tamis.StableLearned`: an endless stream in fixed memory, with a classifier's help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._types import Key, Keys
+from tamis.filters.stable import Decrement
+from tamis.learned.classifier import scorer
+from tamis.learned.model import Model
+from tamis.learned.scored import Scored, with_scores
+from tamis.planning import stable, stable_groups, stable_scores
+from tamis.planning.stable_groups import Method, StablePlan
+
+ALARM = 0.1
+"""How far insertions may be from the plan, in total variation, before `Drift.alarm`."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Where the scores of what was inserted fell, beside what was planned."""
+
+    planned: tuple[float, ...]
+    """q_j: the shares of members that were planned for."""
+    observed: tuple[float, ...]
+    """The shares of insertions since the filter was made or its model swapped."""
+    insertions: int
+    distance: float
+    """Half the sum of the differences (total variation)."""
+    alarm: bool
+    """Whether the distance is above `ALARM` and above what chance makes of so few insertions."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What a change of the model does to a filter."""
+
+    moved: float
+    """The share of the sampled members whose group changes: those that came before are denied (or
+    meet another group's counters) until they come again."""
+    expected_fpr: float
+    """The rate in the long run with the new shares."""
+    expected_fnr: float
+    """The share of members that are denied at the gap, once the moved ones have come again."""
+
+
+class StableLearned(Scored):
+    """A stable learned filter: a classifier sends each key to one of several stable filters.
+
+    Where members look unlike other keys, their group may err more and forget less. Like
+    `StableBloom` it **may deny a key** that came long ago, and keeps its rate for ever. ``model``
+    is a `tamis.learned.Model` or anything with ``predict_proba`` (which is not saved); it scores
+    the keys themselves, or the ``features`` that are given beside them. A group that the plan
+    answers "yes" as a whole does so for members that never came, too.
+
+    >>> from tamis.learned import train
+    >>> users = [f"user-{i * 7919 % 10**6}" for i in range(3000)]
+    >>> members, others = users[:2000], users[2000:] + [str(i) for i in range(1000)]
+    >>> model = train(members[::2], others[::2], kind="logistic")
+    >>> held = model.scores(members[1::2]), model.scores(others[1::2])
+    >>> plan = StableLearned.plan(*held, bits=2**14, fpr=0.01, gap=1000, groups=2)
+    >>> f = StableLearned(model, plan)
+    >>> f.seen("user-77"), f.seen("user-77"), "77" in f
+    (False, True, False)
+
+    References: Liu, Zheng, Shen, Chen 2020.
+    """
+
+    inserts = True
+    one_sided = False
+
+    def __new__(
+        cls,
+        model: Any,
+        plan: StablePlan,
+        *,
+        decrement: Decrement = "adjacent",
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self:
+        """Make the empty filter of a plan; ``decrement`` is that of `tamis.StableBloom`."""
+        if len(plan.borders) + 1 != len(plan.groups):
+            raise ValueError("plan has no borders; StableLearned.plan makes one of scores")
+        if decrement not in ("adjacent", "independent"):
+            raise ValueError(f"decrement is {decrement!r}; adjacent or independent is possible")
+        asked = scorer(model)
+        groups = [(g.size, g.answer, g.nonmembers, g.members) for g in plan.groups]
+        kernel = _native.stable_learned(
+            asked._kernel if isinstance(asked, Model) else None,
+            list(plan.borders),
+            groups,
+            decrement == "independent",
+            plan.gap,
+            seed,
+            key,
+        )
+        made = cls._of(kernel)
+        made._scorer = asked
+        return made
+
+    @staticmethod
+    def plan(
+        member_scores: Any,
+        nonmember_scores: Any,
+        *,
+        bits: int,
+        fpr: float,
+        gap: int,
+        groups: int | None = None,
+        method: Method = "optimal",
+    ) -> StablePlan:
+        """Plan groups from held-out scores: how many, the borders between them, their filters.
+
+        ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
+        "yes" (s-SLBF); more are that many filters (g-SLBF); None chooses.
+        """
+        return stable_scores.plan_scores(
+            member_scores,
+            nonmember_scores,
+            bits=bits,
+            fpr=fpr,
+            gap=gap,
+            groups=groups,
+            method=method,
+        )
+
+    @classmethod
+    def build(
+        cls,
+        keys: Keys,
+        *,
+        nonmembers: Any,
+        model: Any,
+        bits: int,
+        fpr: float,
+        features: Any = None,
+        gap: int | None = None,
+        groups: int | None = None,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self:
+        """Plan for keys like these (or their features) and insert them in their order.
+
+        ``nonmembers`` are rows of absent keys that will be asked for; the model must not have been
+        trained on any of these rows.
+        """
+        asked = scorer(model)
+        keys, scores = with_scores(asked, keys, features)
+        plan = cls.plan(
+            scores,
+            asked.scores(nonmembers),
+            bits=bits,
+            fpr=fpr,
+            gap=len(scores) if gap is None else gap,
+            groups=groups,
+        )
+        made = cls(model, plan, seed=seed, key=key)
+        _native.stable_learned_pass(made._kernel, keys, scores, True)
+        return made
+
+    @property
+    def borders(self) -> tuple[float, ...]:
+        """The scores that divide the groups; a score belongs to the group below its border."""
+        return tuple(_native.stable_learned_shape(self._kernel)[0])
+
+    @property
+    def groups(self) -> tuple[stable_groups.Group, ...]:
+        """The groups as they were planned."""
+        told = _native.stable_learned_shape(self._kernel)[1]
+        return stable_groups.groups_of(
+            [share for _, _, share, _ in told],
+            [share for _, _, _, share in told],
+            [answer if size is None else stable.Size(*size) for size, answer, _, _ in told],
+            self.capacity,
+        )
+
+    @property
+    def stable_fpr(self) -> float:
+        """The rate that `expected_fpr` comes to and stays at while scores are as planned."""
+        return float(sum(group.nonmembers * group.rate for group in self.groups))
+
+    def expected_fnr(self, gap: float) -> float:
+        """Predict the share of members that are denied so many insertions after they came."""
+        return stable_groups.fnr_at(self.groups, gap)
+
+    def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
+        """Tell for each key, with its row of features if the model reads those, if it may be in."""
+        return self._passed(keys, features, insert=False)
+
+    def add(self, key: Key, features: Any = None) -> None:
+        """Insert a key."""
+        self.seen_many([key], features)  # type: ignore[arg-type]
+
+    def update(self, keys: Keys, features: Any = None) -> None:
+        """Insert many keys in their order, or none of them if one is not a key."""
+        self._passed(keys, features, insert=True)
+
+    def seen(self, key: Key, features: Any = None) -> bool:
+        """Tell whether the key was there, and insert it; features are a table of one row."""
+        return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
+
+    def seen_many(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it was there just before it came, and insert it."""
+        return self._passed(keys, features, insert=True)
+
+    def drift(self) -> Drift:
+        """Compare the groups that insertions fell into with the plan.
+
+        Only the groups matter: scores that move within one change neither the rate nor what is
+        denied.
+        """
+        told, inserted = _native.stable_learned_shape(self._kernel)[1:]
+        planned = np.array([share for _, _, _, share in told])
+        total = sum(inserted)
+        observed = np.array(inserted) / max(total, 1)
+        distance = float(abs(observed - planned).sum() / 2) if total else 0.0
+        # The expected distance of a sample of the plan itself, and five times its spread.
+        chance = 0.4 * float(np.sqrt(planned * (1 - planned)).sum()) / max(total, 1) ** 0.5
+        alarm = distance > max(ALARM, chance + 2.5 / max(total, 1) ** 0.5)
+        return Drift(tuple(planned.tolist()), tuple(observed.tolist()), total, distance, alarm)
+
+    def swapped(self, model: Any, members: Any, nonmembers: Any) -> tuple[Self, Swap]:
+        """Return the filter with another model in front of the same counters, and what is lost.
+
+        ``members`` and ``nonmembers`` are rows of recent keys that both models can score. The new
+        borders give each group the share of members that it was planned for, so that as few keys
+        as possible change their group, and counters keep what they know of the others. A key whose
+        group changes is forgotten until it comes again: `Swap.moved` is their share. The rate is
+        no longer what was planned, but `Swap.expected_fpr`; make a new filter if it is too high.
+        """
+        asked = scorer(model)
+        before, after = self._asked().scores(members), asked.scores(members)
+        absent = asked.scores(nonmembers)
+        for name, scores in (("members", after), ("nonmembers", absent)):
+            if len(scores) == 0:
+                raise ValueError(f"{name} is empty; rows of recent keys are wanted")
+        planned = np.cumsum([group.members for group in self.groups])[:-1]
+        borders = np.quantile(after, np.clip(planned, 0, 1)).astype(np.float32)
+        for j in range(1, len(borders)):  # borders rise, also where scores are few
+            borders[j] = max(borders[j], np.nextafter(borders[j - 1], np.float32(2)))
+        p = stable.shares(absent, borders)
+        q = stable.shares(after, borders)
+        kernel = _native.stable_learned_swapped(
+            self._kernel,
+            asked._kernel if isinstance(asked, Model) else None,
+            borders.tolist(),
+            list(zip(p.tolist(), q.tolist(), strict=True)),
+        )
+        made = self._of(kernel)
+        made._scorer = asked
+        old = np.searchsorted(np.array(self.borders, dtype=np.float32), before, side="left")
+        moved = float((old != np.searchsorted(borders, after, side="left")).mean())
+        return made, Swap(moved, made.stable_fpr, made.expected_fnr(made.capacity))
+
+    def _passed(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
+        keys, scores = with_scores(self._asked(), keys, features)
+        return _native.stable_learned_pass(self._kernel, keys, scores, insert)
+
+    def _kept(self) -> _native.Kernel | None:
+        return _native.stable_learned_model(self._kernel)
+
+    def _told(self) -> str:
+        return f"{len(self.borders) + 1} groups"

@@ -1,0 +1,262 @@
+//! Stable learned Bloom filters: a classifier's score chooses one of several stable filters.
+//!
+//! The scores from 0 to 1 are cut by rising borders into groups (τ_{j−1}, τ_j]. Each group is a
+//! [`stable`] filter of its own, or gives one answer to all: "yes" where the classifier is trusted,
+//! "no" where next to no member is expected. Absent keys of which a share p_j has scores in group
+//! j are answered "yes" with (Liu et al. 2020, Eq. 10)
+//!
+//! ```text
+//! rate = Σ p_j · rate_j
+//! ```
+//!
+//! Two groups of which the upper one answers "yes" are the paper's s-SLBF, any others its g-SLBF;
+//! `planning/stable_groups.py` chooses them. Groups share nothing, so a batch may be inserted group
+//! by group, each in the order of the stream, and gives the filter that one key at a time gives.
+//!
+//! How many insertions fell into each group is counted beside what was planned (q_j): that is how
+//! drift shows.
+
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_FRAME, Section};
+use crate::hash::Hash128;
+use crate::kernel::{self, Content, Kernel};
+use crate::model;
+use crate::stable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The kind of a stable learned filter in a frame.
+pub const KIND: u16 = 15;
+/// The most groups.
+pub const MOST_GROUPS: usize = 64;
+/// Hashes that are divided by group at a time, few enough for the nearest cache.
+const CHUNK: usize = 1 << 10;
+
+/// The group of a score: how many of the borders it exceeds.
+#[inline(always)]
+pub fn group_of(score: f32, borders: &[f32]) -> usize {
+    borders.iter().map(|&border| usize::from(score > border)).sum()
+}
+
+/// A group of scores.
+pub struct Group {
+    /// The filter; without one, `answer` is given to all.
+    pub filter: Option<Arc<dyn Kernel>>,
+    /// That answer.
+    pub answer: bool,
+    /// The share of absent keys that was planned for (p_j).
+    pub nonmembers: f64,
+    /// The share of members that was planned for (q_j).
+    pub members: f64,
+    /// Insertions that fell into it.
+    pub inserted: AtomicU64,
+}
+
+impl Group {
+    fn pass(&self, hashes: &[Hash128], insert: bool, answers: &mut [bool]) -> Result<()> {
+        match &self.filter {
+            Some(filter) if insert => filter.seen(hashes, answers)?,
+            Some(filter) => filter.contains(hashes, answers),
+            None => {}
+        }
+        if insert {
+            self.inserted.fetch_add(hashes.len() as u64, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// A classifier, borders, and the groups between them.
+pub struct StableLearned {
+    /// The classifier, unless it is another's, which is not kept.
+    pub model: Option<Arc<dyn Kernel>>,
+    /// The borders between groups.
+    pub borders: Vec<f32>,
+    /// The groups, by rising scores.
+    pub groups: Vec<Group>,
+}
+
+impl StableLearned {
+    /// Checks that the parts fit.
+    pub fn checked(self) -> Result<StableLearned> {
+        let wrong = |what: &str| Err(Error::Parameter(format!("a stable learned filter {what}")));
+        if self.groups.is_empty() || self.groups.len() > MOST_GROUPS {
+            return wrong("has from 1 to 64 groups");
+        }
+        if self.borders.len() + 1 != self.groups.len() {
+            return wrong("has one border less than groups");
+        }
+        let rising = self.borders.windows(2).all(|pair| pair[0] < pair[1]);
+        if !rising || !self.borders.iter().all(|border| border.is_finite()) {
+            return wrong("has borders that rise");
+        }
+        let mut shares = self.groups.iter().flat_map(|group| [group.nonmembers, group.members]);
+        if !shares.all(|share| (0.0..=1.0).contains(&share)) {
+            return wrong("has shares from 0 to 1");
+        }
+        let mut filters = self.groups.iter().filter_map(|group| group.filter.as_ref());
+        if !filters.all(|filter| filter.kind() == stable::KIND) {
+            return wrong("is made of stable filters");
+        }
+        if self.model.as_ref().is_some_and(|model| model.kind() != model::KIND) {
+            return wrong("has a model for a classifier");
+        }
+        Ok(self)
+    }
+
+    /// Whether each hash, with its score, may have come before; with `insert`, it comes now.
+    pub fn pass(
+        &self,
+        hashes: &[Hash128],
+        scores: &[f32],
+        insert: bool,
+        out: &mut [bool],
+    ) -> Result<()> {
+        let mut places: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
+        let (mut gathered, mut answers) = (Vec::new(), Vec::new());
+        let parts = hashes.chunks(CHUNK).zip(scores.chunks(CHUNK)).zip(out.chunks_mut(CHUNK));
+        for ((hashes, scores), out) in parts {
+            places.iter_mut().for_each(Vec::clear);
+            for (i, &score) in scores.iter().enumerate() {
+                places[group_of(score, &self.borders)].push(i);
+            }
+            for (group, places) in self.groups.iter().zip(&places) {
+                gathered.clear();
+                gathered.extend(places.iter().map(|&i| hashes[i]));
+                answers.clear();
+                answers.resize(places.len(), group.answer);
+                group.pass(&gathered, insert, &mut answers)?;
+                places.iter().zip(&answers).for_each(|(&i, &answer)| out[i] = answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the filter in a frame.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+    ) -> Result<StableLearned> {
+        let damaged =
+            |what: &str| Error::Format(format!("the stable learned filter is damaged: {what}"));
+        let (&groups, rest) =
+            head.parameters.split_first().ok_or_else(|| damaged("it has no parameters"))?;
+        let count = usize::try_from(groups).unwrap_or(usize::MAX);
+        if !(1..=MOST_GROUPS).contains(&count) || rest.len() != 5 * count - 1 {
+            return Err(damaged("its parameters are not those of its groups"));
+        }
+        let (borders, rest) = rest.split_at(count - 1);
+        if borders.iter().any(|&border| border > u64::from(u32::MAX)) {
+            return Err(damaged("a border is not a score"));
+        }
+        let mut sections = sections.iter();
+        let mut next = |kind: u16| {
+            let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
+            kernel::open_nested(section, |found| found == kind, own)?
+                .ok_or_else(|| damaged("a part is not one"))
+        };
+        let model = Some(next(model::KIND)?);
+        let group = |facts: &[u64]| {
+            let filter = match facts[0] {
+                0 | 1 => None,
+                2 => Some(next(stable::KIND)?),
+                _ => return Err(damaged("a group answers in no known way")),
+            };
+            Ok(Group {
+                filter,
+                answer: facts[0] > 0,
+                nonmembers: f64::from_bits(facts[1]),
+                members: f64::from_bits(facts[2]),
+                inserted: AtomicU64::new(facts[3]),
+            })
+        };
+        let groups = rest.chunks_exact(4).map(group).collect::<Result<Vec<_>>>()?;
+        if sections.next().is_some() {
+            return Err(damaged("it has more parts than it says"));
+        }
+        let borders = borders.iter().map(|&border| f32::from_bits(border as u32)).collect();
+        let found = StableLearned { model, borders, groups }
+            .checked()
+            .map_err(|error| damaged(&error.to_string()))?;
+        if found.count() != head.count {
+            return Err(damaged("its groups hold another number of keys"));
+        }
+        Ok(found)
+    }
+}
+
+/// Without scores nothing is known, so that all may be there; [`StableLearned::pass`] knows.
+impl Kernel for StableLearned {
+    fn kind(&self) -> u16 {
+        KIND
+    }
+
+    fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {
+        out.fill(true);
+    }
+
+    /// Insertions.
+    fn count(&self) -> u64 {
+        let each = self.groups.iter().map(|group| group.inserted.load(Relaxed));
+        each.fold(0, u64::saturating_add)
+    }
+
+    fn overfull(&self, _capacity: u64) -> bool {
+        false
+    }
+
+    /// The counters, the classifier, and per group a border, two shares and a count.
+    fn size_in_bits(&self) -> u64 {
+        let filters = self.groups.iter().filter_map(|group| group.filter.as_ref());
+        let counters: u64 = filters.map(|filter| filter.size_in_bits()).sum();
+        let model = self.model.as_ref().map_or(0, |model| model.size_in_bits());
+        counters + model + 224 * self.groups.len() as u64
+    }
+
+    fn rate(&self) -> f64 {
+        let rate = |group: &Group| match &group.filter {
+            Some(filter) => filter.rate(),
+            None => f64::from(u8::from(group.answer)),
+        };
+        self.groups.iter().map(|group| group.nonmembers * rate(group)).sum()
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let group = |group: &Group| {
+            Ok(Group {
+                filter: group.filter.as_ref().map(|filter| filter.copy()).transpose()?,
+                answer: group.answer,
+                nonmembers: group.nonmembers,
+                members: group.members,
+                inserted: AtomicU64::new(group.inserted.load(Relaxed)),
+            })
+        };
+        Ok(Arc::new(StableLearned {
+            model: self.model.clone(),
+            borders: self.borders.clone(),
+            groups: self.groups.iter().map(group).collect::<Result<_>>()?,
+        }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let mut parameters = vec![self.groups.len() as u64];
+        parameters.extend(self.borders.iter().map(|border| u64::from(border.to_bits())));
+        let mut count = 0u64;
+        for group in &self.groups {
+            let state = if group.filter.is_some() { 2 } else { u64::from(group.answer) };
+            let inserted = group.inserted.load(Relaxed);
+            count = count.saturating_add(inserted);
+            let shares = [group.nonmembers.to_bits(), group.members.to_bits()];
+            parameters.extend([state, shares[0], shares[1], inserted]);
+        }
+        let filters = self.groups.iter().filter_map(|group| group.filter.as_ref());
+        let mut frames: Vec<Vec<u8>> =
+            self.model.iter().map(|model| kernel::nested(&**model)).collect();
+        frames.extend(filters.map(|filter| kernel::nested(&**filter)));
+        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
+        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+        look(Content { parameters, count, capacity: None, sections });
+    }
+}
