@@ -62,11 +62,12 @@ def measured(ask, members, absent, gap=GAP):
     """The FPR, and the FNR at gaps around this one, of what is asked with keys and scores."""
     keys = np.arange(len(members))
     lost = asked = 0
-    for first in range(0, len(keys), STEP):
-        part = keys[first : first + STEP]
+    step = min(STEP, gap)  # what is asked for has come
+    for first in range(0, len(keys), step):
+        part = keys[first : first + step]
         ask(part, members[part], insert=True)
-        if first >= gap:
-            then = keys[first - gap + STEP // 2 :][:STEP]
+        if first >= gap and len(part) == step:
+            then = keys[first - gap + step // 2 :][:step]
             lost += len(then) - int(ask(then, members[then]).sum())
             asked += len(then)
     others = np.arange(10**9, 10**9 + len(absent))
