@@ -92,10 +92,9 @@ def test_peaks():
     builds = {name: peaks.pop(f"{name}.build") for name in BUILDS}
     assert len(peaks) == 10 + 2 * len(BUILDS)
     assert all(peak < 2 for peak in peaks.values()), run.stdout
-    # The answers alone are one byte per key: much less everywhere would mean that nothing was
-    # measured. (The kernel counts pages in batches, a tenth of a byte per key here.)
-    assert max(peaks.values()) > 0.8, run.stdout
     assert all(builds[name] < most for name, most in BUILDS.items()), run.stdout
+    # The hashes alone are 16 bytes per key: less would mean that nothing was measured. (The answers
+    # of a query are one byte per key, but may lie in memory that NumPy kept.)
     assert min(builds.values()) > 16, run.stdout
 
 
