@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: all format lint types build test demo bench soak docs wheel newest clean
+.PHONY: all format lint types build test demo bench experiments soak docs wheel newest clean
 
 all: format lint types build test
 
@@ -60,6 +60,10 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/streams.py
 	$(BIN)/python benches/workloads.py
 	$(BIN)/python benches/peers.py
+
+# The papers' settings and real data, measured: an hour or so. What lacks its data says so.
+experiments: $(VENV)/built
+	@for script in experiments/*/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 # The long runs: a hundred million keys, fuzzing, more examples per property.
 soak: $(VENV)/built
