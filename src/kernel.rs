@@ -76,7 +76,8 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// A copy of its own.
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
-    /// Shows what a frame should hold, while nobody changes it.
+    /// Shows what a frame should hold, while nobody changes it. The kernel may be locked meanwhile:
+    /// asked anything from within, it would wait for a writer that waits for it.
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
     /// Inserts hashes: all of them, or none where it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
@@ -104,11 +105,11 @@ pub fn write(
     capacity: u64,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let mut written = Ok(());
+    let (mut written, kind) = (Ok(()), kernel.kind());
     kernel.frozen(&mut |content| {
         let Content { parameters, count, capacity: own, sections } = content;
         let capacity = own.unwrap_or(capacity);
-        let head = Head { kind: kernel.kind(), hash, tag, count, capacity, parameters };
+        let head = Head { kind, hash, tag, count, capacity, parameters };
         written = format::write(&head, &sections, out);
     });
     written
