@@ -12,6 +12,7 @@ import warnings as _warnings
 from tamis import stores, workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
+from tamis.advice import Advice, advise
 from tamis.collection import Collection
 from tamis.deduplication import dedup
 from tamis.errors import (
@@ -51,6 +52,7 @@ from tamis.workload import Workload
 
 __all__ = [
     "AdaptiveCuckoo",
+    "Advice",
     "Bloom",
     "BuildError",
     "CapacityError",
@@ -78,6 +80,7 @@ __all__ = [
     "Windowed",
     "Workload",
     "__version__",
+    "advise",
     "dedup",
     "from_bytes",
     "hash_keys",

@@ -1,0 +1,1 @@
+"""Which filter: every family's answer to one situation, in the order of what it costs."""

@@ -1,0 +1,125 @@
+"""Filters that fix the mistakes that a store tells them of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tamis.planning import adaptive_cuckoo, quotient, telescoping
+from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation, unfit
+from tamis.planning.layers import fingerprints
+from tamis.planning.stacked.curve import Zipf
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
+
+QUESTIONS_PER_KEY = 10
+"""Questions for absent keys that are reckoned with where no log says how many: what adaptive
+filters spare depends on it."""
+
+_HASHES_BITS = 128
+"""Bits of a hash that an adaptive cuckoo filter holds beside each slot."""
+
+
+def adaptive(situation: Situation) -> Iterator[Found]:
+    """Filters that fix the mistakes that a store tells them of."""
+    why = ""
+    if "store" not in situation.needs:
+        why = "nothing tells it of its mistakes without a store (needs: 'store')"
+    why = why or unfit(situation, inserts=True, deletes=True, adapts=True)
+    if why:
+        yield RuledOut("Telescoping", why)
+        yield RuledOut("AdaptiveCuckoo", why)
+        return
+    yield _telescoping(situation)
+    yield _adaptive_cuckoo(situation)
+
+
+def _telescoping(situation: Situation) -> Found:
+    """Find the longest remainders that leave room for the selectors of all that will move."""
+    n = situation.keys
+    count = quotient.quotients(n)
+    beside = telescoping.selector_bits(count, "growing")
+    for length in range(32, 0, -1):
+        slots, rate = fingerprints("quotient", n, length)
+        moves = _moves(situation, rate)
+        if not math.isfinite(moves):
+            continue
+        code = telescoping.selector_entropy(max(situation.distinct, 1) / n, rate, load=1.0)
+        bits = math.ceil(slots + beside + n * code)
+        if bits <= situation.budget:
+            return _adapting(situation, "Telescoping", "telescoping", rate, bits, {"fpr": rate})
+    return RuledOut(
+        "Telescoping", f"{situation.bits_per_key:.3g} bits per key do not hold what it would learn"
+    )
+
+
+def _adaptive_cuckoo(situation: Situation) -> Found:
+    n = situation.keys
+    try:
+        size = adaptive_cuckoo.size(n, 0, bits_per_key=situation.bits_per_key)
+    except ValueError as error:
+        return RuledOut("AdaptiveCuckoo", str(error))
+    held = math.ceil(_HASHES_BITS * size.slots)
+    if held + size.slots * size.slot_bits > situation.budget:
+        return RuledOut(
+            "AdaptiveCuckoo",
+            f"it holds the hashes of its keys in memory, {held / max(n, 1):.0f} bits per key",
+        )
+    spare = (situation.budget - held) / max(n, 1)
+    size = adaptive_cuckoo.size(n, 0, bits_per_key=spare)
+    rate = adaptive_cuckoo.rate(n, size)
+    bits = held + size.slots * size.slot_bits
+    return _adapting(
+        situation, "AdaptiveCuckoo", "adaptive cuckoo", rate, bits, {"bits_per_key": spare}
+    )
+
+
+def _adapting(
+    situation: Situation, name: str, kind: str, rate: float, bits: int, arguments: dict[str, Any]
+) -> Choice:
+    asked = situation.questions
+    wasted = _moves(situation, rate)
+    expected = min(rate, wasted / asked) if asked else rate
+    return Choice(
+        name,
+        "adaptive",
+        name,
+        arguments,
+        expected_fpr=expected,
+        fpr_bound=rate,
+        bits=bits,
+        keys=situation.keys,
+        absent_time=situation.check(kind, present=False),
+        present_time=situation.check(kind, present=True),
+        reason=(
+            f"Pays for a mistake once: of {asked:,.0f} questions for absent keys "
+            f"{situation.distinct:,.0f} are for different ones."
+        ),
+    )
+
+
+def _moves(situation: Situation, rate: float) -> float:
+    """Predict how often an element moves away from an absent key: the false positives in all.
+
+    An element is met by each of c distinct absent keys per stored one with probability ε, wherever
+    it is; it stays with probability e^(−cε), so its moves are geometric, e^(cε) − 1 on average.
+    """
+    met = situation.distinct * rate / max(situation.keys, 1)
+    return situation.keys * math.expm1(met) if met < 700 else math.inf
+
+
+def horizon(workload: Workload | None, keys: int) -> tuple[float, bool]:
+    """Tell how many questions for absent keys are reckoned with, and whether a log says so."""
+    if (
+        workload is not None
+        and workload.counts is not None
+        and not isinstance(workload.curve, Zipf)
+    ):
+        total = float(np.sum(workload.counts))
+        if total >= 1 and np.issubdtype(workload.counts.dtype, np.integer):
+            return total, True
+    return float(QUESTIONS_PER_KEY * keys), False

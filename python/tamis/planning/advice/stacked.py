@@ -1,0 +1,119 @@
+"""Stacked filters: layers of each kind in turns, and an exact last layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tamis.planning.advice.situation import (
+    Choice,
+    Found,
+    RuledOut,
+    Situation,
+    ranked,
+    secret,
+    unfit,
+)
+from tamis.planning.costs import told
+from tamis.planning.layers import FUSE_ARITY, KINDS
+from tamis.planning.plan import Plan
+from tamis.planning.planner import Last, LayerKind, plan
+
+_TIMED_AS = {
+    "bloom": "bloom, standard",
+    "fuse": f"fuse, {FUSE_ARITY}-wise",
+    "function": "ribbon",
+}
+
+
+def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
+    """Stacks of layers of each kind, and the best of those with an exact last layer.
+
+    ``plain_cost`` is what a question costs with the best plain filter: no stack is searched for
+    whose layers alone cost more.
+    """
+    w = situation.workload
+    if w is None or not len(w) or w.unseen >= 1:
+        why = "no workload is given" if w is None else "no question comes twice in the sample"
+        yield RuledOut("Stacked", f"{why}, so there are no frequent negatives to store")
+        return
+    for kind in ("bloom", "cuckoo", "quotient", "fuse", "ribbon"):
+        name = f"Stacked {kind}"
+        able = KINDS[kind]
+        if reason := unfit(situation, inserts=able.inserts, deletes=able.deletes):
+            yield RuledOut(name, reason)
+        else:
+            yield _stack(situation, name, kind, "alternating", plain_cost)
+    if reason := unfit(situation, inserts=False, deletes=False):
+        yield RuledOut("Stacked, exact last layer", reason)
+        return
+    exact = [
+        _stack(situation, "Stacked, exact last layer", kind, "exact", plain_cost)
+        for kind in ("ribbon", "fuse", "bloom")
+    ]
+    fitting = ranked(situation, [each for each in exact if isinstance(each, Choice)])
+    yield fitting[0] if fitting else exact[0]
+
+
+def _stack(
+    situation: Situation, name: str, kind: LayerKind, last: Last, plain_cost: float
+) -> Found:
+    w = situation.workload
+    assert w is not None
+    timed = _TIMED_AS.get(kind, kind)
+    # Keys meet two layers at least, absent keys one.
+    least = situation.present * 2 * situation.check(timed, present=True)
+    least += (1 - situation.present) * situation.check(timed, present=False)
+    if least >= plain_cost:
+        return RuledOut(
+            name, f"its layers alone take {told(least)}, a plain filter with its wasted reads less"
+        )
+    check = situation.check("bloom, standard", present=False)
+    try:
+        found = plan(
+            situation.keys,
+            w,
+            bits_per_key=situation.bits_per_key,
+            layer=kind,
+            last=last,
+            rates="equal",  # varied ones gain some percent, and take a second to find
+            miss_cost=max(situation.miss_cost, 1e-12),
+            check_cost=check,
+        )
+    except ValueError as error:
+        return RuledOut(name, str(error))
+    if len(found.layers) == 1:
+        return RuledOut(
+            name, f"more than one layer does not pay here: the best stack is a plain {kind} filter"
+        )
+    absent, present = stack_times(situation, found)
+    if last == "exact":
+        why = f"none of the {found.negatives:,} most frequent negatives is ever a false positive"
+    else:
+        why = f"the {found.negatives:,} most frequent negatives pass {found.frequent_fpr:.2g}"
+    return Choice(
+        name,
+        "exact" if last == "exact" else "stacked",
+        "Stacked",
+        {},
+        expected_fpr=found.expected_fpr,
+        fpr_bound=1.0 if "adversary" in situation.needs else found.fpr_bound,
+        bits=found.bits,
+        keys=situation.keys,
+        absent_time=absent,
+        present_time=present,
+        reason=f"{found.psi:.0%} of the questions are known: {why}." + secret(situation),
+        plan=found,
+    )
+
+
+def stack_times(situation: Situation, found: Plan) -> tuple[float, float]:
+    """Predict the time of a question for an absent and for a present key.
+
+    A key meets more layers than an absent one does: on average ``checks`` of them.
+    """
+    first = _TIMED_AS.get(found.layers[0].kind, found.layers[0].kind)
+    absent = found.psi * found.checks.frequent + (1 - found.psi) * found.checks.infrequent
+    return (
+        float(absent) * situation.check(first, present=False),
+        float(found.checks.keys) * situation.check(first, present=True),
+    )
