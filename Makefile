@@ -49,7 +49,7 @@ test: $(VENV)/built
 
 # Each filter on a million keys and a million questions, as one table.
 demo: $(VENV)/built
-	$(BIN)/python -m tamis.demo
+	$(BIN)/python -m tamis bench
 
 # Side by side with other packages, and the kernels beside a yardstick.
 bench: $(VENV)/built $(VENV)/peers

@@ -111,6 +111,16 @@ def test_a_static_filter_of_all_keys_is_checked():
     tamis.Guard(store, quotient()).put(7, "z")  # the failed guard gave its lease back
 
 
+def test_a_filter_that_is_refused_leaves_the_table_free(tmp_path):
+    with sqlite3.connect(tmp_path / "a.db") as db:
+        db.execute("CREATE TABLE t (k TEXT PRIMARY KEY)")
+        db.executemany("INSERT INTO t VALUES (?)", [(f"k{i}",) for i in range(50_000)])
+    store = stores.SQLite(tmp_path / "a.db", table="t", key="k", value="k", timeout=0.1)
+    with pytest.raises(ValueError, match="filter denies"):
+        tamis.Guard(store, tamis.Ribbon.build(["other"], fpr=0.01))
+    store.close()
+
+
 def test_keyed_filters_find_their_key_in_the_store(tmp_path):
     key, path = bytes(range(16)), tmp_path / "filter"
     keyed = tamis.Quotient(capacity=100, fpr=0.01, key=key)

@@ -23,7 +23,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -447,8 +447,9 @@ class Guard:
                 filter.grow(Nothing())
             epoch, parts = self.store.contents()
             try:
-                for keys in parts:
-                    self._update(filter, keys, None)
+                with _ended(parts):
+                    for keys in parts:
+                        self._update(filter, keys, None)
                 return filter, epoch
             except CapacityError:
                 if not (_adapts(filter) and hasattr(filter, "grow")):
@@ -458,8 +459,9 @@ class Guard:
     def _checked(self) -> tuple[Any, str]:
         """Return the filter that was given, once it has passed all keys, and their epoch."""
         epoch, parts = self.store.contents()
-        for keys in parts:
-            self._check(keys)
+        with _ended(parts):
+            for keys in parts:
+                self._check(keys)
         return self.filter, epoch
 
     def _check(self, keys: list[Any]) -> None:
@@ -602,6 +604,16 @@ class _Limit:
             taken = min(wanted, int(self._left))
             self._left -= taken
             return taken
+
+
+@contextmanager
+def _ended(parts: Any) -> Iterator[None]:
+    """End the reading of a store's keys: its transaction would keep the lease from going back."""
+    try:
+        yield
+    finally:
+        if hasattr(parts, "close"):
+            parts.close()
 
 
 def _now() -> float:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
 _Vector = npt.NDArray[np.float64]
 
@@ -40,6 +40,8 @@ def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
 
 
 def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_Vector, float]:
+    from scipy.optimize import minimize  # slow to import, and seldom needed
+
     count, width = matrix.shape
 
     def loss(point: _Vector) -> tuple[float, _Vector]:
@@ -56,5 +58,5 @@ def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_V
         return float(value + penalty / 2 * (weights @ weights)), gradient
 
     start = np.zeros(width + 1)
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 300})
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 300})
     return found.x[:width], float(found.x[width])

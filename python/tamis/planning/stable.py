@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
 MOST_HASHES = 16
 """The most cells per key that are considered: at rates above 10⁻⁶ the optimum has fewer."""
@@ -248,6 +248,7 @@ def equal_cells(size: Size, insertions: int, escaping: float) -> float:
     >>> round(equal_cells(Size(10**6, 1, 6, 12), 10**8, 0.5) / 10**6, 2)
     0.5
     """
+    from scipy.optimize import brentq  # slow to import, and seldom needed
 
     def log_step(cells: float, insertions: float) -> float:
         return math.log(size.hashes / cells) + insertions * math.log1p(-size.hashes / cells)
@@ -256,9 +257,7 @@ def equal_cells(size: Size, insertions: int, escaping: float) -> float:
     # The step is largest at K·n cells; below, it grows with the cells.
     high = min(size.cells, size.hashes * insertions * escaping)
     return float(
-        optimize.brentq(
-            lambda cells: log_step(cells, insertions * escaping) - wanted, size.hashes + 1, high
-        )
+        brentq(lambda cells: log_step(cells, insertions * escaping) - wanted, size.hashes + 1, high)
     )
 
 

@@ -1,0 +1,276 @@
+"""Records from outside: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
+
+Records come in batches: lists of lines (bytes), or Arrow record batches. A batch is as large as is
+good for the filters, so that nothing here runs once per key in Python.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tamis._columns import pyarrow
+from tamis.cli._output import progress
+
+Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
+
+_BLOCK = 4 << 20
+"""Bytes of text that are read at a time."""
+
+_ROWS = 1 << 16
+"""Rows of a table that are read at a time."""
+
+_LONGEST_LINE = 64 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input: a path or "-", the column with the keys, and what it takes to read them."""
+
+    path: str
+    column: str | None = None
+    format: Format = "auto"
+    integers: bool = False
+    usual: str | None = None
+    """The column of a table that has one of this name, if none is given."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        return "standard input" if self.path == "-" else self.path
+
+    def batches(self, *, whole: bool = True) -> Iterator[Any]:
+        """Read the records, or only the column with the keys; at least one is wanted."""
+        some = False
+        try:
+            for batch in self._read(whole):
+                if len(batch):
+                    some = True
+                    yield batch
+        except (EOFError, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"{self.name} is damaged or cut off: {error}") from None
+        if not some:
+            raise ValueError(f"{self.name} is empty; at least one record is wanted")
+
+    def read_keys(self) -> Iterator[Any]:
+        """Read the keys; empty lines and nulls are none."""
+        some = False
+        for batch in self.batches(whole=False):
+            filled = list(filter(None, batch)) if isinstance(batch, list) else batch
+            column = self.key_column(filled)
+            if not isinstance(column, list):
+                column = column.drop_null()
+            if len(column):
+                some = True
+                yield column
+        if not some:
+            raise ValueError(f"{self.name} has no keys; at least one is wanted")
+
+    def key_column(self, batch: Any) -> Any:
+        """Return the keys of a batch, as many as it has records."""
+        if isinstance(batch, list):
+            return _integers(self.name, batch) if self.integers else batch
+        column = batch.column(self.column_of(batch.schema.names))
+        arrow = pyarrow("a table")
+        if self.integers and (arrow.types.is_string(column.type)):
+            return _cast(self.name, column)
+        return column
+
+    def column_of(self, names: list[str]) -> str:
+        """Tell which of a table's columns has the keys."""
+        if self.column is None and len(names) == 1:
+            return names[0]
+        wanted = self.usual if self.column is None else self.column
+        if wanted in names:
+            return str(wanted)
+        which = "no --column is given" if self.column is None else f"not {self.column!r}"
+        raise ValueError(f"{self.name} has the columns {', '.join(names)}; {which}")
+
+    def _read(self, whole: bool) -> Iterator[Any]:
+        with progress(self.name, _size(self.path)) as advance, _opened(self.path, advance) as file:
+            stream = _decompressed(file)
+            match self._found(stream):
+                case "text":
+                    if self.column is not None:
+                        raise ValueError(
+                            f"{self.name} is text, which has no column {self.column!r}; "
+                            "--format csv reads it as a table"
+                        )
+                    yield from _lines(self.name, stream)
+                case "csv":
+                    yield from self._csv(stream, ",", whole)
+                case "tsv":
+                    yield from self._csv(stream, "\t", whole)
+                case "parquet":
+                    yield from self._parquet(stream, whole)
+                case _:
+                    yield from self._arrow(stream)
+
+    def _found(self, stream: io.BufferedReader) -> str:
+        if self.format != "auto":
+            return self.format
+        start = stream.peek(8)
+        if start.startswith(b"PAR1"):
+            return "parquet"
+        if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+            return "arrow"
+        endings = self.path.lower().split("/")[-1].split(".")[1:]
+        return next((e for e in reversed(endings) if e in ("csv", "tsv", "parquet")), "text")
+
+    def _csv(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
+        """Read every value as text, as it stands: 007 is not 7."""
+        arrow = pyarrow("a CSV file")
+        from pyarrow import csv as arrow_csv
+
+        header = stream.peek(_BLOCK).split(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        if not header:
+            return
+        names = next(csv.reader([header], delimiter=delimiter))
+        wanted = names if whole else [self.column_of(names)]
+        if not whole or self.column is not None:
+            self.column_of(names)
+        yield from arrow_csv.open_csv(
+            stream,
+            arrow_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
+            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, arrow.string()), include_columns=wanted
+            ),
+        )
+
+    def _parquet(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
+        pyarrow("a Parquet file")
+        from pyarrow import parquet
+
+        with _seekable(stream) as file, parquet.ParquetFile(file) as table:
+            names = table.schema_arrow.names
+            columns = None if whole else [self.column_of(names)]
+            yield from table.iter_batches(batch_size=_ROWS, columns=columns)
+
+    def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
+        pyarrow("an Arrow file")
+        from pyarrow import ipc
+
+        if not stream.peek(8).startswith(b"ARROW1"):
+            yield from ipc.open_stream(stream)
+            return
+        with _seekable(stream) as file:
+            table = ipc.open_file(file)
+            for i in range(table.num_record_batches):
+                yield table.get_batch(i)
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells the progress bar how far it was read."""
+
+    def __init__(self, file: io.FileIO, advance: Callable[[int], None]) -> None:
+        self._file, self._advance = file, advance
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer) or 0
+        self._advance(count)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _opened(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
+    file = io.FileIO(sys.stdin.fileno(), closefd=False) if path == "-" else io.FileIO(path)
+    return io.BufferedReader(_Counted(file, advance), _BLOCK)
+
+
+def _size(path: str) -> int | None:
+    return None if path == "-" else os.stat(path).st_size
+
+
+_COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda file: pyarrow("a zstd file").CompressedInputStream(file, "zstd"),
+}
+"""How to read what starts so."""
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    start = file.peek(8)
+    for magic, reader in _COMPRESSED.items():
+        if start.startswith(magic):
+            return io.BufferedReader(reader(file), _BLOCK)
+    return file
+
+
+def _seekable(stream: io.BufferedReader) -> Any:
+    """Return what can be read from any place: a file itself, or a copy of what is none on disk."""
+    if isinstance(stream.raw, _Counted) and stream.seekable():
+        return stream
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    shutil.copyfileobj(stream, copy, _BLOCK)
+    copy.seek(0)
+    return copy
+
+
+def _lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
+    """Split blocks of text into lines."""
+    rest = b""
+    # What has come is passed on: whoever writes may wait for the answer.
+    while block := stream.read1(_BLOCK):
+        if b"\0" in block:
+            raise ValueError(f"{name} is not text: it has zero bytes")
+        whole, newline, begun = block.rpartition(b"\n")
+        if not newline:
+            rest += block
+            if len(rest) > _LONGEST_LINE:
+                raise ValueError(f"{name} has a line above {_LONGEST_LINE >> 20} MiB; is it text?")
+            continue
+        yield _split(rest + whole)
+        rest = begun
+    if rest:
+        yield _split(rest)
+
+
+def _split(block: bytes) -> list[bytes]:
+    return block.replace(b"\r\n", b"\n").removesuffix(b"\r").split(b"\n")
+
+
+def _integers(name: str, lines: list[bytes]) -> list[int]:
+    try:
+        return list(map(int, lines))
+    except ValueError as error:
+        wrong = str(error).partition(": ")[2]
+        raise ValueError(f"{name} has {wrong}; integers are wanted") from None
+
+
+def _cast(name: str, column: Any) -> Any:
+    arrow = pyarrow("a table")
+    for kind in (arrow.int64(), arrow.uint64()):
+        try:
+            return column.cast(kind)
+        except arrow.ArrowInvalid as error:
+            problem = error
+    raise ValueError(f"{name}: {problem}; integers are wanted")

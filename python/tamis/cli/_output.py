@@ -1,0 +1,157 @@
+"""What commands print: tables, JSON, records; progress on a terminal and nowhere else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+
+def say(text: str) -> None:
+    """Print to standard output."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """Print beside the results, to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_json(facts: Any) -> None:
+    """Print as one line of JSON; what is no number is null."""
+    say(json.dumps(_plain(facts)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Lay out rows under a header, the first ``left`` columns to the left.
+
+    >>> print(table(["filter", "bits"], [["Bloom", "9.6"], ["Ribbon", "7.0"]]))
+    filter   bits
+    Bloom     9.6
+    Ribbon    7.0
+    """
+    cells = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width + 1)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Lay out names and what they are."""
+    width = max(map(len, pairs))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs.items())
+
+
+def share(rate: float) -> str:
+    """Write a rate so that it is read at a glance.
+
+    >>> share(0.0123), share(0.0000012), share(0)
+    ('1.23 %', '1.2e-06', '0')
+    """
+    if rate >= 0.0001:
+        return f"{100 * rate:.3g} %"
+    return f"{rate:.2g}"
+
+
+def size(bits: float) -> str:
+    """Write a size in bytes.
+
+    >>> size(8 * 1_500_000), size(800)
+    ('1.50 MB', '100 bytes')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bits / 8 >= scale:
+            return f"{bits / 8 / scale:.2f} {unit}"
+    return f"{math.ceil(bits / 8)} bytes"
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show how much of a long work is done, if someone watches and nothing else is printed."""
+    if not sys.stderr.isatty() or (sys.stdout.isatty() and what == "standard input"):
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+class Writer:
+    """Writes records as they came: lines as lines, tables as CSV or by the path's ending."""
+
+    def __init__(self, path: str | None) -> None:
+        self._ending = (path or "").rpartition(".")[2].lower()
+        self._file = cast(BinaryIO, io.FileIO(path, "wb") if path else sys.stdout.buffer)
+        self._own = path is not None
+        self._table: Any = None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._table is not None:
+            self._table.close()
+        if self._own:
+            self._file.close()
+
+    def write(self, batch: Any) -> None:
+        """Write a list of lines or an Arrow record batch."""
+        if isinstance(batch, list):
+            if batch:
+                self._file.write(b"\n".join(batch) + b"\n")
+                self._file.flush()
+            return
+        if self._table is None:
+            self._table = self._writer(batch.schema)
+        self._table.write(batch)
+
+    def _writer(self, schema: Any) -> Any:
+        if self._ending in ("parquet", "pq"):
+            from pyarrow import parquet
+
+            return parquet.ParquetWriter(self._file, schema)
+        if self._ending in ("arrow", "feather", "ipc"):
+            from pyarrow import ipc
+
+            return ipc.new_file(self._file, schema)
+        return _CSV(self._file, schema, "\t" if self._ending == "tsv" else ",")
+
+
+class _CSV:
+    """Writes record batches with no more quotes than they need."""
+
+    def __init__(self, file: BinaryIO, schema: Any, delimiter: str) -> None:
+        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+        self._rows = csv.writer(self._text, delimiter=delimiter, lineterminator="\n")
+        self._rows.writerow(schema.names)
+
+    def write(self, batch: Any) -> None:
+        self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def close(self) -> None:
+        self._text.detach()

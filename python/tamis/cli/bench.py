@@ -1,0 +1,208 @@
+"""``tamis bench``: every filter on this machine, now, beside the other packages that it has.
+
+Rates are predicted by the plan, expected of the filter as it was built, and measured on keys that
+are not in the set. Times are medians of three, of this machine; what they say is the ratios.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import click
+import numpy as np
+
+import tamis
+from tamis.cli._options import as_json, example
+from tamis.cli._output import progress, say, show_json, table
+from tamis.filters.bloom import Layout
+from tamis.filters.ribbon import Layout as RibbonLayout
+from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon
+
+_COLUMNS = (
+    "filter",
+    "bits/key",
+    "predicted",
+    "expected",
+    "measured",
+    "build ns",
+    "ask ns",
+    "in ns",
+)
+
+
+@click.command("bench", epilog=example("tamis bench --keys 1000000 --fpr 0.01"))
+@click.option("--keys", type=click.IntRange(1), default=1_000_000, help="Keys, and questions.")
+@click.option("--fpr", type=float, default=0.01, help="The rate to ask for.")
+@click.option("--seed", type=int, default=0, help="Of the keys.")
+@as_json
+def command(keys: int, fpr: float, seed: int, as_json: bool) -> None:
+    """Measure each filter on random keys, and other packages beside Bloom on the same texts.
+
+    abloom, rbloom, fastbloom-rs, pybloomfiltermmap3 and pyfusefilter take part if they are
+    installed. `make bench` in a clone measures more, and longer.
+    """
+    with progress("measuring", None):
+        filters, peers = list(_rows(keys, fpr, seed)), list(_peers(keys, fpr, seed))
+    if as_json:
+        show_json(
+            {
+                "keys": keys,
+                "fpr": fpr,
+                "filters": [dict(zip(_COLUMNS, row, strict=True)) for row in filters],
+                "packages": [dict(zip(_BESIDE, row, strict=True)) for row in peers],
+            }
+        )
+        return
+    say(f"{keys:,} random 64-bit keys, rate asked for: {fpr:g}\n")
+    say(table(_COLUMNS, filters))
+    say("\nEvery key was found. ns are per key: build and ask as one NumPy column, `in` alone.")
+    say("\nThe same number of texts as a list; times beside tamis.Bloom's (above 1 is slower)\n")
+    say(table(_BESIDE, peers))
+
+
+def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
+    """Measure each filter in turn."""
+    numbers = np.random.default_rng(seed).integers(0, 2**63, 2 * keys, dtype=np.uint64)
+    present, absent = numbers[:keys], numbers[keys:] | np.uint64(2**63)
+    for name, build, predict in _shapes():
+        f, build_time = _timed(partial(build, present, fpr=fpr))
+        answers, ask_time = _timed(partial(f.contains, absent))
+        if not f.contains(present).all():
+            raise AssertionError(f"{name} denies a key that is there")
+        few = absent[:100_000].tolist()
+        _, in_time = _timed(partial(_ask_each, f, few))
+        yield (
+            name,
+            f"{f.bits_per_key:.2f}",
+            f"{predict(f):.5%}",
+            f"{f.expected_fpr:.5%}",
+            f"{answers.mean():.5%}",
+            f"{build_time / keys:.1f}",
+            f"{ask_time / keys:.1f}",
+            f"{in_time / len(few):.1f}",
+        )
+
+
+def _shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]:
+    """Name each filter, and say how it is built and what its plan predicts."""
+    layouts: tuple[Layout, ...] = ("blocked", "standard", "segmented")
+    for layout in layouts:
+        yield (
+            f"Bloom, {layout}",
+            partial(tamis.Bloom.build, layout=layout),
+            lambda f: bloom.rate(f.layout, len(f), bloom.Size(f.size_in_bits, f.hashes)),
+        )
+    for arity in (3, 4):
+        yield (
+            f"Fuse, {arity}-wise",
+            partial(tamis.Fuse.build, arity=arity),
+            lambda f: fuse.rate(fuse.size(f.arity, len(f), fpr=2.0**-f.fingerprint_bits)),
+        )
+    yield (
+        "Quotient",
+        tamis.Quotient.build,
+        lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
+    )
+    yield (
+        "Telescoping",
+        tamis.Telescoping.build,
+        lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
+    )
+    yield (
+        "Cuckoo",
+        tamis.Cuckoo.build,
+        lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),
+    )
+    yield (
+        "AdaptiveCuckoo",
+        tamis.AdaptiveCuckoo.build,
+        lambda f: adaptive_cuckoo.rate(len(f), f._size),
+    )
+    ribbons: tuple[RibbonLayout, ...] = ("interleaved", "columns")
+    for name in ribbons:
+        yield (
+            f"Ribbon, {name}",
+            partial(tamis.Ribbon.build, layout=name),
+            lambda f: ribbon.rate(f.columns),
+        )
+
+
+def _ask_each(f: Any, keys: list[Any]) -> None:
+    """Ask one question at a time."""
+    for key in keys:
+        key in f  # noqa: B015
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a call returns, and the median of its nanoseconds over three calls."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter_ns()
+        result = call()
+        times.append(time.perf_counter_ns() - start)
+    return result, statistics.median(times)
+
+
+_BESIDE = ("package", "bits/key", "measured", "build ns", "in ns", "build ×", "in ×")
+
+
+def _peers(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
+    """Measure Bloom filters of the packages that are installed, one text at a time."""
+    numbers = np.random.default_rng(seed).integers(0, 2**63, 2 * keys).astype(str).tolist()
+    present, absent = numbers[:keys], numbers[keys:][:100_000]
+    base: tuple[float, float] | None = None
+    for name, build, bits in _packages(fpr):
+        f, build_time = _timed(partial(build, present))
+        _, in_time = _timed(partial(_ask_each, f, absent))
+        base = base or (build_time, in_time)
+        yield (
+            name,
+            f"{bits(f) / keys:.2f}",
+            f"{sum(key in f for key in absent) / len(absent):.3%}",
+            f"{build_time / keys:.1f}",
+            f"{in_time / len(absent):.1f}",
+            f"{build_time / base[0]:.2f}",
+            f"{in_time / base[1]:.2f}",
+        )
+
+
+def _packages(fpr: float) -> Iterator[tuple[str, Callable[[list[str]], Any], Callable[[Any], int]]]:
+    """Name each package that is here, and say how its filter is built and how large it is."""
+
+    def updated(make: Callable[..., Any], keys: list[str]) -> Any:
+        f = make(len(keys), fpr)
+        f.update(keys)
+        return f
+
+    yield "tamis", partial(tamis.Bloom.build, fpr=fpr), lambda f: f.size_in_bits
+    for package, module, name, attribute in (
+        ("abloom", "abloom", "BloomFilter", "bit_count"),
+        ("rbloom", "rbloom", "Bloom", "size_in_bits"),
+        ("pybloomfiltermmap3", "pybloomfilter", "BloomFilter", "num_bits"),
+    ):
+        if found := _imported(module):
+            make = getattr(found, name)
+            yield package, partial(updated, make), operator.attrgetter(attribute)
+    if found := _imported("fastbloom_rs"):
+
+        def fastbloom(keys: list[str], builder: Any = found.FilterBuilder) -> Any:
+            f = builder(len(keys), fpr).build_bloom_filter()
+            f.add_str_batch(keys)
+            return f
+
+        yield "fastbloom-rs", fastbloom, lambda f: 8 * len(f.get_bytes())
+    if found := _imported("pyfusefilter"):
+        yield "pyfusefilter", found.Fuse8, lambda f: 8 * int(f.size_in_bytes())
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

@@ -1,0 +1,114 @@
+"""``tamis inspect``: what is in a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+
+import tamis
+from tamis.cli._options import FILE, as_json, example, secret
+from tamis.cli._output import facts, say, share, show_json, size, table
+
+_WIDTH = 40
+"""Characters of the map of a filter's layers."""
+
+
+@click.command("inspect", epilog=example("tamis inspect blocked.tamis"))
+@click.argument("file", type=FILE)
+@secret
+@as_json
+def command(file: str, secret: bytes | None, as_json: bool) -> None:
+    """Tell what is in FILE: the kind, the keys, the size, the predicted rates, and its layers.
+
+    Every checksum is checked on the way. FILE is of a filter, a static function, a classifier or a
+    collection.
+    """
+    try:
+        content = tamis.load(file, mmap=True, key=secret)
+    except tamis.FormatError as error:
+        # A collection is opened by a call of its own.
+        try:
+            content = tamis.Collection.open(file, key=secret)
+        except tamis.FormatError:
+            raise error from None
+    found, parts = _facts(content), _parts(content)
+    if as_json:
+        show_json({"file": file} | found | {"parts": parts})
+        return
+    say(
+        facts({"file": file} | {name.replace("_", " "): _told(name, found[name]) for name in found})
+    )
+    if parts:
+        say("\n" + _map(parts))
+
+
+def _facts(content: Any) -> dict[str, Any]:
+    """Read what this kind of content has."""
+    found: dict[str, Any] = {"kind": type(content).__name__}
+    if isinstance(content, tamis.Collection):
+        found |= {"filters": len(content), "keys": int(content.counts.sum())}
+    else:
+        found |= {"keys": len(content), "capacity": content.capacity}
+    found["bits"] = content.size_in_bits
+    for name in ("bits_per_key", "expected_fpr", "fpr_bound", "known_fpr", "psi"):
+        if hasattr(content, name):
+            found[name] = getattr(content, name)
+    able = ("inserts", "deletes", "merges")
+    found["can"] = [name[:-1] for name in able if getattr(content, name, False)]
+    seed = content.seed
+    found["hash"] = "a secret key" if seed is None else f"seed {seed}"
+    for name in ("layout", "hashes", "fingerprint_bits", "remainder_bits", "columns", "arity"):
+        if isinstance(value := getattr(content, name, None), int | float | str):
+            found[name] = value
+    return found
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    """The layers of a stack, or the kinds of a collection."""
+    if isinstance(content, tamis.Stacked):
+        return [
+            {"part": f"{layer.kind} of {layer.stores}"} | layer._asdict()
+            for layer in content.layers
+        ]
+    if isinstance(content, tamis.Collection):
+        kinds = np.array(content.kinds)
+        return [
+            {
+                "part": f"{kind} filters",
+                "items": int(np.count_nonzero(kinds == kind)),
+                "bits": int(content.kept[kinds == kind].sum()),
+                "rate": float(np.mean(content.fprs[kinds == kind])),
+            }
+            for kind in np.unique(kinds).tolist()
+        ]
+    return []
+
+
+def _told(name: str, value: Any) -> str:
+    if name == "bits":
+        return f"{value:,} ({size(value)})"
+    if name.endswith("fpr") or name == "fpr_bound":
+        return share(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(value) or "nothing but be asked"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _map(parts: list[dict[str, Any]]) -> str:
+    """Draw each part as long as its share of the bits."""
+    total = max(sum(part["bits"] for part in parts), 1)
+    rows = [
+        [
+            part["part"],
+            "█" * max(1, round(_WIDTH * part["bits"] / total)),
+            f"{part['items']:,}",
+            f"{part['bits']:,}",
+            share(part["rate"]) if part.get("kind") != "function" else "exact",
+        ]
+        for part in parts
+    ]
+    return table(["part", "share of the bits", "items", "bits", "rate"], rows, left=2)

@@ -1,0 +1,344 @@
+"""The command line: what it prints, its exit codes, and one line for whatever is wrong."""
+
+import gzip
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tamis
+from tamis import cli
+
+KEYS = [f"user{i}@example.org" for i in range(2000)]
+ASKED = [f"user{i}@example.org" for i in np.random.default_rng(0).zipf(1.3, 20_000) + 1900]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of each kind, right and wrong."""
+    here = tmp_path_factory.mktemp("cli")
+    (here / "keys.txt").write_text("\n".join(KEYS) + "\n")
+    (here / "keys.csv").write_text(
+        "id,email\n" + "".join(f"00{i},{k}\n" for i, k in enumerate(KEYS))
+    )
+    (here / "log.txt").write_text("\n".join(ASKED))
+    (here / "numbers.txt").write_text("\n".join(map(str, range(2000))))
+    (here / "empty.txt").write_bytes(b"")
+    (here / "empty.csv").write_bytes(b"")
+    (here / "header.csv").write_text("id,email\n")
+    (here / "junk").write_bytes(np.random.default_rng(1).bytes(5000))
+    (here / "junk.csv").write_bytes(np.random.default_rng(1).bytes(5000))
+    (here / "junk.gz").write_bytes(gzip.compress(b"a\nb\n" * 1000)[:30])
+    (here / "junk.parquet").write_bytes(b"PAR1" + np.random.default_rng(1).bytes(5000))
+    (here / "secret").write_bytes(b"too short")
+    f = tamis.Ribbon.build(KEYS, fpr=0.001)
+    f.save(here / "keys.tamis")
+    damaged = bytearray(f.to_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (here / "damaged.tamis").write_bytes(damaged)
+    for name, keys in (("one", KEYS[:500]), ("two", KEYS[500:])):
+        each = tamis.Bloom(3000, fpr=0.01)
+        each.update(keys)
+        each.save(here / f"{name}.tamis")
+    with sqlite3.connect(here / "shop.db") as db:
+        db.execute("CREATE TABLE users (email TEXT PRIMARY KEY, name TEXT)")
+        db.executemany("INSERT INTO users VALUES (?, 'x')", [(k,) for k in KEYS])
+    return here
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capfd):
+    """Run a command in that folder; return its code, its output, and what it says beside."""
+    monkeypatch.chdir(folder)
+
+    def run(line, stdin=os.devnull):
+        with (folder / stdin).open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            with pytest.raises(SystemExit) as end:
+                cli.main(line.split())
+        out, err = capfd.readouterr()
+        return end.value.code, out, err
+
+    return run
+
+
+def test_build_query_verify_inspect(run):
+    code, out, _ = run("build keys.csv -c email --fpr 0.01 -o a.tamis --json")
+    assert code == 0
+    assert json.loads(out)["keys"] == 2000
+    assert run("query a.tamis user7@example.org nobody")[:2] == (
+        0,
+        "user7@example.org\tmaybe\nnobody\tno\n",
+    )
+    assert run("query a.tamis nobody")[0] == 1
+    assert run("verify a.tamis --keys keys.txt")[0] == 0
+    code, out, _ = run("verify a.tamis --keys log.txt --json")
+    assert code == 1
+    found = json.loads(out)
+    f = tamis.load("a.tamis")
+    assert found["denied"] == int((~f.contains(ASKED)).sum())
+    assert len(found["first_denied"]) == 5
+    code, out, _ = run("inspect a.tamis --json")
+    assert json.loads(out)["kind"] == "Ribbon"
+    assert "bits per key" in run("inspect a.tamis")[1]
+    assert run("verify a.tamis --absent log.txt --json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "kind", ["bloom", "cuckoo", "fuse", "quotient", "ribbon", "telescoping", "stacked"]
+)
+def test_builds_each_kind(run, kind):
+    assert run(f"build keys.txt --kind {kind} --fpr 0.01 -o kind.tamis")[0] == 0
+    assert tamis.load("kind.tamis").contains(KEYS).all()
+    assert run("inspect kind.tamis")[0] == 0
+
+
+def test_a_log_and_a_plan_make_a_stack(run):
+    code, out, _ = run("plan --keys keys.txt --queries log.txt --bits-per-key 8 -o p.json --json")
+    plan = tamis.Plan.from_json(out)
+    assert code == 0
+    assert plan.n_keys == 2000
+    assert len(plan.layers) > 1
+    assert run("build keys.csv -c email --queries log.txt --bits-per-key 8 -o s.tamis")[0] == 0
+    assert run("build keys.txt --queries log.txt --plan p.json -o t.tamis")[0] == 0
+    s, t = tamis.load("s.tamis"), tamis.load("t.tamis")
+    assert s.to_bytes() == t.to_bytes()
+    code, out, _ = run("inspect s.tamis")
+    assert out.count("█") > len(s.layers)
+    assert "keys" in run("plan --keys 1000000 --zipf 1.0,100000000,50000000 --fpr 0.001")[1]
+
+
+def test_tables_are_annotated_and_filtered(run, folder):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import feather, parquet
+
+    code, _, _ = run("query one.tamis --from keys.csv -c email -o a.parquet")
+    table = parquet.read_table("a.parquet")
+    expected = tamis.load("one.tamis").contains(KEYS)
+    assert code == 0
+    assert [answer == "maybe" for answer in table["tamis"].to_pylist()] == expected.tolist()
+    assert table["id"][7].as_py() == "007", "what looks like a number stays as it was"
+    run("query one.tamis --from a.parquet -c email --only no -o b.arrow")
+    assert feather.read_table("b.arrow").num_rows == int((~expected).sum())
+    code, out, _ = run("query keys.tamis --from keys.csv -c email --only maybe")
+    assert out == (folder / "keys.csv").read_text()
+    nulls = pa.table({"k": pa.array(["user1@example.org", None, "nobody"])})
+    parquet.write_table(nulls, "nulls.parquet")
+    assert run("query keys.tamis --from nulls.parquet --name answer")[1] == (
+        "k,answer\nuser1@example.org,maybe\n,no\nnobody,no\n"
+    )
+    assert run("build nulls.parquet --fpr 0.01 -o nulls.tamis --json")[1].count('"keys": 2')
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bz2", "lzma", "zstd", None])
+@pytest.mark.parametrize("name", ["keys.txt", "keys.csv"])
+def test_compressed_input_is_the_same(run, folder, compression, name):
+    data = (folder / name).read_bytes()
+    if compression == "zstd":
+        data = pytest.importorskip("pyarrow").compress(data, "zstd", asbytes=True)
+    elif compression:
+        data = pytest.importorskip(compression).compress(data)
+    if name == "keys.csv":
+        pytest.importorskip("pyarrow")
+    (folder / f"compressed-{name}").write_bytes(data)
+    column = "-c email" if name == "keys.csv" else ""
+    _, out, _ = run(f"query keys.tamis --from compressed-{name} {column} --count --json")
+    assert json.loads(out) == {"asked": 2000, "maybe": 2000, "no": 0}
+
+
+@pytest.mark.parametrize("name", ["keys.txt", "keys.csv", "keys.parquet", "keys.arrow"])
+def test_standard_input_is_a_file_too(run, folder, name):
+    if name != "keys.txt":
+        pytest.importorskip("pyarrow")
+        from pyarrow import csv, feather, parquet
+
+        table = csv.read_csv(folder / "keys.csv")
+        parquet.write_table(table, folder / "keys.parquet")
+        feather.write_feather(table, folder / "keys.arrow")
+    how = {"keys.txt": "", "keys.csv": "--format csv -c email"}.get(name, "-c email")
+    _, out, _ = run(f"query keys.tamis --from - {how} --count --json", stdin=name)
+    assert json.loads(out) == {"asked": 2000, "maybe": 2000, "no": 0}
+
+
+def test_integers_are_not_text(run):
+    run("build numbers.txt --integers --fpr 0.0001 -o n.tamis")
+    f = tamis.load("n.tamis")
+    assert f.contains(range(2000)).all()
+    assert run("query n.tamis 7 --integers")[0] == 0
+    assert run("query n.tamis --from numbers.txt --count --json")[1].count('"maybe": 2000') == 0
+
+
+def test_merge(run):
+    assert run("merge one.tamis two.tamis -o both.tamis")[0] == 0
+    assert run("verify both.tamis --keys keys.txt")[0] == 0
+    run("build keys.txt --kind bloom --capacity 3000 --fpr 0.01 -o all.tamis")
+    assert tamis.load("all.tamis").contains(KEYS).all()
+
+
+def test_dedup(run, folder):
+    code, out, err = run("dedup log.txt --window 100000")
+    assert code == 0
+    once = list(dict.fromkeys(ASKED))
+    assert 0.99 * len(once) <= len(out.splitlines()) <= len(once)
+    assert "records dropped" in err
+    (folder / "timed.csv").write_text("at,k\n0,a\n1,a\n50,a\n51,b\n")
+    pytest.importorskip("pyarrow")
+    _, out, _ = run("dedup timed.csv -c k --window 100 --seconds 10 --at at")
+    assert out == "at,k\n0,a\n50,a\n51,b\n"
+    _, out, _ = run("dedup log.txt --gap 1000 --bits 100000 -o once.txt --json")
+    assert json.loads(out)["records"] == len(ASKED)
+
+
+def test_guard_before_a_table(run):
+    code, out, _ = run("guard shop.db --table users --key email --queries log.txt --json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["questions"] == len(ASKED)
+    assert found["true_positives"] == sum(asked in set(KEYS) for asked in ASKED)
+    assert (
+        "reads wasted"
+        in run("guard shop.db --table users --key email --queries log.txt --kind bloom")[1]
+    )
+
+
+def test_bench_measures(run):
+    code, out, _ = run("bench --keys 1000 --json")
+    assert code == 0
+    assert {row["filter"] for row in json.loads(out)["filters"]} > {"Quotient", "Cuckoo"}
+
+
+def test_a_stream_is_answered_as_it_comes(folder):
+    command = [sys.executable, "-m", "tamis", "query", "keys.tamis", "--from", "-"]
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        for key, answer in (("user1@example.org", "maybe"), ("nobody", "no")):
+            process.stdin.write(f"{key}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{key}\t{answer}\n"
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
+    from tamis.cli import build
+
+    monkeypatch.setattr(build, "SHARD_KEYS", 500)
+    monkeypatch.setattr("tamis.cli._input._BLOCK", 1000)
+    assert run("build keys.txt --fpr 0.01 -o sharded.tamis")[0] == 0
+    f = tamis.load("sharded.tamis")
+    assert isinstance(f, tamis.Sharded)
+    assert f.contains(KEYS).all()
+    assert run("inspect sharded.tamis")[0] == 0
+
+
+@pytest.mark.parametrize("name", list(cli._COMMANDS))
+def test_help_has_an_example(run, name):
+    code, out, _ = run(f"{name} --help")
+    assert code == 0
+    assert f"tamis {name}" in out.split("Example:")[1]
+
+
+COMMANDS = {
+    "build": "build {input} --fpr 0.01 -o out.tamis",
+    "build, insertions": "build {input} --kind bloom --capacity 10 --fpr 0.01 -o out.tamis",
+    "build, a log": "build keys.txt --queries {input} --fpr 0.01 -o out.tamis",
+    "build, stacked": "build {input} --queries log.txt --fpr 0.01 -o out.tamis",
+    "dedup": "dedup {input} --window 1000",
+    "guard": "guard shop.db --table users --key email --queries {input}",
+    "plan": "plan --keys {input} --queries log.txt --fpr 0.01",
+    "plan, a log": "plan --keys 1000 --queries {input} --fpr 0.01",
+    "query": "query keys.tamis --from {input}",
+    "verify": "verify keys.tamis --keys {input}",
+    "verify, absent": "verify keys.tamis --absent {input}",
+}
+
+INPUTS = ["absent.txt", ".", "empty.txt", "junk", "junk.gz", "junk.parquet"]
+TABLES = ["empty.csv", "header.csv", "junk.csv", "keys.csv -c nocolumn", "keys.txt -c email"]
+
+
+def refused(result):
+    code, out, err = result
+    assert code == 2, (out, err)
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("tamis: ")
+    assert len(err) < 400
+    return err
+
+
+@pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("input", INPUTS)
+def test_wrong_input_is_one_line(run, line, input):
+    if input == "junk.parquet":
+        pytest.importorskip("pyarrow")
+    refused(run(line.format(input=input)))
+
+
+@pytest.mark.parametrize("name", ["build", "dedup", "guard", "query", "verify"])
+@pytest.mark.parametrize("input", TABLES)
+def test_wrong_tables_are_one_line(run, name, input):
+    pytest.importorskip("pyarrow")
+    err = refused(run(COMMANDS[name].format(input=input)))
+    if "nocolumn" in input:
+        assert "id, email" in err
+        assert "nocolumn" in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nocommand",
+        "build keys.txt -o out.tamis",
+        "build keys.txt --fpr 2 -o out.tamis",
+        "build keys.txt --fpr 0.1 --bits-per-key 8 -o out.tamis",
+        "build keys.txt --bits-per-key -1 -o out.tamis",
+        "build keys.txt --bits-per-key many -o out.tamis",
+        "build keys.txt --kind nokind --fpr 0.1 -o out.tamis",
+        "build keys.txt --kind ribbon --capacity 10 --fpr 0.1 -o out.tamis",
+        "build keys.txt --kind ribbon --queries log.txt --fpr 0.1 -o out.tamis",
+        "build keys.txt --fpr 0.1",
+        "build keys.txt --fpr 0.1 -o nofolder/out.tamis",
+        "build keys.txt --fpr 0.1 --secret secret -o out.tamis",
+        "build keys.txt --plan keys.txt -o out.tamis",
+        "build keys.txt --plan absent -o out.tamis",
+        "build keys.txt --integers --fpr 0.1 -o out.tamis",
+        "plan --keys 1000 --fpr 0.1 --layer nolayer",
+        "plan --keys 1000 --fpr 0.1 --max-checks 0",
+        "plan --keys 1000 --fpr 0.1 --zipf 1.0",
+        "plan --keys 1000 --fpr 0.1 --zipf a,b",
+        "plan --keys 1000 --fpr 0.1 --zipf 1,10 --queries log.txt",
+        "query keys.tamis",
+        "query keys.tamis a --from log.txt",
+        "query keys.tamis seven --integers",
+        "query keys.tamis --from keys.csv -c email --name id",
+        "query keys.tamis --from keys.txt -o nofolder/out.txt",
+        "merge one.tamis -o out.tamis",
+        "merge one.tamis keys.tamis -o out.tamis",
+        "dedup log.txt",
+        "dedup log.txt --window 10 --gap 10 --bits 10",
+        "dedup log.txt --window -1",
+        "dedup log.txt --window 10 --json",
+        "dedup log.txt --window 10 --seconds 1 --at time",
+        "guard absent.db --table users --key email --queries log.txt",
+        "guard keys.txt --table users --key email --queries log.txt",
+        "guard shop.db --table notable --key email --queries log.txt",
+        "guard shop.db --table users --key nokey --queries log.txt",
+        "guard shop.db --table users --key name --queries log.txt",
+        "guard shop.db --table users --key email --queries log.txt --fpr 3",
+        "bench --keys 0",
+        "bench --keys 10 --fpr 7",
+        *(f"inspect {file}" for file in ("damaged.tamis", "absent", "junk", "empty.txt", ".")),
+        *(f"verify {file}" for file in ("damaged.tamis", "absent", "junk", "empty.txt", ".")),
+        *(f"query {file} a" for file in ("damaged.tamis", "absent", "junk", "empty.txt")),
+        *(f"merge one.tamis {file} -o out.tamis" for file in ("damaged.tamis", "absent", "junk")),
+        "guard shop.db --table users --key email --queries log.txt --filter damaged.tamis",
+        "guard shop.db --table users --key email --queries log.txt --filter one.tamis",
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_one_line(run, line):
+    refused(run(line))
