@@ -12,6 +12,7 @@ import sqlite3
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -101,7 +102,7 @@ _WRONG_INPUT = (
 """What is raised about wrong input; with `TAMIS_TRACEBACK=1` it is shown whole."""
 
 
-def _warned(message: object, *_: object) -> None:
+def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
     print("tamis:", message, file=sys.stderr)
 
 
