@@ -18,6 +18,7 @@ use crate::stable;
 use crate::stable_learned;
 use crate::stack;
 use crate::telescoping;
+use crate::text;
 use crate::windowed;
 use std::any::Any;
 use std::io::{self, Write};
@@ -142,6 +143,7 @@ pub fn open(
             let message = "this is a collection: tamis.Collection.open opens it";
             Err(Error::Format(message.into()))
         }
+        text::KIND => Err(Error::Format(text::OPENS_IT.into())),
         stable::KIND => Ok(Arc::new(stable::Stable::from_frame(head, sections, own)?)),
         stable_learned::KIND => {
             Ok(Arc::new(stable_learned::StableLearned::from_frame(head, sections, own)?))

@@ -16,6 +16,7 @@
 //! | [`adaptive_cuckoo`] | cyclic, swapping and cuckooing filters      | Mitzenmacher et al. 2018          |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
 //! | [`collection`] | many filters, of each a prefix in memory         | Mersy et al. 2024                 |
+//! | [`text`]       | documents as signatures, bit-sliced              | Goodwin et al. 2017               |
 //! | [`stable`]     | counters that fade: a rate that stays            | Deng and Rafiei 2006              |
 //! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
@@ -51,6 +52,7 @@ pub mod stable;
 pub mod stable_learned;
 pub mod stack;
 pub mod telescoping;
+pub mod text;
 pub mod windowed;
 
 #[cfg(feature = "python")]

@@ -7,7 +7,9 @@
 (True, False)
 """
 
+import importlib as _importlib
 import warnings as _warnings
+from types import ModuleType as _ModuleType
 
 from tamis import stores, workloads
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
@@ -91,6 +93,16 @@ __all__ = [
     "stores",
     "workloads",
 ]
+
+_INTEGRATIONS = ("text",)
+"""Modules that are imported when they are first asked for, so that this import stays light."""
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name in _INTEGRATIONS:
+        return _importlib.import_module(f"tamis.{name}")
+    raise AttributeError(f"module 'tamis' has no attribute {name!r}")
+
 
 if _DEBUG_BUILD:
     _warnings.warn(

@@ -94,13 +94,13 @@ class Collection:
         (['day 29'], True)
         """
         folder = None if path is None else Path(os.path.realpath(os.fsdecode(path))).parent
-        filters = _spilled(folder, lambda spill: _native.Filters(spill, seed, key))
+        filters = spilled(folder, lambda spill: _native.Filters(spill, seed, key))
         collection = cls(filters, np.zeros(0), hybrid=hybrid)
         collection._add(sets, kind, fpr, key)
         if path is not None:
             collection._utility = collection._weights(utility)
             collection.save(path)
-            collection._filters, _ = _opened(path, key)
+            collection._filters, _ = opened(path, key)
         collection.allocate(budget=budget, utility=utility)
         return collection
 
@@ -119,7 +119,7 @@ class Collection:
         What is read is checked, piece by piece; `FormatError` if it is damaged. Without
         ``utility`` filters have that of the file.
         """
-        filters, saved = _opened(path, key)
+        filters, saved = opened(path, key)
         collection = cls(filters, saved, hybrid=hybrid)
         try:
             collection.allocate(budget=budget, utility=utility)
@@ -134,14 +134,14 @@ class Collection:
 
     def candidates(self, key: Key, limit: int | None = None) -> list[str]:
         """Name the sets that may hold the key, the most asked first; at most ``limit`` of them."""
-        ids = self._resident.candidates(key, _limit(limit), self.hybrid)
+        ids = self._resident.candidates(key, at_most("limit", limit), self.hybrid)
         return [self._filters.name(id) for id in ids.tolist()]
 
     def candidates_many(
         self, keys: Keys, limit: int | None = None
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Ask many keys: the i-th may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        return self._resident.candidates_many(keys, _limit(limit), self.hybrid)
+        return self._resident.candidates_many(keys, at_most("limit", limit), self.hybrid)
 
     def append(
         self,
@@ -337,7 +337,7 @@ class Collection:
 
     @property
     def _overhead(self) -> int:
-        return self._filters.size_in_bytes + _WEIGHTS * len(self)
+        return self._filters.size_in_bytes() + _WEIGHTS * len(self)
 
     def _id(self, name: str) -> int:
         id = self._filters.find(name)
@@ -365,20 +365,13 @@ class Collection:
         self._accesses = np.concatenate([self._accesses, np.zeros(grown)])
 
     def _weights(self, utility: Utility | None) -> Floats:
-        if utility is None:
-            return self._utility
         if isinstance(utility, str):
             if utility != "accesses":
                 raise ValueError(f"utility is {utility!r}; numbers, or 'accesses', are wanted")
             counted = self.accesses
             even = UNSEEN * max(float(counted.sum()), 1.0) / max(len(counted), 1)
             return counted + even
-        if isinstance(utility, Mapping):
-            missing = next((name for name in self.names if name not in utility), None)
-            if missing is not None:
-                raise ValueError(f"utility has no number for {missing!r}")
-            utility = [utility[name] for name in self.names]
-        return planning.utilities(utility, len(self))
+        return weights(utility, self.names, self._utility)
 
     def _curve(self) -> planning.Mixed:
         """How the rate of each filter falls with the bits that are kept."""
@@ -455,12 +448,27 @@ def parse_budget(budget: int | str) -> int:
     return int(budget)
 
 
-def _limit(limit: int | None) -> int:
+def at_most(name: str, limit: int | None) -> int:
+    """Read how many are wanted: a number from 0 on, or None for all."""
     if limit is None:
         return 2**62
     if limit < 0:
-        raise ValueError(f"limit is {limit}; a number from 0 on, or None, is wanted")
+        raise ValueError(f"{name} is {limit}; a number from 0 on, or None, is wanted")
     return limit
+
+
+def weights(
+    utility: Mapping[str, float] | npt.ArrayLike | None, names: Names, otherwise: Floats
+) -> Floats:
+    """Read utilities, by name or in the order of the names; without any, take the others."""
+    if utility is None:
+        return otherwise
+    if isinstance(utility, Mapping):
+        missing = next((name for name in names if name not in utility), None)
+        if missing is not None:
+            raise ValueError(f"utility has no number for {missing!r}")
+        utility = [utility[name] for name in names]
+    return planning.utilities(utility, len(names))
 
 
 def _size(keys: int, kind: str, fpr: float) -> tuple[str, int, int, Sequence[int]]:
@@ -479,16 +487,19 @@ def _size(keys: int, kind: str, fpr: float) -> tuple[str, int, int, Sequence[int
     return kind, hashes, bits, ()
 
 
-def _spilled(folder: Path | None, make: Any) -> Any:
+def spilled(folder: Path | None, make: Any) -> Any:
     """Make what keeps a temporary file, which is gone when it and this process let go of it."""
     with tempfile.TemporaryFile(prefix=".tamis-", dir=folder) as file:
         return make(file.fileno())
 
 
-def _opened(path: FilePath, key: bytes | None) -> tuple[_native.Filters, Floats]:
+def opened(
+    path: FilePath, key: bytes | None, *, texts: bool = False
+) -> tuple[_native.Filters, Floats]:
+    """Open the file of a collection, or of a text index: its full filters and utilities."""
     name = os.fsdecode(path)
     try:
-        opened = _spilled(None, lambda spill: _native.Filters.open(name, spill, key))
+        found = spilled(None, lambda spill: _native.Filters.open(name, spill, key, texts))
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
-    return cast("tuple[_native.Filters, Floats]", opened)
+    return cast("tuple[_native.Filters, Floats]", found)

@@ -73,8 +73,24 @@ impl Files {
         self.exact(&base.file, base.list, 8 * base.length.div_ceil(BYTES as u64))
     }
 
+    /// [`Files::read`] without all checksums: those of the pieces that are read come from the file.
+    pub fn read_alone(&self, place: u64, out: &mut [u8]) -> Result<()> {
+        let first = (place & !SPILL) / BYTES as u64;
+        let mut list = Vec::new();
+        if let (0, Some(base)) = (place & SPILL, &self.base) {
+            let end = (place + out.len() as u64).min(base.length).div_ceil(BYTES as u64);
+            list = self.exact(&base.file, base.list + 8 * first, 8 * end.saturating_sub(first))?;
+        }
+        self.read_listed(place, out, &list, first)
+    }
+
     /// Reads bytes from a place on, and whole pieces around them to check them.
     pub fn read(&self, place: u64, out: &mut [u8], list: &[u8]) -> Result<()> {
+        self.read_listed(place, out, list, 0)
+    }
+
+    /// [`Files::read`] with the checksums of the pieces from `listed_from` on.
+    fn read_listed(&self, place: u64, out: &mut [u8], list: &[u8], listed_from: u64) -> Result<()> {
         if out.is_empty() {
             return Ok(());
         }
@@ -88,7 +104,8 @@ impl Files {
         let bytes = self.exact(&base.file, base.bits + start, end.saturating_sub(start))?;
         let (listed, _) = list.as_chunks::<8>();
         for (piece, content) in (first as usize..).zip(bytes.chunks(BYTES)) {
-            check(piece as u64, content, listed.get(piece))?;
+            let listed = listed.get(piece.wrapping_sub(listed_from as usize));
+            check(piece as u64, content, listed)?;
         }
         let from = (place - start) as usize;
         out.copy_from_slice(bytes.get(from..from + out.len()).ok_or_else(missing)?);

@@ -8,7 +8,7 @@
 //! * `filter.rs`: the classes of the contract
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
-//! * `collection.rs`, `files.rs`: many filters, in files and in memory
+//! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
 //! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
 //!   `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what each structure offers beside
 //!   the contract
@@ -37,6 +37,7 @@ mod stable_learned;
 mod stacked;
 mod streams;
 mod table;
+mod text;
 
 use pyo3::prelude::*;
 
@@ -100,6 +101,8 @@ mod _native {
     use super::streams::{Aging, Remembering, stable, stable_shape, windowed, windowed_shape};
     #[pymodule_export]
     use super::table::Table;
+    #[pymodule_export]
+    use super::text::{Sliced, words};
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

@@ -44,7 +44,7 @@ class Curve(Protocol):
         ...
 
 
-class _Arrays:
+class Arrays:
     """Equally long arrays that are selected from together."""
 
     def take(self, which: npt.NDArray[np.intp]) -> Self:
@@ -53,7 +53,7 @@ class _Arrays:
 
 
 @dataclass(frozen=True)
-class Truncated(_Arrays):
+class Truncated(Arrays):
     """Bloom filters whose probes fall anywhere: m bits, k hashes, n keys.
 
     Of k probes, V ~ Bin(k, p) fall into the share p = m'/m that is kept, so the rate is E[w^V] with
@@ -116,7 +116,7 @@ class Truncated(_Arrays):
 
 
 @dataclass(frozen=True)
-class Segmented(_Arrays):
+class Segmented(Arrays):
     """Bloom filters whose probe j stays in segment j: m bits, k hashes, n keys.
 
     A prefix keeps the first segments whole, each a factor w = 1 − (1 − 1/length)^n, and a share of
@@ -163,7 +163,7 @@ class Segmented(_Arrays):
 
 
 @dataclass(frozen=True)
-class Ribbon(_Arrays):
+class Ribbon(Arrays):
     """Ribbon filters by columns: slots of a column, columns, rows' width, bits before the columns.
 
     Each column kept halves the rate. A part of one tells only of rows that lie inside it, so a plan
@@ -205,7 +205,7 @@ class Ribbon(_Arrays):
 
 
 @dataclass(frozen=True)
-class Exponential(_Arrays):
+class Exponential(Arrays):
     """A rate of exp(−decay·kept): the paper's relaxations, which a plan may minimize instead."""
 
     bits: Ints

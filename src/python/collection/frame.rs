@@ -1,0 +1,297 @@
+//! The file of a collection, or of a text index, which is one with texts: read up to its bits,
+//! written in one pass over them.
+
+use super::super::files::Files;
+use crate::bits::LINE;
+use crate::collection::{self, Filter, Kind, PIECE, RECORD};
+use crate::error::{Error, Result};
+use crate::format::{self, Head, Part, SECTION_BITS, SECTION_PIECES};
+use crate::text;
+use pyo3::PyResult;
+use std::fs::File;
+use std::io::Write;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What is known of each filter: its sizes, where it is, its name.
+#[derive(Clone, Default)]
+pub struct Table {
+    pub filters: Vec<Filter>,
+    pub places: Vec<u64>,
+    pub ends: Vec<u32>,
+    pub names: String,
+    /// Bytes of each document, which follow its filter; none in a collection.
+    pub lengths: Vec<u32>,
+}
+
+impl Table {
+    pub fn name(&self, id: usize) -> Option<&str> {
+        let end = *self.ends.get(id)? as usize;
+        let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
+        self.names.get(start..end)
+    }
+
+    pub fn push(&mut self, filter: Filter, place: u64, name: &str) -> Result<()> {
+        let end = u32::try_from(self.names.len() + name.len());
+        let end = end.map_err(|_| Error::Capacity("the names exceed 2**32 bytes".into()))?;
+        if u32::try_from(self.filters.len() + 1).is_err() {
+            return Err(Error::Capacity("a collection has at most 2**32-1 filters".into()));
+        }
+        self.names.push_str(name);
+        self.ends.push(end);
+        self.filters.push(filter);
+        self.places.push(place);
+        Ok(())
+    }
+
+    /// Bytes of a filter and the document behind it.
+    pub fn bytes(&self, id: usize) -> Result<u64> {
+        let text = self.lengths.get(id).copied().unwrap_or(0);
+        Ok(self.filters[id].bytes()? + u64::from(text))
+    }
+
+    fn total(&self) -> u64 {
+        self.filters.iter().fold(0, |sum, filter| sum.saturating_add(filter.count))
+    }
+}
+
+/// What a text index says of its documents.
+#[derive(Clone, PartialEq)]
+pub struct Texts {
+    /// Whether the words are those of [`text::words`], not of a tokenizer of the caller's.
+    pub words: bool,
+    /// Words that are left out, one per line.
+    pub stops: String,
+    /// Whether the documents themselves are there.
+    pub kept: bool,
+}
+
+/// A file that was opened.
+pub struct Opened {
+    pub head: Head,
+    pub files: Files,
+    pub table: Table,
+    pub utilities: Vec<f64>,
+    pub texts: Option<Texts>,
+}
+
+fn damaged(what: &str) -> Error {
+    Error::Format(format!("the collection is damaged: {what}"))
+}
+
+/// The sections of a frame, in order.
+fn sections(texts: bool) -> Vec<u32> {
+    use collection::{SECTION_DIRECTORY, SECTION_ENDS, SECTION_LEVELS, SECTION_NAMES};
+    let mut sections = vec![SECTION_DIRECTORY, SECTION_LEVELS, SECTION_ENDS, SECTION_NAMES];
+    if texts {
+        sections.extend([text::SECTION_LENGTHS, text::SECTION_STOPS]);
+    }
+    sections.extend([SECTION_PIECES, SECTION_BITS]);
+    sections
+}
+
+fn piece(section: u32) -> u32 {
+    if section == SECTION_BITS { PIECE } else { 0 }
+}
+
+/// Opens a frame up to its bits, which are read when they are wanted, piece by piece.
+pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened> {
+    let mut files = Files::new(spill);
+    let start = files.exact(&file, 0, length.min(1 << 12))?;
+    let (head, parts, mut end) = format::read_header(&start, length)?;
+    expect_kind(head.kind, texts)?;
+    let kinds = parts.iter().map(|part| (part.kind, part.piece));
+    if !kinds.eq(sections(texts).into_iter().map(|section| (section, piece(section)))) {
+        return Err(damaged("its sections are not those of one"));
+    }
+    let mut contents = Vec::new();
+    for part in &parts {
+        let gap = files.exact(&file, end as u64, part.offset - end as u64)?;
+        if gap.iter().any(|&byte| byte != 0) {
+            return Err(damaged("there are bytes between its sections"));
+        }
+        end = (part.offset + part.length) as usize;
+        if part.kind == SECTION_BITS {
+            break;
+        }
+        let content = files.exact(&file, part.offset, part.length)?;
+        if xxh3_64(&content) != part.checksum {
+            return Err(damaged("a section's checksum differs"));
+        }
+        contents.push(content);
+    }
+    let (list, bits) = (parts[parts.len() - 2], parts[parts.len() - 1]);
+    if list.checksum != bits.checksum || list.length != 8 * bits.length.div_ceil(1 << PIECE) {
+        return Err(damaged("its pieces are not listed"));
+    }
+    let told = if texts { Some(read_texts(&head.parameters, &contents)?) } else { None };
+    let expected = if texts { 3 } else { 1 };
+    let filters = match head.parameters[..] {
+        [filters, ..] if head.parameters.len() == expected => filters,
+        _ => return Err(damaged("it has other parameters")),
+    };
+    let (table, utilities) = directory(&contents, filters, bits.length, told.as_ref())?;
+    if head.count != table.total() || head.capacity != filters {
+        return Err(damaged("it has another number of keys"));
+    }
+    files.set_base(file, bits.offset, bits.length, list.offset);
+    Ok(Opened { head, files, table, utilities, texts: told })
+}
+
+fn expect_kind(kind: u16, texts: bool) -> Result<()> {
+    let message = match (kind, texts) {
+        (collection::KIND, false) | (text::KIND, true) => return Ok(()),
+        (collection::KIND, true) => "this is a collection: tamis.Collection.open opens it".into(),
+        (text::KIND, false) => text::OPENS_IT.into(),
+        _ => format!("kind {kind} is no collection: use tamis.load"),
+    };
+    Err(Error::Format(message))
+}
+
+fn read_texts(parameters: &[u64], contents: &[Vec<u8>]) -> Result<Texts> {
+    let (&[_, words @ 0..=1, kept @ 0..=1], [_, _, _, _, _, stops, _]) = (parameters, contents)
+    else {
+        return Err(damaged("it does not say what its words are"));
+    };
+    let stops = str::from_utf8(stops).map_err(|_| damaged("a stop word is not UTF-8"))?;
+    Ok(Texts { words: words == 1, stops: stops.into(), kept: kept == 1 })
+}
+
+/// Reads directory, levels, ends, names and lengths of documents.
+fn directory(
+    contents: &[Vec<u8>],
+    filters: u64,
+    length: u64,
+    texts: Option<&Texts>,
+) -> Result<(Table, Vec<f64>)> {
+    let [records, levels, ends, names, others @ ..] = contents else {
+        return Err(damaged("it lacks sections"));
+    };
+    let (records, rest) = records.as_chunks::<RECORD>();
+    let (mut levels, loose) = levels.as_chunks::<8>();
+    let (ends, odd) = ends.as_chunks::<4>();
+    let agree = records.len() as u64 == filters && ends.len() == records.len();
+    if !agree || !rest.is_empty() || !loose.is_empty() || !odd.is_empty() {
+        return Err(damaged("its directory is not as long as it says"));
+    }
+    let names = str::from_utf8(names).map_err(|_| damaged("a name is not UTF-8"))?;
+    let (mut table, mut utilities) = (Table::default(), Vec::with_capacity(records.len()));
+    if let (Some(texts), [lengths, ..]) = (texts, others) {
+        let (lengths, odd) = lengths.as_chunks::<4>();
+        let expected = if texts.kept { records.len() } else { 0 };
+        if lengths.len() != expected || !odd.is_empty() {
+            return Err(damaged("it has another number of documents"));
+        }
+        table.lengths = lengths.iter().map(|&length| u32::from_le_bytes(length)).collect();
+    }
+    let (mut place, mut start) = (0u64, 0);
+    for (id, (record, end)) in records.iter().zip(ends).enumerate() {
+        let (filter, utility) = Filter::from_record(record, &mut levels)?;
+        if texts.is_some() && filter.kind != Kind::Empty && text::segment(&filter).is_none() {
+            return Err(damaged("a document has no signature"));
+        }
+        let end = u32::from_le_bytes(*end) as usize;
+        let name = names.get(start..end).ok_or_else(|| damaged("a name is not where it is"))?;
+        table.push(filter, place, name)?;
+        place = place
+            .checked_add(table.bytes(id)?)
+            .filter(|&place| place <= length)
+            .ok_or_else(|| damaged("a filter reaches past the end"))?;
+        start = end;
+        utilities.push(utility);
+    }
+    if place != length || start != names.len() || !levels.is_empty() {
+        return Err(damaged("it holds more than its filters"));
+    }
+    Ok((table, utilities))
+}
+
+/// Writes a frame: the bits are read twice, once for their checksums.
+pub fn write(
+    table: &Table,
+    files: &Files,
+    (hash, tag): (u16, u64),
+    utilities: &[f64],
+    texts: Option<&Texts>,
+    out: &mut impl Write,
+) -> PyResult<()> {
+    let filters = table.filters.iter().zip(utilities);
+    let records: Vec<u8> = filters.flat_map(|(filter, &utility)| filter.record(utility)).collect();
+    let levels = table.filters.iter().flat_map(|filter| filter.levels.iter());
+    let levels: Vec<u8> = levels.flat_map(|slots| slots.to_le_bytes()).collect();
+    let ends: Vec<u8> = table.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+    let lengths: Vec<u8> = table.lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
+    let (pieces, length) = checksums(table, files)?;
+    let mut contents = vec![&records[..], &levels, &ends, table.names.as_bytes()];
+    let count = table.filters.len() as u64;
+    let (mut kind, mut parameters) = (collection::KIND, vec![count]);
+    if let Some(texts) = texts {
+        contents.extend([&lengths[..], texts.stops.as_bytes()]);
+        kind = text::KIND;
+        parameters.extend([u64::from(texts.words), u64::from(texts.kept)]);
+    }
+    contents.push(&pieces);
+    let lengths = contents.iter().map(|content| content.len() as u64).chain([length]);
+    let checksums = contents.iter().map(|content| xxh3_64(content)).chain([xxh3_64(&pieces)]);
+    let parts = sections(texts.is_some()).into_iter().zip(lengths).zip(checksums);
+    let part =
+        |((kind, length), checksum)| Part { kind, piece: piece(kind), offset: 0, length, checksum };
+    let parts: Vec<Part> = parts.map(part).collect();
+    let head = Head { kind, hash, tag, count: table.total(), capacity: count, parameters };
+    let header = format::header(&head, &parts);
+    out.write_all(&header)?;
+    let mut end = header.len();
+    let mut pad = |out: &mut dyn Write, length: usize| {
+        let zeros = end.next_multiple_of(LINE) - end;
+        end += zeros + length;
+        out.write_all(&[0; LINE][..zeros])
+    };
+    for content in contents {
+        pad(out, content.len())?;
+        out.write_all(content)?;
+    }
+    pad(out, 0)?;
+    each_part(table, files, |bytes| Ok(out.write_all(bytes)?))
+}
+
+/// The checksums of all pieces of the bits, and how many bytes they are.
+fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
+    let (mut pieces, mut length) = (Vec::new(), 0);
+    let mut waiting = Vec::with_capacity(1 << PIECE);
+    each_part(table, files, |mut bytes| {
+        length += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min((1 << PIECE) - waiting.len()));
+            waiting.extend_from_slice(now);
+            bytes = later;
+            if waiting.len() == 1 << PIECE {
+                pieces.extend_from_slice(&xxh3_64(&waiting).to_le_bytes());
+                waiting.clear();
+            }
+        }
+        Ok(())
+    })?;
+    if !waiting.is_empty() {
+        pieces.extend_from_slice(&xxh3_64(&waiting).to_le_bytes());
+    }
+    Ok((pieces, length))
+}
+
+/// The bytes of every filter and document in order, in parts.
+fn each_part(
+    table: &Table,
+    files: &Files,
+    mut look: impl FnMut(&[u8]) -> PyResult<()>,
+) -> PyResult<()> {
+    let list = files.list()?;
+    let mut buffer = Vec::new();
+    for (id, &place) in table.places.iter().enumerate() {
+        let (mut done, bytes) = (0, table.bytes(id)?);
+        while done < bytes {
+            buffer.resize((bytes - done).min(1 << 20) as usize, 0);
+            files.read(place + done, &mut buffer, &list)?;
+            look(&buffer)?;
+            done += buffer.len() as u64;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! Collections: the full filters in files, their prefixes in memory.
+//!
+//! `frame.rs` is the file, `resident.rs` what is in memory of a collection; of a text index, that is
+//! in `text.rs` beside this folder.
+
+mod frame;
+mod resident;
+
+pub use resident::Resident;
+
+use super::batch::Distinct;
+use super::files::Files;
+use super::handle::{hasher_of, named};
+use super::keys::{self, hasher};
+use super::text::Sliced;
+use crate::collection::{self, Filter, Kind};
+use crate::error::Error;
+use crate::hash::Hasher;
+use crate::text;
+use frame::{Opened, Table, Texts};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The full filters of a collection: those of a file that was opened, and those added since. A text
+/// index is one whose filters are signatures, with what it says of its documents.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Filters {
+    files: Arc<Files>,
+    hasher: Hasher,
+    table: RwLock<Arc<Table>>,
+    texts: Option<Texts>,
+}
+
+impl Filters {
+    fn table(&self) -> Arc<Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether the words are tamis', words that are left out, whether documents are kept.
+type Told = (bool, String, bool);
+
+fn duplicate(descriptor: RawFd) -> std::io::Result<File> {
+    // SAFETY: the caller keeps the descriptor open during this call.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)
+}
+
+#[pymethods]
+impl Filters {
+    /// None yet; what is added goes to the open file `spill`.
+    #[new]
+    #[pyo3(signature = (spill, seed=0, key=None, texts=None))]
+    fn new(
+        spill: RawFd,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+        texts: Option<Told>,
+    ) -> PyResult<Filters> {
+        let (files, hasher) = (Arc::new(Files::new(duplicate(spill)?)), hasher(seed, key)?);
+        let texts = texts.map(|(words, stops, kept)| Texts { words, stops, kept });
+        Ok(Filters { files, hasher, table: RwLock::default(), texts })
+    }
+
+    /// Those of a file, and their utilities.
+    #[staticmethod]
+    #[pyo3(signature = (path, spill, key=None, texts=false))]
+    fn open<'py>(
+        py: Python<'py>,
+        path: PathBuf,
+        spill: RawFd,
+        key: Option<&[u8]>,
+        texts: bool,
+    ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
+        let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
+        let spill = duplicate(spill)?;
+        let file = File::open(&path).map_err(|error| named(error, &path))?;
+        let length = file.metadata().map_err(|error| named(error, &path))?.len();
+        let opened = py.detach(|| frame::read(file, length, spill, texts))?;
+        let Opened { head, files, table, utilities, texts } = opened;
+        let (hasher, table) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(table)));
+        let filters = Filters { files: Arc::new(files), hasher, table, texts };
+        Ok((filters, PyArray1::from_vec(py, utilities)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.table().filters.len()
+    }
+
+    #[getter]
+    fn seed(&self) -> Option<u64> {
+        (self.hasher.id() == crate::hash::HASH_SEEDED).then(|| self.hasher.tag())
+    }
+
+    /// What a text index says of its documents.
+    #[getter]
+    fn texts(&self) -> Option<Told> {
+        let texts = self.texts.clone()?;
+        Some((texts.words, texts.stops, texts.kept))
+    }
+
+    /// Builds the full filter of a set and adds it to the spill, with the document that it is of.
+    #[pyo3(signature = (name, size, keys, text=None))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        size: (String, u8, u64, Vec<u64>),
+        keys: &Distinct,
+        text: Option<&str>,
+    ) -> PyResult<()> {
+        let (kind, hashes, bits, levels) = size;
+        let kind = Kind::named(&kind)
+            .ok_or_else(|| PyValueError::new_err(format!("kind is '{kind}'; it is not known")))?;
+        if !self.hasher.same_as(&keys.hasher) {
+            let message = "the keys are hashed otherwise than the collection's".into();
+            return Err(Error::Incompatible(message).into());
+        }
+        let kept = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.kept));
+        let long = |_| PyValueError::new_err(format!("the text of '{name}' exceeds 2**32 bytes"));
+        let length = kept.map(|text| u32::try_from(text.len())).transpose().map_err(long)?;
+        Ok(py.detach(|| {
+            let (filter, mut bytes) = Filter::build(kind, hashes, bits, &levels, &keys.hashes)?;
+            bytes.extend_from_slice(kept.unwrap_or_default().as_bytes());
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let place = self.files.append(&bytes)?;
+            let table = Arc::make_mut(&mut table);
+            table.push(filter, place, name)?;
+            table.lengths.extend(length);
+            crate::error::Result::Ok(())
+        })?)
+    }
+
+    /// The document of a filter, if documents are kept.
+    fn text(&self, py: Python<'_>, id: usize) -> PyResult<Option<String>> {
+        let table = self.table();
+        let Some(&length) = table.lengths.get(id) else { return Ok(None) };
+        let bytes = py.detach(|| {
+            let mut bytes = vec![0; length as usize];
+            let place = table.places[id] + table.filters[id].bytes()?;
+            self.files.read_alone(place, &mut bytes)?;
+            crate::error::Result::Ok(bytes)
+        })?;
+        let damaged = |_| Error::Format("the text index is damaged: a text is not UTF-8".into());
+        Ok(Some(String::from_utf8(bytes).map_err(damaged)?))
+    }
+
+    /// The same filters without one of them.
+    fn without(&self, id: usize) -> PyResult<Filters> {
+        let table = self.table();
+        let mut rest = Table::default();
+        for (i, filter) in table.filters.iter().enumerate().filter(|(i, _)| *i != id) {
+            rest.push(filter.clone(), table.places[i], table.name(i).unwrap_or_default())?;
+            rest.lengths.extend(table.lengths.get(i));
+        }
+        let (files, hasher, texts) = (self.files.clone(), self.hasher.clone(), self.texts.clone());
+        Ok(Filters { files, hasher, table: RwLock::new(Arc::new(rest)), texts })
+    }
+
+    fn name(&self, id: usize) -> PyResult<String> {
+        let table = self.table();
+        let missing = || PyIndexError::new_err(format!("there is no filter {id}"));
+        table.name(id).map(str::to_owned).ok_or_else(missing)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let table = self.table();
+        (0..table.filters.len()).find(|&id| table.name(id) == Some(name))
+    }
+
+    /// Per filter: kind, hashes or columns, bits of all, bits before the columns, bits of a column,
+    /// coefficients of a row, keys.
+    #[expect(clippy::type_complexity)] // seven columns of one table
+    fn tables<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(
+        Bound<'py, PyArray1<u8>>,
+        Bound<'py, PyArray1<u8>>,
+        Bound<'py, PyArray1<i64>>,
+        Bound<'py, PyArray1<i64>>,
+        Bound<'py, PyArray1<i64>>,
+        Bound<'py, PyArray1<i64>>,
+        Bound<'py, PyArray1<i64>>,
+    )> {
+        let table = self.table();
+        let kinds = table.filters.iter().map(|filter| filter.kind as u8);
+        let hashes = table.filters.iter().map(|filter| filter.hashes);
+        let counts = table.filters.iter().map(|filter| filter.count as i64);
+        let (mut bits, mut codes, mut slots, mut widths) = (vec![], vec![], vec![], vec![]);
+        for filter in &table.filters {
+            let (before, column, width) = filter.columns()?;
+            bits.push(filter.bits()? as i64);
+            codes.push(before as i64);
+            slots.push(column as i64);
+            widths.push(width as i64);
+        }
+        Ok((
+            PyArray1::from_iter(py, kinds),
+            PyArray1::from_iter(py, hashes),
+            PyArray1::from_vec(py, bits),
+            PyArray1::from_vec(py, codes),
+            PyArray1::from_vec(py, slots),
+            PyArray1::from_vec(py, widths),
+            PyArray1::from_iter(py, counts),
+        ))
+    }
+
+    /// Reads the first `kept[i]` bits of filter `order[i]`, for all of them.
+    fn resident(
+        &self,
+        py: Python<'_>,
+        order: PyReadonlyArray1<'_, u32>,
+        kept: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<Resident> {
+        let (order, kept) = (order.as_slice()?, kept.as_slice()?);
+        let table = self.table();
+        if order.len() != kept.len() || order.iter().any(|&id| id as usize >= table.filters.len()) {
+            return Err(PyValueError::new_err("order names other filters than there are"));
+        }
+        let resident = py.detach(|| {
+            let wanted = order.iter().zip(kept);
+            let wanted = wanted.map(|(&id, &kept)| (id, &table.filters[id as usize], kept));
+            let list = self.files.list()?;
+            collection::Resident::load(wanted, |id, out| {
+                self.files.read(table.places[id as usize], out, &list)
+            })
+        })?;
+        Ok(Resident::new(resident, self.files.clone(), table, self.hasher.clone()))
+    }
+
+    /// Reads signatures by blocks of so many documents and rows: which documents, of which ranks.
+    fn sliced(
+        &self,
+        py: Python<'_>,
+        documents: PyReadonlyArray1<'_, u8>,
+        rows: PyReadonlyArray1<'_, u32>,
+        ids: PyReadonlyArray1<'_, u32>,
+        ranks: PyReadonlyArray1<'_, u32>,
+    ) -> PyResult<Sliced> {
+        let (documents, rows) = (documents.as_slice()?, rows.as_slice()?);
+        let (ids, ranks) = (ids.as_slice()?, ranks.as_slice()?);
+        let (table, wanted) = (self.table(), text::Wanted { documents, rows, ids, ranks });
+        let sliced = py.detach(|| {
+            let list = self.files.list()?;
+            text::Sliced::load(&wanted, &table.filters, |id, out| {
+                self.files.read(table.places[id as usize], out, &list)
+            })
+        })?;
+        Ok(Sliced { sliced, hasher: self.hasher.clone() })
+    }
+
+    /// Memory of what is known of each filter, and of what finds its prefix, without any bit of it;
+    /// that is another thing if prefixes are in so many blocks.
+    #[pyo3(signature = (blocks=None))]
+    fn size_in_bytes(&self, blocks: Option<usize>) -> usize {
+        let table = self.table();
+        let levels: usize = table.filters.iter().map(|f| size_of_val(&f.levels[..])).sum();
+        let each = size_of::<Filter>() + size_of::<u64>() + size_of::<u32>();
+        let own = table.filters.len() * each + table.names.len() + levels;
+        let texts = size_of_val(&table.lengths[..]);
+        let found = match blocks {
+            Some(blocks) => text::Sliced::least_bytes(blocks, table.filters.len()),
+            None => collection::Resident::least_bytes(&table.filters),
+        };
+        own + texts + found
+    }
+
+    /// Writes the frame of all filters to an open file.
+    fn write(
+        &self,
+        py: Python<'_>,
+        descriptor: RawFd,
+        utilities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<()> {
+        let (table, utilities) = (self.table(), utilities.as_slice()?);
+        if utilities.len() != table.filters.len() {
+            return Err(PyValueError::new_err("utilities are not one per filter"));
+        }
+        py.detach(|| {
+            let mut out = BufWriter::with_capacity(1 << 16, duplicate(descriptor)?);
+            let hash = (self.hasher.id(), self.hasher.tag());
+            frame::write(&table, &self.files, hash, utilities, self.texts.as_ref(), &mut out)?;
+            out.flush()?;
+            PyResult::Ok(())
+        })
+    }
+}

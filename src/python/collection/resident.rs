@@ -1,0 +1,170 @@
+//! The prefixes of a collection in memory: one key or many asked of all filters.
+
+use super::super::batch;
+use super::super::files::{Files, Tail};
+use super::super::keys::hash_object;
+use super::frame::Table;
+use crate::collection::{self, may_hold};
+use crate::error::Result;
+use crate::hash::{Hash128, Hasher};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Probes, keys times filters, from which the keys are spread over the cores.
+const THREADED: usize = 1 << 24;
+/// Keys that are asked together of as many filters as a cache holds.
+const TOGETHER: usize = 256;
+
+/// The prefixes of a collection's filters in memory, the most asked first.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Resident {
+    resident: collection::Resident,
+    files: Arc<Files>,
+    table: Arc<Table>,
+    hasher: Hasher,
+    /// Filters whose tails were read.
+    reads: AtomicU64,
+}
+
+impl Resident {
+    pub fn new(
+        resident: collection::Resident,
+        files: Arc<Files>,
+        table: Arc<Table>,
+        hasher: Hasher,
+    ) -> Resident {
+        Resident { resident, files, table, hasher, reads: AtomicU64::new(0) }
+    }
+
+    /// Whether what was cut off a filter allows the key too.
+    fn tail_allows(&self, asked: &collection::Asked, found: collection::Found) -> Result<bool> {
+        let filter = &self.table.filters[found.id as usize];
+        let bits = filter.bits()?;
+        if found.kept >= bits {
+            return Ok(true);
+        }
+        self.reads.fetch_add(1, Relaxed);
+        let mut tail = Tail::new(&self.files, self.table.places[found.id as usize]);
+        may_hold(filter, asked, found.kept..bits, &mut tail)
+    }
+
+    fn ask(&self, hashes: &[Hash128], limit: usize, hybrid: bool) -> Result<(Vec<u32>, Vec<u32>)> {
+        let (mut counts, mut pairs) = (vec![0u32; hashes.len()], Vec::new());
+        let mut failed = Ok(());
+        for (chunk, hashes) in hashes.chunks(TOGETHER).enumerate() {
+            let first = (chunk * TOGETHER) as u32;
+            let before = pairs.len();
+            self.resident.candidates_many(hashes, |found| {
+                if hybrid {
+                    let asked = self.resident.asked(hashes[found.key as usize]);
+                    match self.tail_allows(&asked, found) {
+                        Ok(true) => {}
+                        Ok(false) => return true,
+                        Err(error) => {
+                            failed = Err(error);
+                            return false;
+                        }
+                    }
+                }
+                let count = &mut counts[(first + found.key) as usize];
+                *count += 1;
+                pairs.push((found.key, found.id));
+                (*count as usize) < limit
+            });
+            // By key; within one they came in order of utility.
+            pairs[before..].sort_by_key(|&(key, _)| key);
+        }
+        failed?;
+        Ok((counts, pairs.into_iter().map(|(_, id)| id).collect()))
+    }
+}
+
+#[pymethods]
+impl Resident {
+    /// The filters that may hold a key, the most asked first.
+    fn candidates<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        limit: usize,
+        hybrid: bool,
+    ) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        let (hash, _) = hash_object(&self.hasher, key).map_err(|reason| reason.named("key"))?;
+        let mut ids = Vec::new();
+        if limit > 0 {
+            py.detach(|| {
+                let asked = self.resident.asked(hash);
+                let mut failed = Ok(());
+                self.resident.candidates(&asked, |found| {
+                    let allowed = if hybrid { self.tail_allows(&asked, found) } else { Ok(true) };
+                    match allowed {
+                        Ok(true) => ids.push(found.id),
+                        Ok(false) => {}
+                        Err(error) => failed = Err(error),
+                    }
+                    ids.len() < limit && failed.is_ok()
+                });
+                failed
+            })?;
+        }
+        Ok(PyArray1::from_vec(py, ids))
+    }
+
+    /// The same for many keys: where the filters of each key end, and all of them.
+    #[expect(clippy::type_complexity)] // two arrays
+    fn candidates_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        limit: usize,
+        hybrid: bool,
+    ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u32>>)> {
+        let hashes = batch::hashes(py, &self.hasher, keys)?;
+        let answers = py.detach(|| {
+            if limit == 0 {
+                return Ok(vec![(vec![0; hashes.len()], Vec::new())]);
+            }
+            let work = hashes.len().saturating_mul(self.resident.len());
+            let most = hashes.len().div_ceil(TOGETHER).max(1);
+            let threads = match work {
+                ..THREADED => 1,
+                _ => std::thread::available_parallelism().map_or(1, usize::from).min(most),
+            };
+            let share = hashes.len().div_ceil(threads).max(1);
+            std::thread::scope(|scope| {
+                let ask = |part| self.ask(part, limit, hybrid);
+                let mut parts = hashes.chunks(share);
+                let own = parts.next().unwrap_or_default();
+                let others: Vec<_> = parts.map(|part| scope.spawn(move || ask(part))).collect();
+                let others = others.into_iter().map(|thread| match thread.join() {
+                    Ok(answer) => answer,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                });
+                std::iter::once(ask(own)).chain(others).collect::<Result<Vec<_>>>()
+            })
+        })?;
+        let mut ends = vec![0];
+        let mut ids = Vec::new();
+        for (counts, found) in answers {
+            for count in counts {
+                ends.push(ends[ends.len() - 1] + i64::from(count));
+            }
+            ids.extend(found);
+        }
+        Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, ids)))
+    }
+
+    /// Bits of all prefixes.
+    #[getter]
+    fn bits(&self) -> u64 {
+        self.resident.bits()
+    }
+
+    /// How many times the rest of a filter was read from the file.
+    #[getter]
+    fn tail_reads(&self) -> u64 {
+        self.reads.load(Relaxed)
+    }
+}

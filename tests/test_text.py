@@ -1,0 +1,388 @@
+"""`tamis.text.SearchIndex`: no document is missed, and checked ones are those of a scan."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tamis
+from contract import within_noise
+from reference import frame, mix13, parts
+from tamis.planning import text as planning
+from tamis.planning.collection import optimal
+from tamis.planning.curves import Segmented
+from tamis.text import ENGLISH, SearchIndex, words
+from test_format import GOLDEN
+
+WORDS = ["anchor", "bell", "crane", "dial", "ember", "flint", "gauge", "hinge", "ingot", "kiln"]
+
+
+def scan(documents, utility, query, k=None, stops=frozenset(), split=words):
+    """Obvious twin: read every text, the most useful first."""
+    wanted = set(split(query)) - stops
+    names = sorted(documents, key=lambda name: -utility[name])
+    return [name for name in names if wanted <= set(split(documents[name]))][:k]
+
+
+def share(index, part):
+    """The budget that leaves this share of all bits."""
+    return index._overhead(index._memory.arrangement) + int(part * index.full.sum()) // 8
+
+
+def corpus(count, seed=0, most=80):
+    rng = np.random.default_rng(seed)
+    sizes = np.minimum(rng.lognormal(3, 0.8, count).astype(int), most)
+    return {
+        f"d{i}": " ".join(f"w{word}" for word in rng.zipf(1.3, size).clip(max=3000))
+        for i, size in enumerate(sizes)
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_verified_results_are_those_of_a_scan(data):
+    texts = data.draw(st.lists(st.lists(st.sampled_from(WORDS), max_size=12), max_size=150))
+    documents = {f"d{i}": " ".join(text) for i, text in enumerate(texts)}
+    utility = {name: data.draw(st.integers(0, 5)) for name in documents}
+    stops = set(data.draw(st.lists(st.sampled_from(WORDS), max_size=2)))
+    index = SearchIndex.build(documents, utility=utility, stop_words=stops)
+    for part in (None, 0.4, 0):
+        index.allocate(budget=None if part is None else share(index, part))
+        query = " ".join(data.draw(st.lists(st.sampled_from([*WORDS, "zebra"]), max_size=3)))
+        k = data.draw(st.sampled_from([None, 0, 1, 2, 10]))
+        expected = scan(documents, utility, query, stops=stops)
+        assert index.search(query, k) == expected[:k]
+        found = index.search(query, None, verify=False)
+        assert [name for name in found if name in expected] == expected
+        assert index.search(query, 3, verify=False) == found[:3]
+
+
+def test_rows_answer_as_the_signatures_alone_do():
+    """Bit by bit: a document is found if each term's probes within its prefix are set."""
+    documents = corpus(300, seed=1)
+    index = SearchIndex.build(documents, utility=np.random.default_rng(0).lognormal(0, 1, 300))
+    hashes = {
+        word: [int(half) for half in tamis.hash_keys([word])[0]]
+        for word in {*" ".join(documents.values()).split(), *(f"absent{i}" for i in range(40))}
+    }
+
+    def rows(word, length, segments):
+        hi, lo = hashes[word]
+        probes = (mix13((hi + j * lo) % 2**64) for j in range(segments))
+        return [j * length + (probe * length >> 64) for j, probe in enumerate(probes)]
+
+    shapes = [planning.signature(len(set(text.split())), 1e-4) for text in documents.values()]
+    signatures = [
+        {row for word in set(text.split()) for row in rows(word, *shape)}
+        for text, shape in zip(documents.values(), shapes, strict=True)
+    ]
+    for part in (1, 0.3, 0.1):
+        index.allocate(budget=share(index, part))
+        order = np.argsort(-index.utility, kind="stable")
+        kept = index.kept
+        for query in (["absent1"], ["w1", "absent2"], ["w1", "w2", "absent3"], ["w7", "w1"]):
+            expected = [
+                f"d{i}"
+                for i in order
+                if documents[f"d{i}"]
+                and all(
+                    row in signatures[i]
+                    for word in query
+                    for row in rows(word, *shapes[i])
+                    if row < kept[i]
+                )
+            ]
+            assert index.search(" ".join(query), None, verify=False) == expected
+
+
+def test_rates_are_as_predicted():
+    documents = corpus(2000, seed=2, most=300)
+    utility = np.random.default_rng(3).lognormal(0, 1, len(documents))
+    index = SearchIndex.build(documents, utility=utility)
+    trials = 300
+    for part in (0.15, 0.4):
+        index.allocate(budget=share(index, part))
+        found = [index._memory.sliced.search([f"absent{i}"], 2**62) for i in range(trials)]
+        ids = index._memory.arrangement.order[np.concatenate(found)]
+        measured = np.bincount(ids, minlength=len(documents)) / trials
+        # Documents and terms err on their own: the variances add up.
+        weights = utility / utility.sum()
+        sigma = np.sqrt((weights**2 * index.fprs * (1 - index.fprs)).sum() / trials)
+        expected = index.expected_fpr
+        assert abs(float(weights @ measured) - expected) < 5 * sigma + 0.03 * expected
+        mean = float(index.fprs[index.counts > 0].mean())
+        assert within_noise(float(measured[index.counts > 0].mean()), mean, trials * 200)
+    assert (index.fprs[index.counts == 0] == 0).all()
+    full = SearchIndex.build(documents, fpr=0.01)
+    assert 0.002 < full.expected_fpr <= 0.0101
+
+
+def test_blocks_hold_every_document_once_and_the_best_first():
+    rng = np.random.default_rng(4)
+    counts = rng.integers(0, 200, 3000)
+    utility = rng.integers(0, 50, 3000).astype(float)
+    sizes = np.array([planning.signature(int(count), 1e-4) for count in counts])
+    bits = np.where(counts > 0, sizes.prod(axis=1), 0)
+    a = planning.arrange(counts, bits, np.where(counts > 0, sizes[:, 1], 0), utility)
+    assert sorted(a.ids.tolist()) == np.flatnonzero(counts).tolist()
+    assert a.order.tolist() == sorted(range(3000), key=lambda i: -utility[i])
+    assert (a.order[a.ranks] == a.ids).all()
+    ends = np.cumsum(a.documents)
+    best = [int(a.ranks[end - size]) for end, size in zip(ends, a.documents, strict=True)]
+    assert best == sorted(best)
+    for end, size in zip(ends.tolist(), a.documents.tolist(), strict=True):
+        own = a.ids[end - size : end]
+        assert len(set(bits[own].tolist())) == 1
+        assert a.ranks[end - size : end].tolist() == sorted(a.ranks[end - size : end].tolist())
+        assert 1 <= size <= planning.BLOCK
+    assert np.isclose(a.utility.sum(), utility[counts > 0].sum())
+    nothing = planning.arrange(*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0))
+    assert len(nothing.allocate(0)) == 0
+
+
+def test_no_exchange_of_rows_is_better():
+    """The optimum against its neighbours, and near that of documents cut one by one."""
+    rng = np.random.default_rng(5)
+    counts = np.maximum(rng.lognormal(4, 0.5, 20_000), 1).astype(np.int64)
+    utility = rng.lognormal(0, 2, 20_000)
+    sizes = np.array([planning.signature(int(count), 1e-4) for count in counts])
+    bits = sizes.prod(axis=1)
+    a = planning.arrange(counts, bits, sizes[:, 1], utility)
+    curve = a.curve
+    for part in (0.1, 0.3, 0.7):
+        budget = int(part * bits.sum())
+        rows = a.allocate(budget)
+        spent = int(rows @ curve.documents)
+        assert budget - planning.BLOCK < spent <= budget
+        cost = a.utility * curve.rate(rows * curve.documents)
+        gain = (cost - a.utility * curve.rate((rows + 1) * curve.documents)) / curve.documents
+        loss = (a.utility * curve.rate((rows - 1) * curve.documents) - cost) / curve.documents
+        can_grow, can_shrink = rows < curve.length * curve.hashes, rows > 0
+        assert gain[can_grow].max() <= loss[can_shrink].min() * (1 + 1e-6)
+        one_by_one = Segmented(bits, sizes[:, 1], counts)
+        best = float(utility @ one_by_one.rate(optimal(one_by_one, utility, budget)))
+        assert best <= cost.sum() * 1.02
+        assert cost.sum() <= best * 1.25
+
+
+@pytest.mark.parametrize("keep_texts", [True, False])
+def test_files_come_back_and_stay_as_they_are(keep_texts, tmp_path):
+    path, documents = tmp_path / "i.tamis", corpus(200) | {"empty": "", "other": "Ünïcode ﬁne"}
+    utility = {name: float(len(text)) for name, text in documents.items()}
+    made = {"utility": utility, "stop_words": ["w1"], "keep_texts": keep_texts}
+    index = SearchIndex.build(documents, path=path, **made)
+    assert [p.name for p in tmp_path.iterdir()] == ["i.tamis"]
+    data = path.read_bytes()
+    SearchIndex.build(iter(documents.items()), **made).save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == data
+    opened = SearchIndex.open(path, budget=share(index, 0.5))
+    index.allocate(budget=share(index, 0.5))
+    assert opened.stop_words == {"w1"}
+    assert opened.kept.tolist() == index.kept.tolist()
+    assert opened.expected_fpr == index.expected_fpr
+    assert opened.size_in_bytes <= opened.budget
+    assert repr(opened) == repr(index)
+    assert opened.search("fine ÜNÏCODE") == ["other"]
+    for query in ("w1 w2", "w3", "w9 w2"):
+        assert opened.search(query, 5, verify=False) == index.search(query, 5, verify=False)
+        if keep_texts:
+            expected = scan(documents, utility, query, 5, stops={"w1"})
+            assert opened.search(query, 5) == expected
+            assert opened.text("other") == documents["other"]
+            assert opened.texts_read > 0
+    if not keep_texts:
+        with pytest.raises(ValueError, match="verify is True"):
+            opened.search("w1", verify=True)
+        with pytest.raises(ValueError, match="no texts"):
+            opened.text("other")
+    assert path.read_bytes() == data
+    with pytest.raises(tamis.FormatError, match=r"SearchIndex\.open"):
+        tamis.load(path)
+    with pytest.raises(tamis.FormatError, match=r"SearchIndex\.open"):
+        tamis.Collection.open(path)
+    tamis.Collection.build({"a": [1]}, path=tmp_path / "c")
+    with pytest.raises(tamis.FormatError, match=r"Collection\.open"):
+        SearchIndex.open(tmp_path / "c")
+
+
+def test_documents_come_and_go(tmp_path):
+    index = SearchIndex.build({"a": "fine mesh", "b": "coarse mesh"}, budget="1kB", utility=[1, 5])
+    index.append("c", "wide mesh", utility=3)
+    assert index.search("mesh") == ["b", "c", "a"]
+    index.extend({"d": "mesh of wire", "e": ""})
+    assert index.utility.tolist() == [1, 5, 3, 1, 1]
+    index.drop("b")
+    assert index.search("mesh") == ["c", "a", "d"]
+    assert index.search("") == ["c", "a", "d", "e"]
+    assert index.text("d") == "mesh of wire"
+    index.save(tmp_path / "i")
+    opened = SearchIndex.open(tmp_path / "i")
+    assert opened.search("mesh", 2) == ["c", "a"]
+    assert opened.text("d") == "mesh of wire"
+    opened.drop("a")
+    opened.append("f", "mesh")
+    assert opened.search("mesh") == ["c", "d", "f"]
+    assert list(opened.names) == ["c", "d", "e", "f"]
+    for wrong, error, message in [
+        (lambda: index.drop("b"), KeyError, "b"),
+        (lambda: index.append("a", "x"), ValueError, "name is 'a'"),
+        (lambda: index.append(7, "x"), TypeError, "name is 7"),
+        (lambda: index.append("g", 7), TypeError, "text is 7"),
+        (lambda: index.append("g", "x", fpr=2), ValueError, "fpr is 2"),
+        (lambda: index.search(7), TypeError, "text is 7"),
+        (lambda: index.search("a", -1), ValueError, "k is -1"),
+        (lambda: index.allocate(budget=3), ValueError, "names and sizes of 4 documents take"),
+        (lambda: index.allocate(utility={"a": 1}), ValueError, "no number for 'c'"),
+        (lambda: index.extend({"h": "x"}, utility=[1, 2]), ValueError, "utility is of shape"),
+        (lambda: SearchIndex.build({}, stop_words=["a\nb"]), ValueError, "stop_words has"),
+    ]:
+        with pytest.raises(error, match=message):
+            wrong()
+    assert SearchIndex.build({}).search("anything") == []
+
+
+def test_a_tokenizer_of_your_own(tmp_path):
+    def grams(text):
+        return (text[i : i + 3] for i in range(len(text) - 2))
+
+    documents = {"a": "signature", "b": "nature", "c": "sign"}
+    index = SearchIndex.build(documents, tokenizer=grams, path=tmp_path / "i", stop_words=["sig"])
+    assert index.search("natu") == ["a", "b"]
+    assert index.search("sign") == ["a", "c"]
+    assert SearchIndex.open(tmp_path / "i", tokenizer=grams).search("natu") == ["a", "b"]
+    with pytest.raises(ValueError, match="none is given"):
+        SearchIndex.open(tmp_path / "i")
+    SearchIndex.build(documents, path=tmp_path / "j")
+    with pytest.raises(ValueError, match="one is given"):
+        SearchIndex.open(tmp_path / "j", tokenizer=grams)
+
+
+def test_words_of_many_scripts():
+    assert words("Straße ΑΣ हिन्दी e\u0301te\u0301 snake_case ﬁ １２") == [
+        "straße",
+        "ας",
+        "हिन्दी",
+        "été",
+        "snake",
+        "case",
+        "fi",
+        "12",
+    ]
+    assert ENGLISH.isdisjoint({"sieve", ""})
+
+
+def test_a_secret_key_stays_secret(tmp_path):
+    secret = bytes(range(16))
+    index = SearchIndex.build({"a": "fine mesh"}, key=secret, path=tmp_path / "i")
+    assert index.seed is None
+    assert SearchIndex.open(tmp_path / "i", key=secret).search("mesh") == ["a"]
+    with pytest.raises(tamis.IncompatibleError, match="secret key"):
+        SearchIndex.open(tmp_path / "i")
+    with pytest.raises(tamis.IncompatibleError, match="hashed otherwise"):
+        index.append("b", "mesh")
+    index.append("b", "mesh", key=secret)
+    assert index.search("mesh") == ["a", "b"]
+
+
+def read_everything(path):
+    index = SearchIndex.open(path)
+    return [index.text(name) for name in index.names]
+
+
+def test_every_flip_is_refused(tmp_path):
+    path = tmp_path / "i"
+    SearchIndex.build(corpus(30), path=path, stop_words=["w5"])
+    data = path.read_bytes()
+    for at in [*range(0, 500, 3), *range(500, len(data), 53)]:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(tamis.FormatError):
+            read_everything(path)
+        path.write_bytes(data[:at])
+        with pytest.raises(tamis.FormatError):
+            SearchIndex.open(path)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_frames_that_lie(data, tmp_path_factory):
+    """Checksums right, content wrong: refused, or an index that stays within bounds."""
+    path = tmp_path_factory.getbasetemp() / "lying-index"
+    if not (source := path.with_name("honest-index")).exists():
+        SearchIndex.build(corpus(20) | {"none": ""}, path=source, stop_words=["w5"])
+    kind, hash_id, tag, count, capacity, values, contents = parts(source.read_bytes())
+    number = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**31, 2**32, 2**63]))
+    which = data.draw(st.integers(-2, len(contents) - 1))
+    if which == -2:
+        values = data.draw(st.lists(number, max_size=4))
+    elif which == -1:
+        count, capacity = data.draw(number), data.draw(number)
+    else:
+        type_, piece, content = contents[which]
+        content = bytearray(content)
+        for _ in range(data.draw(st.integers(1, 3))):
+            if content:
+                at = data.draw(st.integers(0, len(content) - 1))
+                content[at] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
+        contents[which] = (type_, piece, bytes(content[:cut]))
+    path.write_bytes(frame(kind, hash_id, tag, count, capacity, values, contents))
+    try:
+        index = SearchIndex.open(path, budget=data.draw(st.sampled_from([None, 10**5, 2500])))
+        index.search("w1 w2", None)
+    except (tamis.FormatError, tamis.IncompatibleError):
+        return
+    except ValueError as error:
+        if "tokenizer" in str(error) or "budget" in str(error):
+            return  # another tokenizer, or more documents than fit
+        raise
+    assert index.expected_fpr >= 0
+    assert len(list(index.names)) == len(index)
+
+
+def golden_index():
+    index = SearchIndex.build(corpus(70), seed=42, fpr=0.1, stop_words=["w9", "w2"])
+    index.append("empty", "", utility=2.5)
+    index.append("last", "Fine mesh, w9", utility=7)
+    return index
+
+
+def test_golden_index(tmp_path):
+    """The bytes of today are the bytes of version 1."""
+    golden_index().save(tmp_path / "i")
+    golden = GOLDEN / "v1-text.tamis"
+    assert (tmp_path / "i").read_bytes() == golden.read_bytes()
+    assert frame(*parts(golden.read_bytes())) == golden.read_bytes()
+    index = SearchIndex.open(golden)
+    assert index.search("FINE w9") == ["last"]
+    assert index.text("last") == "Fine mesh, w9"
+
+
+def test_answers_while_one_allocates():
+    documents = {f"d{i}": f"even{i % 2} only{i}" for i in range(300)}
+    index = SearchIndex.build(documents)
+    stop, missed = threading.Event(), []
+
+    def ask():
+        while not stop.is_set():
+            for i in (3, 150, 299):
+                if index.search(f"only{i} even{i % 2}") != [f"d{i}"]:
+                    missed.append(i)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(30):
+        index.allocate(budget=share(index, i % 7 / 10), utility=np.arange(300) * i % 13)
+        if i % 10 == 5:
+            index.append(f"more{i}", "something else")
+            index.drop(f"more{i}")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not missed
+
+
+if __name__ == "__main__":  # run once per format version; frozen from then on
+    golden_index().save(GOLDEN / "v1-text.tamis")
