@@ -33,7 +33,7 @@ class Nursery:
     def fork(self, *words):
         self._process.stdin.write((" ".join(map(str, words)) + "\n").encode())
         while not (word := self.hear(30)).isdecimal():
-            pass  # the last words of the child before
+            assert word, "no child was born"  # other words are the last ones of the child before
         return int(word)
 
     def hear(self, seconds):
@@ -43,7 +43,9 @@ class Nursery:
             left = max(until - time.monotonic(), 0)
             if not select.select([self._process.stdout], [], [], left)[0]:
                 return ""
-            self._heard += os.read(self._process.stdout.fileno(), 65536)
+            said = os.read(self._process.stdout.fileno(), 65536)
+            assert said, "the nursery is dead"
+            self._heard += said
         word, _, self._heard = self._heard.partition(b"\n")
         return word.decode()
 
