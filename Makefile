@@ -45,7 +45,7 @@ types: $(VENV)/built
 test: $(VENV)/built
 	.ci/servers
 	cargo test --quiet
-	$(BIN)/python -m pytest --quiet
+	$(BIN)/python -m pytest --quiet --numprocesses auto
 
 # Each filter on a million keys and a million questions, as one table.
 demo: $(VENV)/built

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -67,27 +68,24 @@ def redis_url(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory):
+def postgres_url():
     psycopg = pytest.importorskip("psycopg")
     initdb, postgres, port = _program("initdb"), _program("postgres"), _port()
-    folder = tmp_path_factory.mktemp("postgres")
-    user = []
-    if os.geteuid() == 0:
-        # The server refuses to run as root; the path to its folder must be open to its user.
-        user = ["runuser", "-u", "postgres", "--"]
-        shutil.chown(folder, "postgres")
-        for parent in list(folder.parents)[:3]:
-            if parent.owner() == "root" and parent.name.startswith("pytest"):
-                parent.chmod(0o755)
-    data = folder / "data"
-    subprocess.run(
-        [*user, initdb, "--auth=trust", "--username=tamis", "--no-sync", "-D", str(data)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        cwd=folder,
-    )
-    command = [*user, postgres, "-D", str(data), "-p", str(port), "-F", "-k", str(folder)]
-    command += ["-c", "listen_addresses=127.0.0.1"]
     url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
-    with _running(command, lambda: psycopg.connect(url).close()):
-        yield url
+    # A folder of its own below /tmp: the path to a socket must be short, and open to its owner.
+    with TemporaryDirectory(prefix="tamis-postgres-") as folder:
+        user = []
+        if os.geteuid() == 0:  # the server refuses to run as root
+            user = ["runuser", "-u", "postgres", "--"]
+            shutil.chown(folder, "postgres")
+        data = f"{folder}/data"
+        subprocess.run(
+            [*user, initdb, "--auth=trust", "--username=tamis", "--no-sync", "-D", data],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=folder,
+        )
+        command = [*user, postgres, "-D", data, "-p", str(port), "-F", "-k", folder]
+        command += ["-c", "listen_addresses=127.0.0.1"]
+        with _running(command, lambda: psycopg.connect(url).close()):
+            yield url
