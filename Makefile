@@ -47,9 +47,9 @@ test: $(VENV)/built
 	cargo test --quiet
 	$(BIN)/python -m pytest --quiet --numprocesses auto
 
-# Each filter on a million keys and a million questions, as one table.
+# A blocklist, a log, advice, and each filter before a store: one table and one picture.
 demo: $(VENV)/built
-	$(BIN)/python -m tamis bench
+	$(BIN)/python -m tamis demo
 
 # Side by side with other packages, and the kernels beside a yardstick.
 bench: $(VENV)/built $(VENV)/peers

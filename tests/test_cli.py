@@ -205,6 +205,45 @@ def test_guard_before_a_table(run):
     )
 
 
+def test_advise(run):
+    line = "advise keys.txt --queries log.txt --bits-per-key 8 --miss-cost 1ms"
+    code, out, _ = run(f"{line} --json -o best.tamis")
+    assert code == 0
+    first = json.loads(out)["choices"][0]
+    best = tamis.load("best.tamis")
+    assert type(best).__name__ == first["filter"]
+    assert best.contains(KEYS).all()
+    shown = run(line)[1]
+    assert shown.splitlines()[3].startswith(first["name"])
+    assert len(run(f"{line} --explain")[1]) > len(shown)
+    _, out, _ = run("advise 1000000 --zipf 1.0,100000000 --budget 1MB --need delete --json")
+    assert json.loads(out)["situation"]["budget_bits"] == 8_000_000
+
+
+def test_demo(run, folder, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from tamis.cli import demo
+
+    monkeypatch.setattr(demo, "_AROUND", (1.0,))
+    size = "--hosts 2000 --questions 4000 --bits-per-key 8 -o demo"
+    code, out, err = run(f"demo {size}")
+    assert code == 0
+    assert "(recommended)" in out
+    assert "reads_wasted.png" in err
+    assert (folder / "demo/reads_wasted.png").stat().st_size > 10_000
+    _, out, _ = run(f"demo {size} --json")
+    found = json.loads(out)
+    at = [each for each in found["runs"] if each["bits_per_key"] == 8]
+    assert len({each["filter"] for each in at}) == len(at) > 4
+    # All guards let the same present keys through, and waste what they do not save.
+    assert len({each["reads_wasted"] + each["reads_saved"] for each in at}) == 1
+    assert all(
+        each["bits"] <= 8.3 * 2000 + 1000 for each in at if "tele" not in each["filter"].lower()
+    )
+    code, out, _ = run("demo --keys keys.csv -c email --queries log.txt -o own")
+    assert "10,000 other questions" in out
+
+
 def test_bench_measures(run):
     code, out, _ = run("bench --keys 1000 --json")
     assert code == 0
@@ -244,11 +283,15 @@ def test_help_has_an_example(run, name):
 
 
 COMMANDS = {
+    "advise": "advise {input}",
+    "advise, a log": "advise keys.txt --queries {input}",
     "build": "build {input} --fpr 0.01 -o out.tamis",
     "build, insertions": "build {input} --kind bloom --capacity 10 --fpr 0.01 -o out.tamis",
     "build, a log": "build keys.txt --queries {input} --fpr 0.01 -o out.tamis",
     "build, stacked": "build {input} --queries log.txt --fpr 0.01 -o out.tamis",
     "dedup": "dedup {input} --window 1000",
+    "demo": "demo --keys {input} --queries log.txt",
+    "demo, a log": "demo --keys keys.txt --queries {input}",
     "guard": "guard shop.db --table users --key email --queries {input}",
     "plan": "plan --keys {input} --queries log.txt --fpr 0.01",
     "plan, a log": "plan --keys 1000 --queries {input} --fpr 0.01",
@@ -330,6 +373,18 @@ def test_wrong_tables_are_one_line(run, name, input):
         "guard shop.db --table users --key nokey --queries log.txt",
         "guard shop.db --table users --key name --queries log.txt",
         "guard shop.db --table users --key email --queries log.txt --fpr 3",
+        "advise 1000 --bits-per-key 0",
+        "advise 1000 --budget many",
+        "advise 1000 --miss-cost soon",
+        "advise 1000 --need wings",
+        "advise 1000 --present 2",
+        "advise 1000 -o out.tamis",
+        "advise 1000 --zipf 1,10 --queries log.txt",
+        "demo --keys keys.txt",
+        "demo --hosts 0",
+        "demo --hosts 10 --questions 100 --bits-per-key 0 -o demo",
+        "demo --hosts 10 --questions 100 --miss-cost x -o demo",
+        "demo --hosts 10 --questions 100 -o keys.txt",
         "bench --keys 0",
         "bench --keys 10 --fpr 7",
         *(f"inspect {file}" for file in ("damaged.tamis", "absent", "junk", "empty.txt", ".")),

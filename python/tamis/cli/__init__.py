@@ -19,9 +19,11 @@ import click
 from tamis import __version__
 
 _COMMANDS = {
+    "advise": "Rank all filters for keys, questions and a budget.",
     "bench": "Measure the filters on this machine, beside other packages.",
     "build": "Build a filter of the keys of a file.",
     "dedup": "Drop the records of a stream that were seen before.",
+    "demo": "Show it all: a blocklist, a log, advice, guards, a picture.",
     "guard": "Put a filter before a table and replay a log of questions.",
     "inspect": "Tell what is in a file.",
     "merge": "Merge filters of equal shape.",

@@ -57,7 +57,7 @@ def command(
         raise click.UsageError("--queries and --zipf given; one of both is wanted")
     count, workload = _known(Source(keys, column, format, integers), queries, queries_column)
     if zipf is not None:
-        workload = _zipf(zipf)
+        workload = shape(zipf)
     plan = tamis.plan(count, workload, **wishes)
     if output is not None:
         Path(output).write_text(plan.to_json())
@@ -81,7 +81,8 @@ def _known(
     return count, tamis.Workload.from_batches(asked.read_keys(), keys=keys)
 
 
-def _zipf(text: str) -> tamis.Workload:
+def shape(text: str) -> tamis.Workload:
+    """Read a workload without values: EXPONENT,UNIVERSE[,SAMPLE]."""
     exponent, *counts = text.split(",")
     if len(counts) not in (1, 2):
         raise click.UsageError(f"--zipf is {text!r}; EXPONENT,UNIVERSE[,SAMPLE] is wanted")
