@@ -6,13 +6,18 @@ than 0 is shown as ``exit code N``.
 """
 
 import doctest
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from tamis import cli
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -28,31 +33,50 @@ def sessions(text):
     for block in BLOCK.findall(text):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.split("\n")
-            end = next(i for i, line in enumerate(lines) if not line.endswith("\\"))
+            end = lines.index("END") if lines[0].endswith("<<'END'") else 0
             yield "\n".join(lines[: end + 1]), "\n".join(lines[end + 1 :])
 
 
+def printed_here(command):
+    """Run a command of tamis in this process, which is quicker."""
+    out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with redirect_stdout(out), redirect_stderr(out), pytest.raises(SystemExit) as end:
+        cli.main(shlex.split(command)[1:])
+    return out.buffer.getvalue().decode(), end.value.code
+
+
+def printed_by_shell(command, shims):
+    path = os.pathsep.join([str(shims), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout, done.returncode
+
+
+@pytest.fixture(scope="module")
+def shims(tmp_path_factory):
+    """A folder with a program named tamis."""
+    folder = tmp_path_factory.mktemp("shims")
+    (folder / "tamis").write_text(f'#!/bin/sh\nexec {sys.executable} -m tamis "$@"\n')
+    (folder / "tamis").chmod(0o755)
+    return folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_shell_sessions(page, tmp_path):
+def test_shell_sessions(page, shims, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
-    shim = tmp_path / "bin" / "tamis"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m tamis "$@"\n')
-    shim.chmod(0o755)
-    folder = tmp_path / "here"
-    folder.mkdir()
-    path = f"{shim.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    monkeypatch.chdir(tmp_path)
     for command, shown in sessions(page.read_text()):
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder,
-            env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        printed = done.stdout + (f"exit code {done.returncode}\n" if done.returncode else "")
-        if shown.strip() or done.returncode:
+        if command.startswith("tamis ") and not set(command) & set("|<>&;$"):
+            printed, code = printed_here(command)
+        else:
+            printed, code = printed_by_shell(command, shims)
+        printed += f"exit code {code}\n" if code else ""
+        if shown.strip() or code:
             same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
             assert same, f"{page.name}: {command}\nshown:\n{shown}\nprinted:\n{printed}"
