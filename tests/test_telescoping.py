@@ -314,6 +314,29 @@ def test_growth_keeps_keys_fixes_and_rate():
     assert f.capacity == 4 * 2 * n // 2
 
 
+@shapes
+def test_growth_while_others_insert_takes_no_slot_from_a_key(cls, selectors):
+    """Whoever inserts lists it first: what is listed and not yet inserted must take no slot."""
+    for seed in range(12):
+        f, remote = cls(60, fpr=0.3, selectors=selectors, seed=seed), Hashes(seed=seed)
+        f.update(range(60))
+        remote.update(range(60))
+        for _ in range(2):
+            ask(f, remote, np.arange(100, 400))
+        coming = np.arange(1000, 1060)
+        remote.update(coming)
+        f.grow(remote)
+        assert f.contains(range(60)).all()
+        f.update(coming, remote)
+        assert f.contains(coming).all()
+        # A ghost is left of a coming key that fitted another's slot and no other.
+        assert len(remote) <= len(f) < len(remote) + len(coming)
+        for key in range(60):
+            remote.remove(key)
+            f.remove(key, remote)
+        assert f.contains(coming).all()
+
+
 def test_ghosts_are_left_alone_and_harm_nobody():
     """Puts that were never committed stay as slots; what is stored still adapts around them."""
     n = 3000

@@ -125,7 +125,11 @@ impl Telescoping {
     }
 
     /// The same keys in twice the quotients, with remainders as long as before: of the stored
-    /// hashes, given in any order, those that have a slot. Slots that nobody owns stay behind.
+    /// hashes, given in any order, those that may have a slot. Slots that nobody owns stay behind.
+    ///
+    /// A hash that fits no slot is of an insertion that is still to come, and brings its slot then.
+    /// One that fits slots but finds all of them taken may be one too, or the owner of a slot that
+    /// one took: it gets a slot of its own, which is a ghost in the first case.
     ///
     /// An element keeps its steps. One bit of the hash moves from behind the point to before it,
     /// so most keys that an element was told apart from stay apart.
@@ -144,22 +148,24 @@ impl Telescoping {
             let streams = self.streams(own);
             let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
             let mut matching = Matching::new(slots.len());
-            for hash in 0..own.len() {
-                matching.place(hash, &fits);
-            }
+            let fitting = (0..own.len()).filter(|&hash| (0..slots.len()).any(|i| fits(hash, i)));
+            let unplaced: Vec<usize> =
+                fitting.filter(|&hash| !matching.place(hash, &fits)).collect();
             let owned = matching.owners.iter().zip(&slots);
+            let owned = owned.filter_map(|(owner, (_, mark))| Some(((*owner)?, *mark)));
             let mut entries: Vec<Entry> = owned
-                .filter_map(|(owner, (_, mark))| {
-                    let (quotient, stream) = Stream::new(&larger, own[(*owner)?]);
+                .chain(unplaced.into_iter().map(|hash| (hash, 0)))
+                .map(|(owner, mark)| {
+                    let (quotient, stream) = Stream::new(&larger, own[owner]);
                     let mark = match mode {
-                        Mode::Telescoping => *mark,
+                        Mode::Telescoping => mark,
                         Mode::Extending => {
                             stream.extended(bits, (mark >> super::LENGTH_SHIFT).saturating_sub(1))
                         }
                     };
                     let remainder = stream.remainder(mode, bits, mark);
                     let fresh = Some(stream.remainder(mode, bits, 0));
-                    Some(Entry { quotient, remainder, mark, fresh })
+                    Entry { quotient, remainder, mark, fresh }
                 })
                 .collect();
             entries.sort_unstable();

@@ -38,6 +38,8 @@ pub mod matching;
 mod shared;
 mod store;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use shared::{KIND, KIND_EXTENDING, Remote, Shared};
 pub use store::{Layout, Store};

@@ -34,6 +34,8 @@ pub trait Remote {
 
 /// A [`Telescoping`] behind a lock, with the number of keys at which it is full.
 pub struct Shared {
+    /// As in the filter, which never changes it: told without the lock.
+    mode: Mode,
     inner: RwLock<Inner>,
 }
 
@@ -90,7 +92,7 @@ fn alone<T>(step: Step<T>) -> Result<T> {
 
 impl Shared {
     fn over(filter: Telescoping, room: u64) -> Shared {
-        Shared { inner: RwLock::new(Inner { filter, room }) }
+        Shared { mode: filter.store().mode(), inner: RwLock::new(Inner { filter, room }) }
     }
 
     /// An empty filter for `room` keys.
@@ -306,7 +308,7 @@ impl Shared {
                 merged.filter.table().used_slots()
             )));
         }
-        Ok(Shared { inner: RwLock::new(merged) })
+        Ok(Shared::over(merged.filter, room))
     }
 
     fn twin(&self) -> Result<Shared> {
@@ -395,7 +397,7 @@ impl Telescoping {
 
 impl Kernel for Shared {
     fn kind(&self) -> u16 {
-        match self.look(|filter| filter.store().mode()) {
+        match self.mode {
             Mode::Telescoping => KIND,
             Mode::Extending => KIND_EXTENDING,
         }

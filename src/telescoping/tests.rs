@@ -1,0 +1,38 @@
+//! What only threads that stand where they must can show.
+
+use super::{Layout, Mode, Shared};
+use crate::hash::Hash128;
+use crate::kernel::Kernel;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Whoever saves a filter asks it for its kind; a writer that waits for the lock meanwhile, which
+/// lets no further reader in, must not make the two wait for each other.
+#[test]
+fn a_kind_is_told_while_the_filter_is_saved_and_a_writer_waits() {
+    for (mode, kind) in [(Mode::Telescoping, 9), (Mode::Extending, 19)] {
+        let shared = Arc::new(Shared::new(64, 8, Layout::Growing, mode, 60).unwrap());
+        let (say, heard) = mpsc::channel();
+        let saver = Arc::clone(&shared);
+        thread::spawn(move || {
+            let mut writers = Vec::new();
+            saver.frozen(&mut |_| {
+                let writer = Arc::clone(&saver);
+                writers.push(thread::spawn(move || writer.insert(&[Hash128 { hi: 1, lo: 1 }])));
+                let until = Instant::now() + Duration::from_secs(5);
+                while saver.try_contains_one(Hash128 { hi: 2, lo: 2 }).is_some() {
+                    assert!(Instant::now() < until, "no writer waits");
+                    thread::yield_now();
+                }
+                say.send(saver.kind()).unwrap();
+            });
+            writers.pop().unwrap().join().unwrap().unwrap();
+            say.send(saver.kind()).unwrap();
+        });
+        let wait = Duration::from_secs(20);
+        assert_eq!(heard.recv_timeout(wait), Ok(kind), "saving and writing wait for each other");
+        assert_eq!(heard.recv_timeout(wait), Ok(kind));
+        assert_eq!(shared.count(), 1);
+    }
+}
