@@ -181,7 +181,8 @@ def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
     g = tamis.Guard(store, Prefixes())
     g.put_many((i, str(i)) for i in range(20))
     overtaken = next(i for i in range(100, 1000) if i in g.filter)
-    asked = store.get_many
+    asked, told, adapt_many = store.get_many, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
 
     def slow(keys):
         values = asked(keys)
@@ -191,8 +192,63 @@ def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
 
     store.get_many = slow
     assert g.get(overtaken) is None
-    assert g.stats.adaptations == 0
+    assert (told, g.stats.adaptations) == ([], 0)
     assert g.get(overtaken) == "now"
+    wrong = next(i for i in range(100, 1000) if i != overtaken and i in g.filter)
+    assert g.get_many([wrong]) == [None]
+    assert told == [wrong]
+
+
+def test_the_remote_lists_a_put_under_way_once():
+    """Whoever reads the index for a run meanwhile would take its slot for another's."""
+    store = stores.Memory()
+    g = tamis.Guard(store, telescoping())
+    g.put_many((i, "x") for i in range(20))
+    coming, seen = tamis.hash_keys([20, 21], seed=3).tolist(), []
+    put_many = store.put_many
+
+    def listed():
+        run = g._remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g._remote.scan() for row in part.tolist()]
+        assert len(run) == len(scan)
+        seen.append([run.count(row) + scan.count(row) for row in coming])
+
+    def commit(*arguments):
+        listed()
+        committed = put_many(*arguments)
+        listed()
+        return committed
+
+    store.put_many = commit
+    g.put_many({20: "y", 21: "z"})
+    listed()
+    assert seen == [[2, 2]] * 3
+    assert g.delete(20)
+    listed()
+    assert seen[-1] == [0, 2]
+
+
+def test_growth_keeps_the_slot_of_a_put_under_way():
+    store = stores.Memory()
+    g = tamis.Guard(store, telescoping())
+    regions = g._regions.of(tamis.hash_keys(range(200), seed=3))
+    coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
+    put_many, capacity = store.put_many, g.filter.capacity
+    putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
+
+    def commit(keys, *arguments):
+        if keys == [coming]:
+            putter.start()
+            while g.filter.capacity == capacity:
+                time.sleep(0.001)
+        return put_many(keys, *arguments)
+
+    store.put_many = commit
+    g.put(coming, "coming")
+    putter.join()
+    assert g.get(coming) == "coming"
+    assert g.get_many(others) == ["x"] * len(others)
+    assert len(g.filter) == 1 + len(others)
 
 
 def test_says_when_the_rate_leaves_its_bound(caplog):
@@ -370,6 +426,18 @@ def test_guards_a_table_in_place(table, make, fresh_stand_in):
         assert g.stats.rebuilds == 1
         assert g.stats.passed == 0
         assert len(g.store.run(0, 2**64 - 1)) == 1
+
+
+def test_growth_while_strangers_write_leaves_no_ghosts(table):
+    """What the index has and the filter is about to take is none of the filter's slots."""
+    path, db = table
+    store = stores.SQLite(path, table="users", key="name", value="born")
+    with tamis.Guard(store, telescoping()) as g:
+        assert len(g.filter) == 50
+        db.executemany("INSERT INTO users VALUES (?, 'x')", [(f"v{i}",) for i in range(150)])
+        assert g.get_many([f"v{i}" for i in range(150)]) == ["x"] * 150
+        assert len(g.filter) == 200
+        assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
 
 
 def test_a_snapshot_follows_the_journal(table, tmp_path):
