@@ -244,6 +244,23 @@ def test_demo(run, folder, monkeypatch):
     assert "10,000 other questions" in out
 
 
+def test_search(run, folder):
+    (folder / "a.txt").write_text("A drum sieve: a fine mesh on a round frame.")
+    (folder / "b.txt").write_text("A conical sieve with a very fine mesh.")
+    code, out, _ = run("search build a.txt b.txt -o notes.tamis --json")
+    assert code == 0
+    assert json.loads(out)["documents"] == 2
+    assert run("search query notes.tamis Fine sieve")[1].split() == ["a.txt", "b.txt"]
+    assert run("search query notes.tamis conical --json")[1] == '{"documents": ["b.txt"]}\n'
+    assert run("search query notes.tamis blade")[:2] == (1, "")
+    pytest.importorskip("pyarrow")
+    (folder / "notes.csv").write_text("id,body,use\n1,fine mesh,2\n2,fine sieve,7\n3,coarse,9\n")
+    columns = "--name id --text body --utility use --stop-words english"
+    assert run(f"search build notes.csv {columns} -o table.tamis")[0] == 0
+    assert run("search query table.tamis fine")[1].split() == ["2", "1"]
+    assert run("search query table.tamis the fine -k 1 --unverified")[1].split() == ["2"]
+
+
 def test_bench_measures(run):
     code, out, _ = run("bench --keys 1000 --json")
     assert code == 0
@@ -275,11 +292,17 @@ def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
     assert run("inspect sharded.tamis")[0] == 0
 
 
-@pytest.mark.parametrize("name", list(cli._COMMANDS))
+@pytest.mark.parametrize("name", [*cli._COMMANDS, "search build", "search query"])
 def test_help_has_an_example(run, name):
     code, out, _ = run(f"{name} --help")
     assert code == 0
     assert f"tamis {name}" in out.split("Example:")[1]
+
+
+def test_alone_it_shows_its_commands(run):
+    code, out, err = run("")
+    assert (code, err) == (0, "")
+    assert all(f"  {name}" in out for name in cli._COMMANDS)
 
 
 COMMANDS = {
@@ -296,6 +319,8 @@ COMMANDS = {
     "plan": "plan --keys {input} --queries log.txt --fpr 0.01",
     "plan, a log": "plan --keys 1000 --queries {input} --fpr 0.01",
     "query": "query keys.tamis --from {input}",
+    "search build": "search build {input} -o out.tamis",
+    "search query": "search query {input} a",
     "verify": "verify keys.tamis --keys {input}",
     "verify, absent": "verify keys.tamis --absent {input}",
 }
@@ -380,6 +405,17 @@ def test_wrong_tables_are_one_line(run, name, input):
         "advise 1000 --present 2",
         "advise 1000 -o out.tamis",
         "advise 1000 --zipf 1,10 --queries log.txt",
+        "search",
+        "search build keys.csv -o out.tamis",
+        "search build keys.csv --name id --text nocolumn -o out.tamis",
+        "search build keys.csv --name id --text email --utility email -o out.tamis",
+        "search build keys.txt --name id --text email -o out.tamis",
+        "search build keys.txt -o nofolder/out.tamis",
+        "search build keys.txt --stop-words absent -o out.tamis",
+        "search build keys.txt --budget 1 -o out.tamis",
+        "search query damaged.tamis a",
+        "search query keys.tamis a",
+        "search query keys.tamis",
         "demo --keys keys.txt",
         "demo --hosts 0",
         "demo --hosts 10 --questions 100 --bits-per-key 0 -o demo",

@@ -29,6 +29,7 @@ _COMMANDS = {
     "merge": "Merge filters of equal shape.",
     "plan": "Find the best stack of layers for a workload.",
     "query": "Ask a filter for keys.",
+    "search": "Find documents by their words.",
     "verify": "Check a filter: its bytes, its keys, its rate.",
 }
 
@@ -50,9 +51,14 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, prog_name="tamis")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     r"""Membership filters that know their workload.
 
     A filter answers "is this key in the set?" from a few bits per key and never misses a key that
@@ -65,6 +71,8 @@ def commands() -> None:
     Input is text (one key per line), CSV, Parquet or Arrow, compressed or not; "-" is standard
     input. Exit codes: 0 done, 1 the answer is no, 2 wrong input.
     """
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

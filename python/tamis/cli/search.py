@@ -1,0 +1,136 @@
+"""``tamis search``: documents by their words, the most useful first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tamis
+from tamis.cli._input import Source
+from tamis.cli._options import FILE, as_json, example
+from tamis.cli._output import say, show_json, size
+
+
+@click.group(
+    "search",
+    no_args_is_help=False,
+    epilog=example(
+        "tamis search build papers.parquet --name id --text abstract -o papers.tamis",
+        "tamis search query papers.tamis adaptive filter",
+    ),
+)
+def command() -> None:
+    """Find the documents that have all words of a query, from a few bits per word in memory."""
+
+
+@command.command(
+    "build", epilog=example("tamis search build notes/*.txt --stop-words english -o notes.tamis")
+)
+@click.argument("documents", nargs=-1, type=FILE, required=True)
+@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
+@click.option("--name", help="Of a table: the column with the documents' names.")
+@click.option("--text", help="Of a table: the column with their texts.")
+@click.option("--utility", help="Of a table: the column that says how useful each is.")
+@click.option("--stop-words", help='"english", or a file of words that do not count.')
+@click.option("--budget", help="The memory for all signatures, such as 64MB.")
+@click.option("--fpr", type=float, default=1e-4, help="The rate of a full signature, per word.")
+@click.option("--no-texts", is_flag=True, help="Leave the texts out of the file.")
+@as_json
+def build(
+    documents: tuple[str, ...],
+    output: str,
+    name: str | None,
+    text: str | None,
+    utility: str | None,
+    stop_words: str | None,
+    budget: str | None,
+    fpr: float,
+    no_texts: bool,
+    as_json: bool,
+) -> None:
+    """Index DOCUMENTS: text files, a document each, or one table with a document in each row."""
+    weights: list[float] = []
+    index = tamis.text.SearchIndex.build(
+        _documents(documents, name, text, utility, weights),
+        budget=None,
+        fpr=fpr,
+        stop_words=_stop_words(stop_words),
+        keep_texts=not no_texts,
+        path=output,
+    )
+    if weights or budget is not None:
+        index.allocate(budget=budget, utility=weights or None)
+        index.save(output)
+    if as_json:
+        show_json({"file": output, "documents": len(index), "bytes": index.size_in_bytes})
+    else:
+        say(f"{output}: {len(index):,} documents, {size(8 * index.size_in_bytes)} in memory")
+
+
+@command.command("query", epilog=example("tamis search query notes.tamis fine sieve -k 3"))
+@click.argument("index", type=FILE)
+@click.argument("words", nargs=-1, required=True)
+@click.option("-k", type=click.IntRange(1), default=10, help="How many documents at most.")
+@click.option(
+    "--unverified", is_flag=True, help="Do not check against the texts: faster, some err."
+)
+@click.option("--budget", help="The memory for all signatures, such as 64MB.")
+@as_json
+def query(
+    index: str,
+    words: tuple[str, ...],
+    k: int,
+    unverified: bool,
+    budget: str | None,
+    as_json: bool,
+) -> int:
+    """Name the documents of INDEX that have all WORDS, the most useful first.
+
+    The exit code is 1 if there are none.
+    """
+    opened = tamis.text.SearchIndex.open(index, budget=budget)
+    found = opened.search(" ".join(words), k, verify=False if unverified else None)
+    if as_json:
+        show_json({"documents": found})
+    elif found:
+        say("\n".join(found))
+    return 0 if found else 1
+
+
+def _documents(
+    paths: tuple[str, ...],
+    name: str | None,
+    text: str | None,
+    utility: str | None,
+    weights: list[float],
+) -> Iterator[tuple[str, str]]:
+    """Read names and texts; of tables also the utilities."""
+    for path in paths:
+        source = Source(path)
+        for number, batch in enumerate(source.batches()):
+            if isinstance(batch, list):
+                if name or text or utility:
+                    raise ValueError(f"{path} is text, which has no columns; a table is wanted")
+                if not number:
+                    yield path, Path(path).read_text(encoding="utf-8")
+                continue
+            if name is None or text is None:
+                raise ValueError(
+                    f"{path} has the columns {', '.join(batch.schema.names)}; "
+                    "--name and --text say which to take"
+                )
+            columns = [Source(path, each).column_of(batch.schema.names) for each in (name, text)]
+            if utility is not None:
+                column = batch.column(Source(path, utility).column_of(batch.schema.names))
+                weights += map(float, column.to_pylist())
+            names, texts = (batch.column(each).to_pylist() for each in columns)
+            yield from zip(map(str, names), (each or "" for each in texts), strict=True)
+
+
+def _stop_words(given: str | None) -> Any:
+    if given is None:
+        return ()
+    return tamis.text.ENGLISH if given == "english" else Path(given).read_text().split()
