@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tamis.planning.costs import check_seconds, told
 from tamis.planning.plan import Plan
@@ -26,6 +27,8 @@ from tamis.planning.plan import Plan
 if TYPE_CHECKING:
     from tamis._types import Keys
     from tamis.workload import Workload
+
+Floats = npt.NDArray[np.float64]
 
 NEEDS = (
     "adversary",
@@ -39,12 +42,32 @@ NEEDS = (
 """What a filter may have to bear, or may use."""
 
 
+class Gaps(NamedTuple):
+    """After how many records a value comes again, and the share of all records that do so."""
+
+    records: Floats
+    shares: Floats
+
+    def within(self, most: float) -> float:
+        """The share of the records whose value came among so many before."""
+        return float(self.shares[self.records <= most].sum())
+
+    def distinct(self, records: float) -> float:
+        """Expect how many values so many records in a row have.
+
+        A record that comes again after g is not the first of its value with probability 1 − g/n.
+        """
+        again = self.shares @ np.clip(1 - self.records / records, 0.0, None)
+        return records * (1 - float(again))
+
+
 @dataclass(frozen=True)
 class Situation:
     """What is known: keys, bits, questions and costs.
 
     ``questions`` (H) is how many questions for absent keys are reckoned with, ``scale`` by how much
-    slower than the table of checks this machine is.
+    slower than the table of checks this machine is, ``gaps`` after how many records of a stream a
+    value comes again.
     """
 
     keys: int
@@ -56,6 +79,7 @@ class Situation:
     miss_cost: float
     denial_cost: float
     scale: float = 1.0
+    gaps: Gaps | None = None
 
     @property
     def bits_per_key(self) -> float:
@@ -109,6 +133,7 @@ class Choice:
     cost: float = math.nan
     plan: Plan | None = field(default=None, repr=False)
     measured_fpr: float | None = None
+    measured_error: float | None = None
     measured_fnr: float | None = None
     measured_bits: int | None = None
     measured_time: float | None = None
@@ -186,26 +211,24 @@ def line(choice: Choice, situation: Situation) -> str:
     return f"{situation.present:.3g} × {there} + {absent} = {told(choice.cost)}"
 
 
+def groups(workload: Workload) -> tuple[Floats, Floats]:
+    """Known negatives in groups of like frequency: how many, and their share of the questions."""
+    size = workload.curve.size
+    edges = np.concatenate(
+        [np.arange(min(size, 4096) + 1), np.geomspace(1, max(size, 1), 2048).astype(np.int64)]
+    )
+    edges = np.unique(edges[edges <= size])
+    return np.diff(edges).astype(float), np.diff(np.asarray(workload.curve.psi(edges), float))
+
+
 def asked_for(workload: Workload, questions: float) -> float:
     """Expect how many of the known negatives so many questions ask for.
-
-    Ranks are taken in groups of like frequency, by the curve ψ.
 
     >>> import tamis
     >>> round(asked_for(tamis.Workload.from_counts(["a", "b"], [1, 1]), 1), 6)
     1.0
     """
-    size = workload.curve.size
-    if not size or not questions:
-        return 0.0
-    edges = np.unique(np.concatenate([np.arange(min(size, 4096) + 1), _edges(size)]))
-    mass = np.diff(np.asarray(workload.curve.psi(edges)))
-    counts = np.diff(edges)
-    each = np.clip(mass / counts, 0.0, 1.0)
+    counts, mass = groups(workload)
     with np.errstate(divide="ignore"):
-        missed = np.exp(questions * np.log1p(-each))
-    return float(counts @ (1 - missed))
-
-
-def _edges(size: int) -> Any:
-    return np.geomspace(1, size, 2048).astype(np.int64)
+        stays = np.log1p(-np.clip(mass / np.maximum(counts, 1), 0.0, 1.0))
+    return float(counts @ -np.expm1(questions * stays))

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tamis.planning import stable, windowed
-from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation
+from tamis.planning.advice.situation import (
+    Choice,
+    Found,
+    Gaps,
+    RuledOut,
+    Situation,
+    groups,
+)
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
 
 _RATES = np.geomspace(1e-4, 0.9, 40)
 """Rates that a stable filter is tried at; the best trades wrong drops for keys forgotten."""
@@ -34,19 +46,68 @@ def streams(situation: Situation) -> Iterator[Found]:
     yield from (RuledOut(name, why) for name in names)
 
 
+def drawn_gaps(workload: Workload | None, most: int) -> Gaps:
+    """Predict gaps up to ``most``, if records are drawn independently of each other.
+
+    A value of frequency f comes again within g records with probability 1 − (1 − f)^g. Without a
+    workload every gap is ``most``. Where records come in bursts, only a log tells: `logged_gaps`.
+
+    >>> import tamis
+    >>> found = drawn_gaps(tamis.Workload.from_counts(["a", "b"], [1, 1]), 100)
+    >>> round(found.within(100), 6), round(found.within(1), 2)
+    (1.0, 0.5)
+    """
+    if workload is None or not len(workload):
+        return Gaps(np.array([float(most)]), np.array([1.0]))
+    counts, mass = groups(workload)
+    edges = np.unique(np.geomspace(1, max(most, 1), 64).astype(np.int64))
+    with np.errstate(divide="ignore"):
+        stays = np.log1p(-np.clip(mass / counts, 0.0, 1.0))
+    within = np.array([mass @ -np.expm1(edge * stays) for edge in edges])
+    return Gaps(edges.astype(float), np.diff(within, prepend=0.0))
+
+
+def logged_gaps(hashes: npt.NDArray[np.uint64], most: int) -> Gaps:
+    """Count the gaps up to ``most`` in a log, given as the hashes of its records in their order.
+
+    >>> logged_gaps(np.array([7, 7, 9, 7], dtype=np.uint64), 100).within(1)
+    0.25
+    """
+    found = since_last(hashes)
+    edges = np.unique(np.geomspace(1, max(most, 1), 256).astype(np.int64))
+    within = np.searchsorted(np.sort(found[found > 0]), edges, side="right") / max(len(found), 1)
+    return Gaps(edges.astype(float), np.diff(within, prepend=0.0))
+
+
+def since_last(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Tell how many records ago each value came last; −1 where it is new.
+
+    >>> since_last(np.array([7, 9, 7, 7], dtype=np.uint64)).tolist()
+    [-1, -1, 2, 1]
+    """
+    order = np.argsort(hashes, kind="stable")
+    ranked = hashes[order]
+    gaps = np.full(len(hashes), -1, dtype=np.int64)
+    again = np.flatnonzero(ranked[1:] == ranked[:-1]) + 1
+    gaps[order[again]] = order[again] - order[again - 1]
+    return gaps
+
+
 def _windowed(situation: Situation) -> Found:
     try:
         size = windowed.size(situation.keys, bits_per_key=situation.bits_per_key)
     except ValueError as error:
         return RuledOut("Windowed", str(error))
-    rate = windowed.rate(size)
+    # A value that comes again sets bits that are set already, in its generation.
+    fresh = _gaps(situation).distinct(size.generation) / size.generation
+    rate = windowed.rate(size._replace(generation=max(1, round(fresh * size.generation))))
     return Choice(
         "Windowed",
         "stream",
         "Windowed",
         {"window": situation.keys, "bits_per_key": situation.bits_per_key},
         expected_fpr=rate,
-        fpr_bound=rate,
+        fpr_bound=windowed.rate(size),
         bits=size.bits,
         keys=situation.keys,
         absent_time=situation.check("windowed", present=False),
@@ -57,12 +118,16 @@ def _windowed(situation: Situation) -> Found:
 
 def _stable(situation: Situation) -> Found:
     best: Choice | None = None
+    gaps = _gaps(situation)
     for rate in _RATES.tolist():
         try:
             size = stable.size(situation.budget, rate, situation.keys)
         except ValueError:
             continue
-        lost = stable.false_negatives(size, situation.keys)
+        lost = sum(
+            share * stable.false_negatives(size, gap)
+            for gap, share in zip(gaps.records, gaps.shares, strict=True)
+        ) / max(gaps.within(situation.keys), 1e-12)
         found = Choice(
             "StableBloom",
             "stream",
@@ -76,10 +141,15 @@ def _stable(situation: Situation) -> Found:
             absent_time=situation.check("stable", present=False),
             present_time=situation.check("stable", present=True),
             reason=(
-                f"Its rate stays, whatever comes; {lost:.0%} of the keys are forgotten after "
-                f"{situation.keys:,} others."
+                f"Its rate stays, whatever comes; {lost:.2g} of the keys are forgotten before "
+                f"they come again within {situation.keys:,}."
             ),
         )
         if best is None or situation.cost(found) < situation.cost(best):
             best = found
     return best or RuledOut("StableBloom", f"{situation.budget} bits are too few for any rate")
+
+
+def _gaps(situation: Situation) -> Gaps:
+    assert situation.gaps is not None
+    return situation.gaps

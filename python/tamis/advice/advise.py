@@ -5,23 +5,33 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from tamis import _native
-from tamis.collection import parse_budget
-from tamis.planning import bloom
+from tamis.advice.learned import learned
+from tamis.advice.measuring import measured
+from tamis.advice.sets import collections, overhead
+from tamis.advice.text import explained, table
+from tamis.collection import Utility, parse_budget
 from tamis.planning.advice.adaptive import adaptive, horizon
 from tamis.planning.advice.plain import plain
-from tamis.planning.advice.situation import NEEDS, Choice, Found, RuledOut, Situation, line, ranked
+from tamis.planning.advice.situation import (
+    NEEDS,
+    Choice,
+    Found,
+    Gaps,
+    RuledOut,
+    Situation,
+    ranked,
+)
 from tamis.planning.advice.stacked import stacked
-from tamis.planning.advice.streams import streams
-from tamis.planning.advice.theory import figure_12, theorem_3
+from tamis.planning.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
-from tamis.planning.costs import check_seconds, duration, told
+from tamis.planning.costs import check_seconds, duration
 
 if TYPE_CHECKING:
     from tamis._types import Keys
@@ -62,7 +72,30 @@ class Advice:
 
     def explain(self) -> str:
         """Derive the numbers: what was given, what the papers say of it, and each cost as a sum."""
-        return "\n".join(_explained(self))
+        return "\n".join(explained(self))
+
+    def measure(
+        self, keys: Keys | SupportsIndex | Mapping[str, Keys], queries: Keys, *, seeds: int = 1
+    ) -> Advice:
+        """Build every choice, ask it these questions, and return the advice with what came out.
+
+        A filter errs per key: where few keys make most questions, a rate is that of a few coins,
+        so each choice is built with ``seeds`` seeds, and ``measured_error`` is the standard error
+        of the mean. The order stays as predicted; ``measured_fpr``, ``measured_fnr``,
+        ``measured_bits``, ``measured_time`` and ``measured_cost`` of each choice are filled, and
+        `str` shows both. Filters that adapt do so as they are asked; for a stream, ``keys`` are
+        the records that came before, or only how many to remember. Times are of this machine, now.
+
+        >>> import tamis
+        >>> a = tamis.advise(range(1000), bits_per_key=12, needs={"delete"})
+        >>> told = a.measure(range(1000), range(1000, 50_000))
+        >>> bool(abs(told.best.measured_fpr / told.best.expected_fpr - 1) < 0.5)
+        True
+        """
+        if seeds < 1:
+            raise ValueError(f"seeds is {seeds}; at least 1 is wanted")
+        found = measured(self.situation, self.choices, keys, queries, seeds)
+        return replace(self, choices=tuple(found))
 
     def to_json(self) -> str:
         """Return the advice as JSON text: the situation, choices, what was ruled out and left open.
@@ -91,11 +124,11 @@ class Advice:
         )
 
     def __str__(self) -> str:
-        return "\n".join(_table(self))
+        return "\n".join(table(self))
 
 
 def advise(
-    keys: Keys | SupportsIndex,
+    keys: Keys | SupportsIndex | Mapping[str, Keys],
     workload: Workload | None = None,
     *,
     bits_per_key: float | None = None,
@@ -106,6 +139,10 @@ def advise(
     present: float | None = None,
     questions: float | None = None,
     needs: Iterable[str] = (),
+    features: Any = None,
+    nonmembers: Any = None,
+    utility: Utility | None = None,
+    log: Keys | None = None,
 ) -> Advice:
     """Rank all filters that fit a budget by what a question is predicted to cost.
 
@@ -119,7 +156,15 @@ def advise(
 
     ``needs`` are of: "insert", "delete", "adversary" (who repeats what was wrong), "store" (one is
     at hand and tells of mistakes), "stream" (without end), "false negatives allowed", "classifier"
-    (keys that a model may read).
+    (a model may read the keys). A classifier is trained on a sample of the keys, or of their
+    ``features``, one row for each, and of ``nonmembers``: what is read of absent keys, the values
+    of the workload unless given.
+
+    For a stream, a ``log`` of its records in their order tells after how many of them values come
+    again; without one they are taken as drawn independently, which bursts are not.
+
+    Many sets, as a mapping of names to keys, are advised on as a `tamis.Collection`; ``utility``
+    is how often each is asked.
 
     >>> import tamis
     >>> a = tamis.advise(100_000, bits_per_key=12, needs={"delete"})
@@ -127,7 +172,8 @@ def advise(
     ['Quotient', 'Cuckoo']
     """
     wanted = _needs(needs)
-    n = _count(keys)
+    counts = [_count(each) for each in keys.values()] if isinstance(keys, Mapping) else None
+    n = _count(keys) if counts is None else sum(counts)
     bits = _budget(n, bits_per_key, budget)
     miss = duration("miss_cost", miss_cost)
     denial = miss if denial_cost is None else duration("denial_cost", denial_cost)
@@ -138,25 +184,33 @@ def advise(
     asked, told_by_log = horizon(workload, n)
     if questions is not None:
         asked, told_by_log = _positive("questions", questions), True
-    there = _present(workload, present, wanted)
+    gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
+    there = _present(workload, present, gaps, n)
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
-    situation = Situation(n, bits, workload, wanted, there, asked, miss, denial, scale)
-    alike = list(plain(situation))
-    costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
-    found: list[Found] = [
-        *alike,
-        *stacked(situation, min(costs, default=math.inf)),
-        *adaptive(situation),
-        *streams(situation),
-    ]
+    situation = Situation(n, bits, workload, wanted, there, asked, miss, denial, scale, gaps)
+    if isinstance(keys, Mapping):
+        found = list(collections(situation, np.array(counts), utility, overhead(keys)))
+    else:
+        found = list(_single(situation, keys, features, nonmembers))
     return Advice(
         situation,
         tuple(ranked(situation, [each for each in found if isinstance(each, Choice)])),
         tuple(each for each in found if isinstance(each, RuledOut)),
-        tuple(_unjudged(situation, told_by_log, present)),
+        tuple(_unjudged(situation, told_by_log, present, log)),
     )
+
+
+def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> Iterator[Found]:
+    """What every family of filters of one set says."""
+    alike = list(plain(situation))
+    costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
+    yield from alike
+    yield from stacked(situation, min(costs, default=math.inf))
+    yield from adaptive(situation)
+    yield learned(situation, keys, features, nonmembers)
+    yield from streams(situation)
 
 
 def _needs(needs: Iterable[str]) -> frozenset[str]:
@@ -189,27 +243,42 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-def _present(workload: Workload | None, present: float | None, needs: frozenset[str]) -> float:
+def _stream_gaps(workload: Workload | None, log: Any, keys: int) -> Gaps:
+    if log is None:
+        return drawn_gaps(workload, keys)
+    return logged_gaps(_native.hash_keys(log)[:, 0], keys)
+
+
+def _present(
+    workload: Workload | None, present: float | None, gaps: Gaps | None, keys: int
+) -> float:
     if present is not None:
         if not 0 <= present <= 1:
             raise ValueError(f"present is {present}; a share from 0 to 1 is wanted")
         return float(present)
-    if workload is None:
-        return 0.0
-    if "stream" in needs and workload.counts is not None and len(workload.counts):
-        # In a stream every value is absent once, and then there.
-        return 1 - len(workload.counts) / max(float(workload.counts.sum()), 1.0)
-    return workload.present
+    if workload is None and gaps is not None and len(gaps.records) == 1:
+        return 0.0  # nothing is known of the stream
+    if gaps is not None:
+        return min(gaps.within(keys), 1.0)
+    return 0.0 if workload is None else workload.present
 
 
-def _unjudged(situation: Situation, told_by_log: bool, present: float | None) -> Iterable[str]:
+def _unjudged(
+    situation: Situation, told_by_log: bool, present: float | None, log: Any
+) -> Iterator[str]:
     w, needs = situation.workload, situation.needs
-    if w is None:
+    if "stream" in needs and log is None:
+        yield (
+            "After how many records values come again is not known, only "
+            f"{'how often they come' if w is not None else 'how many are remembered'}: log=, the "
+            "records in their order, would tell."
+        )
+    elif w is None and "stream" not in needs:
         yield (
             "Which absent keys are asked for is not known: a log of questions, as "
             "Workload.from_queries, would tell what stacked and adaptive filters gain."
         )
-    elif w.values is None:
+    elif w is not None and w.values is None:
         yield "The workload is a shape without values: to build a stack, give its negatives."
     if present is None and (w is None or w.removed == 0) and "stream" not in needs:
         yield (
@@ -226,7 +295,7 @@ def _unjudged(situation: Situation, told_by_log: bool, present: float | None) ->
             "Whether members look unlike what is asked for was not tried: needs={'classifier'}, "
             "with the keys and a workload that has values, would tell what LearnedBloom gains."
         )
-    if w is not None and w.values is not None:
+    if w is not None and w.values is not None and "stream" not in needs:
         yield (
             "Whether the questions stay as they were in the sample: measure(keys, queries) with "
             "later questions would tell, and Workload.drift by how much."
@@ -242,90 +311,3 @@ def _plain_fields(choice: Choice) -> dict[str, Any]:
     fields["bits_per_key"] = choice.bits_per_key
     fields["plan"] = None if choice.plan is None else json.loads(choice.plan.to_json())
     return fields
-
-
-def _table(advice: Advice) -> Iterable[str]:
-    s = advice.situation
-    yield (
-        f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
-        f"keys that are there, {told(s.miss_cost)} for a read in vain"
-    )
-    yield ""
-    measured = any(each.measured_cost is not None for each in advice.choices)
-    heads = ["filter", "bits/key", "rate", "bound", "denied", "cost"]
-    heads += ["measured", "denied", "cost"] if measured else []
-    forget = any(each.expected_fnr for each in advice.choices)
-    rows = []
-    for each in advice.choices:
-        row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
-        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", told(each.cost)]
-        if measured:
-            row += [
-                _number(each.measured_fpr),
-                _number(each.measured_fnr),
-                "–" if each.measured_cost is None else told(each.measured_cost),
-            ]
-        rows.append(row)
-    shown = [i for i, head in enumerate(heads) if forget or head != "denied"]
-    yield from _aligned([heads, *rows], shown)
-    if advice.choices:
-        yield ""
-        yield f"{advice.best.name}: {advice.best.reason}"
-    yield from _listed("Ruled out:", (f"{each.name}: {each.reason}" for each in advice.ruled_out))
-    yield from _listed("Not judged:", advice.unjudged)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
-def _aligned(rows: list[list[str]], shown: list[int]) -> Iterable[str]:
-    widths = [max(len(row[i]) for row in rows) for i in shown]
-    for row in rows:
-        cells = [row[i] for i in shown]
-        first = cells[0].ljust(widths[0])
-        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        yield "  ".join([first, *rest]).rstrip()
-
-
-def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
-    lines = list(lines)
-    if lines:
-        yield ""
-        yield head
-        yield from (f"- {each}" for each in lines)
-
-
-def _explained(advice: Advice) -> Iterable[str]:
-    s = advice.situation
-    yield from _table(advice)
-    yield ""
-    yield "Kinds that suit (Liu et al. 2020, figure 12):"
-    yield from figure_12(s)
-    w = s.workload
-    if w is not None and len(w) and "stream" not in s.needs:
-        size = bloom.size("standard", s.keys, bits_per_key=s.bits_per_key)
-        rate = bloom.rate("standard", s.keys, size)
-        if rate < 0.5:
-            yield ""
-            yield (
-                f"Where a stack of Bloom layers surely beats one at its rate of {rate:.3g} "
-                "(Deeds et al. 2021, theorem 3 and figure 2c):"
-            )
-            yield from theorem_3(s, rate)
-    if "store" in s.needs:
-        yield ""
-        yield (
-            f"Of {s.questions:,.0f} questions for absent keys, {s.distinct:,.0f} are expected to "
-            f"be for different ones: {s.distinct / max(s.keys, 1):.3g} per key. A filter that "
-            "adapts errs e^(c·rate) − 1 times per key in all (Lee et al. 2021; c is that number)."
-        )
-    yield ""
-    yield "Cost of a question (share present × time + share absent × (time + rate × read)):"
-    width = max((len(each.name) for each in advice.choices), default=0)
-    for each in advice.choices:
-        yield f"  {each.name:<{width}}  {line(each, s)}"
-    for each in advice.choices:
-        if each.plan is not None and each is advice.choices[0]:
-            yield ""
-            yield str(each.plan)

@@ -1,0 +1,129 @@
+"""What a learned filter would do: a model trained on a sample, its regions planned on held rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+
+from tamis._columns import column, take
+from tamis.filters import LearnedBloom
+from tamis.learned import Model, train
+from tamis.planning import learned as planning
+from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation
+from tamis.planning.layers import fingerprints
+
+NAME = LearnedBloom.__name__
+SAMPLE = 5000
+"""Members, and non-members, that a model is trained on and planned with."""
+
+BUCKETS = (512, 4096)
+"""Sizes of the models that are tried on text: the model is paid for out of the same budget."""
+
+_REGIONS = 6
+_REGION_BITS = 96
+
+
+def learned(
+    situation: Situation, keys: Any, features: Any, nonmembers: Any, seed: int = 0
+) -> Found:
+    """Train models on a sample and predict what the best of them leaves to filters."""
+    needs = situation.needs
+    for need, why in (
+        ("stream", "a stream without end fills it: its rate goes to 1"),
+        ("insert", "it takes no insertions after it was built"),
+        ("delete", "it cannot delete"),
+        ("adversary", "whoever knows the model finds its false positives"),
+    ):
+        if need in needs:
+            return RuledOut(NAME, why)
+    if "classifier" not in needs:
+        return RuledOut(NAME, "no classifier may be used (needs: 'classifier')")
+    rng = np.random.default_rng(seed)
+    others = _nonmembers(situation, nonmembers, rng)
+    if others is None or not isinstance(keys, Sized) or len(others) < 100:
+        return RuledOut(
+            NAME, "to train it takes keys, and a workload that has a hundred values or more"
+        )
+    rows = column(keys) if features is None else features
+    members = _sampled(rows, rng)
+    found = []
+    for model in _models(members, others[::2], features is not None, seed):
+        choice = _predicted(situation, model, members, others[1::2])
+        if choice is not None:
+            found.append(choice)
+    if not found:
+        return RuledOut(NAME, "the smallest model takes more than the budget")
+    best = min(found, key=situation.cost)
+    if features is not None:
+        best.arguments["features"] = features
+    return best
+
+
+def _models(members: Any, others: Any, table: bool, seed: int) -> list[Model]:
+    if table:
+        return [
+            train(members, others, kind="logistic", levels=levels, seed=seed) for levels in (8, 32)
+        ]
+    return [
+        train(members, others, kind="logistic", buckets=buckets, seed=seed) for buckets in BUCKETS
+    ]
+
+
+def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> Choice | None:
+    start = time.perf_counter()
+    absent = model.scores(held)
+    scoring = (time.perf_counter() - start) / max(len(absent), 1)
+    inside = model.scores(members)
+    spare = situation.budget - model.size_in_bits - _REGIONS * _REGION_BITS
+    halving = fingerprints("ribbon", situation.keys, 8)[0] / (8 * max(situation.keys, 1))
+    if spare <= 0:
+        return None
+    parts = planning.segments(inside, absent)
+    found = planning.plan(
+        parts, regions=_REGIONS, bits=spare / halving * len(inside) / max(situation.keys, 1)
+    )
+    bits = model.size_in_bits + _REGIONS * _REGION_BITS
+    bits += round(halving * found.filter_bits * situation.keys / max(len(inside), 1))
+    worst = 2.0 ** -min(
+        (each for each, n in zip(found.halvings, found.members, strict=True) if n), default=0.0
+    )
+    return Choice(
+        NAME,
+        "learned",
+        NAME,
+        {"nonmembers": held, "model": model, "bits_per_key": situation.bits_per_key},
+        expected_fpr=found.expected_fpr,
+        fpr_bound=worst,
+        bits=bits,
+        keys=situation.keys,
+        absent_time=scoring + situation.check("ribbon", present=False),
+        present_time=scoring + situation.check("ribbon", present=True),
+        reason=(
+            f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key tells "
+            f"members apart; {scoring * 1e6:.2g} µs to score a key, timed here."
+        ),
+    )
+
+
+def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> Any:
+    """What absent keys look like: as given, or drawn from the workload as often as asked for."""
+    if given is not None:
+        return _sampled(given, rng)
+    w = situation.workload
+    if w is None or w.values is None or w.counts is None or not len(w):
+        return None
+    shares = w.counts / w.counts.sum()
+    if len(w) <= SAMPLE and w.unseen >= 1:
+        return take(column(w.values), rng.permutation(len(w)))
+    return take(column(w.values), rng.choice(len(w), min(2 * len(w), SAMPLE), p=shares))
+
+
+def _sampled(rows: Any, rng: np.random.Generator) -> Any:
+    count = len(rows)
+    chosen = rng.permutation(count)[:SAMPLE]
+    if hasattr(rows, "iloc"):
+        return rows.iloc[chosen]
+    return take(rows, chosen)

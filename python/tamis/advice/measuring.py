@@ -1,0 +1,222 @@
+"""Predictions against a sample: build each choice, ask it the questions, and time it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._columns import column, take
+from tamis.planning.advice.situation import Choice, Situation
+from tamis.planning.advice.streams import since_last
+from tamis.stores import Hashes
+
+ROUNDS = 5
+TIMED = 200_000
+"""Questions that are timed in each round."""
+
+_BATCH = 256
+"""Questions between two adaptations: so few that hardly one comes twice among them."""
+
+_SUBROUNDS, _ROUNDS = 10, 50
+"""An adversary asks a false positive ten times in a round, and again in the next of fifty rounds if
+it still was one (Lee, McCauley, Singh, Stein 2021, section 6)."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Keys and questions, and which of the questions ask for keys."""
+
+    keys: Any
+    queries: Any
+    present: Mask
+
+    @classmethod
+    def of(cls, keys: Any, queries: Any) -> Sample:
+        """Find out which questions ask for keys, by hash."""
+        keys, queries = column(keys), column(queries)
+        return cls(keys, queries, np.isin(_hashes(queries), _hashes(keys)))
+
+    @property
+    def share(self) -> float:
+        """The share of the questions that ask for keys."""
+        return float(self.present.mean()) if len(self.present) else 0.0
+
+
+def measured(
+    situation: Situation, choices: tuple[Choice, ...], keys: Any, queries: Any, seeds: int
+) -> Iterator[Choice]:
+    """Give each choice what it measures on the sample, on average over filters of many seeds."""
+    trial: Callable[[Choice, int], Trial]
+    if isinstance(keys, Mapping):
+        holding = _holding(keys, column(queries))
+
+        def trial(choice: Choice, seed: int) -> Trial:
+            return _of_sets(choice, seed, keys, column(queries), holding)
+
+        share = 0.0
+    elif "stream" in situation.needs:
+        before = [] if isinstance(keys, int | np.integer) else column(keys)
+        asked = column(queries)
+        gaps = since_last(np.concatenate([_hashes(before), _hashes(asked)]))[len(before) :]
+
+        def trial(choice: Choice, seed: int) -> Trial:
+            return _of_stream(choice, seed, before, asked, gaps, situation.keys)
+
+        share = float(np.mean((gaps > 0) & (gaps <= situation.keys)))
+    else:
+        sample = Sample.of(keys, queries)
+        adversary = "adversary" in situation.needs
+
+        def trial(choice: Choice, seed: int) -> Trial:
+            return _of_set(choice, seed, sample, adversary)
+
+        share = sample.share
+    trials = [[trial(each, seed) for seed in range(seeds)] for each in choices]
+    if isinstance(keys, Mapping) or "stream" in situation.needs:
+        times = [(min(t.time for t in each),) * 2 for each in trials]
+    else:
+        times = _timed([each[0].filter for each in trials], sample)
+    for each, some, (absent, there) in zip(choices, trials, times, strict=True):
+        yield _told(situation, each, some, share, absent, there)
+
+
+def _told(
+    situation: Situation,
+    choice: Choice,
+    trials: list[Trial],
+    share: float,
+    absent: float,
+    there: float,
+) -> Choice:
+    rates = np.array([each.rate for each in trials])
+    wrong, lost = float(rates.mean()), float(np.mean([each.lost for each in trials]))
+    spent = share * there + (1 - share) * absent
+    wasted = share * lost * situation.denial_cost + (1 - share) * wrong * situation.miss_cost
+    error = float(rates.std(ddof=1) / math.sqrt(len(rates))) if len(rates) > 1 else None
+    return replace(
+        choice,
+        measured_fpr=wrong,
+        measured_error=error,
+        measured_fnr=lost,
+        measured_bits=max(each.bits for each in trials),
+        measured_time=spent,
+        measured_cost=spent + wasted,
+    )
+
+
+class Trial(NamedTuple):
+    """What one filter did: its rate, the share of keys it denied, its size, seconds a question."""
+
+    filter: Any
+    rate: float
+    lost: float
+    bits: int
+    time: float = math.nan
+
+
+def _of_set(choice: Choice, seed: int, sample: Sample, adversary: bool) -> Trial:
+    f = choice.build(sample.keys, seed=seed)
+    rate = _rate(f, sample, adversary)
+    return Trial(f, rate, 0.0, f.size_in_bits)
+
+
+def _rate(f: Any, sample: Sample, adversary: bool) -> float:
+    """The share of the questions for absent keys that were answered yes."""
+    absent = take(sample.queries, np.flatnonzero(~sample.present))
+    count = len(absent)
+    if not count:
+        return 0.0
+    if not hasattr(f, "adapt_many"):
+        yes = np.flatnonzero(f.contains(absent))
+        attacked = adversary * len(np.unique(_hashes(take(absent, yes)))) * _SUBROUNDS * _ROUNDS
+        return (len(yes) + attacked) / (count + attacked)
+    remote = Hashes(sample.keys, seed=f.seed)
+    wrong = attacked = 0
+    for start in range(0, count, _BATCH):
+        part = absent[start : start + _BATCH]
+        mistakes = take(part, np.flatnonzero(f.contains(part)))
+        wrong += len(mistakes)
+        rounds = _ROUNDS if adversary else 0
+        while len(mistakes):
+            f.adapt_many(mistakes, remote)
+            if not rounds:
+                break
+            rounds -= 1
+            attacked += _SUBROUNDS * len(mistakes)
+            mistakes = take(mistakes, np.flatnonzero(f.contains(mistakes)))
+            wrong += len(mistakes)
+    return wrong / (count + attacked)
+
+
+def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
+    """Seconds per question, absent and present: the best of rounds in which all take turns."""
+    asked = [
+        take(sample.queries, np.flatnonzero(which)[:TIMED])
+        for which in (~sample.present, sample.present)
+    ]
+    best = np.full((len(filters), 2), np.inf)
+    for _ in range(ROUNDS):
+        for row, f in enumerate(filters):
+            for place, questions in enumerate(asked):
+                start = time.perf_counter()
+                f.contains(questions)
+                spent = (time.perf_counter() - start) / max(len(questions), 1)
+                best[row, place] = min(best[row, place], spent if len(questions) else 0.0)
+    return [(float(absent), float(there)) for absent, there in best]
+
+
+def _of_stream(
+    choice: Choice,
+    seed: int,
+    before: Any,
+    queries: Any,
+    gaps: npt.NDArray[np.int64],
+    window: int,
+) -> Trial:
+    """Pass the questions through the filter as they come; each is inserted after it was asked."""
+    f = choice.build(before, seed=seed)
+    start = time.perf_counter()
+    seen = f.seen_many(queries)
+    spent = (time.perf_counter() - start) / max(len(gaps), 1)
+    new, due = gaps < 0, (gaps > 0) & (gaps <= window)
+    wrong = float(seen[new].mean()) if new.any() else 0.0
+    lost = float((~seen[due]).mean()) if due.any() else 0.0
+    return Trial(f, wrong, lost, f.size_in_bits, spent)
+
+
+def _holding(sets: Mapping[str, Any], queries: Any) -> npt.NDArray[np.int64]:
+    """For each set, how many of the questions ask for a key of it."""
+    asked = _hashes(queries)
+    return np.array([np.count_nonzero(np.isin(asked, _hashes(keys))) for keys in sets.values()])
+
+
+def _of_sets(
+    choice: Choice,
+    seed: int,
+    sets: Mapping[str, Any],
+    queries: Any,
+    holding: npt.NDArray[np.int64],
+) -> Trial:
+    """Ask which sets may hold each key; sets count by their utility, as they do in the plan."""
+    f = choice.build(sets, seed=seed)
+    start = time.perf_counter()
+    _, ids = f.candidates_many(queries)
+    spent = (time.perf_counter() - start) / max(len(queries) * len(sets), 1)
+    wrong = np.bincount(ids, minlength=len(sets)) - holding
+    weights = f.utility / f.utility.sum()
+    rate = float(weights @ (wrong / np.maximum(len(queries) - holding, 1)))
+    return Trial(f, rate, 0.0, 8 * f.size_in_bytes, spent)
+
+
+def _hashes(keys: Any) -> npt.NDArray[np.uint64]:
+    hashes: npt.NDArray[np.uint64] = _native.hash_keys(keys)[:, 0]
+    return hashes

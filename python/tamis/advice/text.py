@@ -1,0 +1,104 @@
+"""An advice in words: a table, and its derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tamis.planning import bloom
+from tamis.planning.advice.situation import line
+from tamis.planning.advice.theory import figure_12, theorem_3
+from tamis.planning.costs import told
+
+if TYPE_CHECKING:
+    from tamis.advice.advise import Advice
+
+
+def table(advice: Advice) -> Iterable[str]:
+    """Lines of an aligned table, and below it what was ruled out and left open."""
+    s = advice.situation
+    yield (
+        f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
+        f"keys that are there, {told(s.miss_cost)} for a read in vain"
+    )
+    yield ""
+    measured = any(each.measured_cost is not None for each in advice.choices)
+    heads = ["filter", "bits/key", "rate", "bound", "denied", "cost"]
+    heads += ["measured", "denied", "cost"] if measured else []
+    forget = any(each.expected_fnr for each in advice.choices)
+    rows = []
+    for each in advice.choices:
+        row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
+        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", told(each.cost)]
+        if measured:
+            row += [
+                _number(each.measured_fpr)
+                + (f" ± {each.measured_error:.1g}" if each.measured_error is not None else ""),
+                _number(each.measured_fnr),
+                "–" if each.measured_cost is None else told(each.measured_cost),
+            ]
+        rows.append(row)
+    shown = [i for i, head in enumerate(heads) if forget or head != "denied"]
+    yield from _aligned([heads, *rows], shown)
+    if advice.choices:
+        yield ""
+        yield f"{advice.best.name}: {advice.best.reason}"
+    yield from _listed("Ruled out:", (f"{each.name}: {each.reason}" for each in advice.ruled_out))
+    yield from _listed("Not judged:", advice.unjudged)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _aligned(rows: list[list[str]], shown: list[int]) -> Iterable[str]:
+    widths = [max(len(row[i]) for row in rows) for i in shown]
+    for row in rows:
+        cells = [row[i] for i in shown]
+        first = cells[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        yield "  ".join([first, *rest]).rstrip()
+
+
+def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
+    lines = list(lines)
+    if lines:
+        yield ""
+        yield head
+        yield from (f"- {each}" for each in lines)
+
+
+def explained(advice: Advice) -> Iterable[str]:
+    """Lines of the table and of how its numbers come about."""
+    s = advice.situation
+    yield from table(advice)
+    yield ""
+    yield "Kinds that suit (Liu et al. 2020, figure 12):"
+    yield from figure_12(s)
+    w = s.workload
+    if w is not None and len(w) and "stream" not in s.needs:
+        size = bloom.size("standard", s.keys, bits_per_key=s.bits_per_key)
+        rate = bloom.rate("standard", s.keys, size)
+        if rate < 0.5:
+            yield ""
+            yield (
+                f"Where a stack of Bloom layers surely beats one at its rate of {rate:.3g} "
+                "(Deeds et al. 2021, theorem 3 and figure 2c):"
+            )
+            yield from theorem_3(s, rate)
+    if "store" in s.needs:
+        yield ""
+        yield (
+            f"Of {s.questions:,.0f} questions for absent keys, {s.distinct:,.0f} are expected to "
+            f"be for different ones: {s.distinct / max(s.keys, 1):.3g} per key. A filter that "
+            "adapts errs e^(c·rate) − 1 times per key in all (Lee et al. 2021; c is that number)."
+        )
+    yield ""
+    yield "Cost of a question (share present × time + share absent × (time + rate × read)):"
+    width = max((len(each.name) for each in advice.choices), default=0)
+    for each in advice.choices:
+        yield f"  {each.name:<{width}}  {line(each, s)}"
+    for each in advice.choices:
+        if each.plan is not None and each is advice.choices[0]:
+            yield ""
+            yield str(each.plan)
