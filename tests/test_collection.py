@@ -431,7 +431,7 @@ def test_a_plot_of_allocation():
     pytest.importorskip("matplotlib")
     c = tamis.Collection.build(sets([100] * 20), budget="4kB", utility=np.arange(20))
     axes = c.plot()
-    assert axes.get_xlabel() == "utility"
+    assert axes.get_xlabel().startswith("utility")
     assert len(axes.collections) == 2
 
 

@@ -45,6 +45,7 @@ from tamis.filters import (
     load,
 )
 from tamis.guard import Guard
+from tamis.pictures import compare
 from tamis.planning.collection import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
@@ -83,6 +84,7 @@ __all__ = [
     "Workload",
     "__version__",
     "advise",
+    "compare",
     "dedup",
     "from_bytes",
     "hash_keys",
@@ -94,7 +96,7 @@ __all__ = [
     "workloads",
 ]
 
-_INTEGRATIONS = ("text",)
+_INTEGRATIONS = ("report", "text")
 """Modules that are imported when they are first asked for, so that this import stays light."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from tamis.planning.rates import interval
 
@@ -99,6 +100,50 @@ class Tally:
             return Statistics(
                 **self._counts, trusted=trusted, expected_fpr=expected_fpr, spread=spread
             )
+
+
+class Stretch(NamedTuple):
+    """Questions in a row: how many had come in its end, and what its absent keys met."""
+
+    questions: int
+    negatives: int
+    false_positives: int
+
+
+class History:
+    """The rate over time, in stretches of equal length; when they are many, two become one."""
+
+    _MOST = 512
+    _LENGTH = 256
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._length = self._LENGTH
+        self._rows = [Stretch(0, 0, 0)]
+
+    def saw(self, questions: int, negatives: int, false_positives: int) -> None:
+        """Count an answer, or a batch of them, which belongs to one stretch."""
+        with self._lock:
+            total, asked, wrong = self._rows[-1]
+            before = self._rows[-2].questions if len(self._rows) > 1 else 0
+            now = Stretch(total + questions, asked + negatives, wrong + false_positives)
+            self._rows[-1] = now
+            if now.questions - before < self._length:
+                return
+            if len(self._rows) == self._MOST:
+                self._length *= 2
+                pairs = zip(self._rows[::2], self._rows[1::2], strict=True)
+                self._rows = [
+                    Stretch(two.questions, one.negatives + two.negatives,
+                            one.false_positives + two.false_positives)
+                    for one, two in pairs
+                ]  # fmt: skip
+            self._rows.append(Stretch(now.questions, 0, 0))
+
+    def read(self) -> list[Stretch]:
+        """Return the stretches so far."""
+        with self._lock:
+            return [row for row in self._rows if row.negatives]
 
 
 class Watch:

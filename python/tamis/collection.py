@@ -15,6 +15,7 @@ from tamis import _native
 from tamis._files import save_whole
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import FormatError
+from tamis.pictures import figure_axes
 from tamis.planning import collection as planning
 from tamis.planning import ribbon
 from tamis.planning.curves import Floats, Ints, Ribbon, Segmented, Truncated
@@ -313,17 +314,15 @@ class Collection:
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Plot bits kept per key against utility; needs ``pip install tamis[plot]``."""
-        if axes is None:
-            try:
-                from matplotlib.figure import Figure
-            except ImportError:
-                raise ImportError("plot needs matplotlib: pip install tamis[plot]") from None
-            axes = Figure().subplots()
+        axes = figure_axes(6.4, 4.8) if axes is None else axes
         counts = np.maximum(self.counts, 1)
-        axes.scatter(self._utility, self._kept / counts, s=4, label="kept")
-        axes.scatter(self._utility, self.full / counts, s=2, label="full", alpha=0.3)
-        axes.set(xlabel="utility", ylabel="bits per key", xscale="symlog")
-        axes.legend()
+        axes.scatter(self._utility, self.full / counts, s=4, color="#999999", label="in the file")
+        axes.scatter(self._utility, self._kept / counts, s=6, label="in memory")
+        scale = "log" if len(self) and self._utility.min() > 0 else "symlog"
+        axes.set(xlabel="utility: how often a set is asked", ylabel="bits per key", xscale=scale)
+        axes.set_title(f"{len(self):,} filters, {self.size_in_bytes:,} bytes in memory")
+        axes.grid(True, alpha=0.25)
+        axes.legend(frameon=False)
         return axes
 
     def __len__(self) -> int:

@@ -31,11 +31,12 @@ import numpy as np
 from tamis import _snapshot
 from tamis._native import hash_keys
 from tamis._regions import REGIONS, Before, Nothing, Regions, Remote
-from tamis._statistics import Statistics, Tally, Watch
+from tamis._statistics import History, Statistics, Stretch, Tally, Watch
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
 from tamis.filters.telescoping import AdaptiveQuotient
+from tamis.pictures import drawn_history
 from tamis.stores.contract import Hashes, LeaseError, Plain, Store, Value, plain
 
 _log = logging.getLogger("tamis.guard")
@@ -92,7 +93,7 @@ class Guard:
         self._snapshot, self._seconds = snapshot, float(lease)
         self._owner = secrets.token_hex(16)
         self._limit = _Limit(adaptations_per_second)
-        self._on_rate, self._watch = on_rate, Watch()
+        self._on_rate, self._watch, self._history = on_rate, Watch(), History()
         self._regions, self._remote, self._tally = Regions(), Remote(store), Tally()
         # The filter and the index change, and commits follow each other, under these.
         self._changing, self._committing = threading.RLock(), threading.RLock()
@@ -257,6 +258,15 @@ class Guard:
         with self._regions.held(), self._committing:
             if self._trusted:
                 _snapshot.save(self._snapshot, self.filter, self._identity(), self._epoch)
+
+    @property
+    def history(self) -> list[Stretch]:
+        """The rate over time: stretches of questions, each with its false positives."""
+        return self._history.read()
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the rate over the questions so far, beside the expected one; return the axes."""
+        return drawn_history(self.history, self.filter.expected_fpr, ax)
 
     def close(self) -> None:
         """Write the snapshot if there is a place for it, give the lease back, close the store."""
@@ -518,6 +528,7 @@ class Guard:
             false_positives=len(wrong),
         )
         self._tally.repeat(wrong)
+        self._history.saw(questions, saved + len(wrong), len(wrong))
         window = self._watch.saw(saved, wrong, self.filter.expected_fpr)
         if window is None:
             return

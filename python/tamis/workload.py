@@ -273,8 +273,20 @@ class Workload:
         if ax is None:
             ax = axes()
         ax.loglog(ranks, frequencies)
-        ax.set_xlabel("rank of the negative")
-        ax.set_ylabel("share of the questions")
+        for share in (0.25, 0.5, 0.75, 0.9):
+            if (rank := self.quantiles([share])[0]) is not None and rank > 0:
+                ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
+                ax.annotate(
+                    f"{share:.0%}",
+                    (rank, 1),
+                    xycoords=("data", "axes fraction"),
+                    xytext=(3, -3),
+                    textcoords="offset points",
+                    va="top",
+                    fontsize=8,
+                )
+        ax.set_xlabel("rank of the absent key (dotted: so many get that share of the questions)")
+        ax.set_ylabel("share of the questions for absent keys")
         ax.set_title(f"{len(self):,} negatives known, {self.unseen:.1%} of the questions unseen")
         return ax
 

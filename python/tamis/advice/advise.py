@@ -14,9 +14,11 @@ import numpy as np
 from tamis import _native
 from tamis.advice.learned import learned
 from tamis.advice.measuring import measured
+from tamis.advice.page import page
 from tamis.advice.sets import collections, overhead
 from tamis.advice.text import explained, table
 from tamis.collection import Utility, parse_budget
+from tamis.pictures import drawn_costs
 from tamis.planning.advice.adaptive import adaptive, horizon
 from tamis.planning.advice.plain import plain
 from tamis.planning.advice.situation import (
@@ -34,7 +36,7 @@ from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.costs import check_seconds, duration
 
 if TYPE_CHECKING:
-    from tamis._types import Keys
+    from tamis._types import FilePath, Keys
     from tamis.workload import Workload
 
 __all__ = ["Advice", "Choice", "RuledOut", "advise"]
@@ -122,6 +124,14 @@ class Advice:
                 "unjudged": list(self.unjudged),
             }
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw what a question costs with each choice, the best at the top; return the axes."""
+        return drawn_costs(self.choices, ax)
+
+    def report(self, path: FilePath) -> None:
+        """Write all of it as one HTML page with pictures, which needs nothing else to be read."""
+        page(self).save(path)
 
     def __str__(self) -> str:
         return "\n".join(table(self))

@@ -14,32 +14,39 @@ if TYPE_CHECKING:
     from tamis.advice.advise import Advice
 
 
-def table(advice: Advice) -> Iterable[str]:
-    """Lines of an aligned table, and below it what was ruled out and left open."""
+def head(advice: Advice) -> str:
+    """Say what was asked for."""
     s = advice.situation
-    yield (
+    return (
         f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
         f"keys that are there, {told(s.miss_cost)} for a read in vain"
     )
-    yield ""
+
+
+def cells(advice: Advice) -> list[list[str]]:
+    """The table: a row of heads, and one for each choice."""
     measured = any(each.measured_cost is not None for each in advice.choices)
+    forget = any(each.expected_fnr for each in advice.choices)
     heads = ["filter", "bits/key", "rate", "bound", "denied", "cost"]
     heads += ["measured", "denied", "cost"] if measured else []
-    forget = any(each.expected_fnr for each in advice.choices)
-    rows = []
+    rows = [heads]
     for each in advice.choices:
         row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
         row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", told(each.cost)]
         if measured:
-            row += [
-                _number(each.measured_fpr)
-                + (f" ± {each.measured_error:.1g}" if each.measured_error is not None else ""),
-                _number(each.measured_fnr),
-                "–" if each.measured_cost is None else told(each.measured_cost),
-            ]
+            error = "" if each.measured_error is None else f" ± {each.measured_error:.1g}"
+            cost = "–" if each.measured_cost is None else told(each.measured_cost)
+            row += [_number(each.measured_fpr) + error, _number(each.measured_fnr), cost]
         rows.append(row)
-    shown = [i for i, head in enumerate(heads) if forget or head != "denied"]
-    yield from _aligned([heads, *rows], shown)
+    shown = [i for i, name in enumerate(heads) if forget or name != "denied"]
+    return [[row[i] for i in shown] for row in rows]
+
+
+def table(advice: Advice) -> Iterable[str]:
+    """Lines of an aligned table, and below it what was ruled out and left open."""
+    yield head(advice)
+    yield ""
+    yield from _aligned(cells(advice))
     if advice.choices:
         yield ""
         yield f"{advice.best.name}: {advice.best.reason}"
@@ -51,13 +58,12 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _aligned(rows: list[list[str]], shown: list[int]) -> Iterable[str]:
-    widths = [max(len(row[i]) for row in rows) for i in shown]
-    for row in rows:
-        cells = [row[i] for i in shown]
-        first = cells[0].ljust(widths[0])
-        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        yield "  ".join([first, *rest]).rstrip()
+def _aligned(rows: list[list[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        line = [first.ljust(widths[0])]
+        line += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join(line).rstrip()
 
 
 def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
@@ -68,11 +74,12 @@ def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
         yield from (f"- {each}" for each in lines)
 
 
-def explained(advice: Advice) -> Iterable[str]:
-    """Lines of the table and of how its numbers come about."""
+def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
+    """Lines of the table, unless in brief, and of how its numbers come about."""
     s = advice.situation
-    yield from table(advice)
-    yield ""
+    if not brief:
+        yield from table(advice)
+        yield ""
     yield "Kinds that suit (Liu et al. 2020, figure 12):"
     yield from figure_12(s)
     w = s.workload

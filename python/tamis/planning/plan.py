@@ -136,10 +136,13 @@ class Plan:
             ax = axes()
         ax.plot([0, 1], [self.rate_at(0), self.rate_at(1)])
         ax.plot([self.psi], [self.expected_fpr], "o", label=f"planned: {self.expected_fpr:.3g}")
-        ax.set_xlabel("share of the questions that ask for stored negatives")
-        ax.set_ylabel("rate")
+        ax.plot([0], [self.fpr_bound], "s", label=f"under any workload: {self.fpr_bound:.3g}")
+        ax.set_xlabel("share of the questions for absent keys that ask for stored ones (ψ)")
+        ax.set_ylabel("false-positive rate")
+        ax.set_ylim(bottom=0)
         ax.set_title(f"{self._told()}, {self.bits_per_key:.2f} bits per key")
-        ax.legend()
+        ax.grid(True, alpha=0.25)
+        ax.legend(frameon=False)
         return ax
 
     def __str__(self) -> str:

@@ -89,7 +89,7 @@ def _stack(
     if last == "exact":
         why = f"none of the {found.negatives:,} most frequent negatives is ever a false positive"
     else:
-        why = f"the {found.negatives:,} most frequent negatives pass {found.frequent_fpr:.2g}"
+        why = f"the {found.negatives:,} most frequent negatives err at {found.frequent_fpr:.2g}"
     return Choice(
         name,
         "exact" if last == "exact" else "stacked",

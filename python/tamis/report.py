@@ -1,0 +1,108 @@
+"""`tamis.report`: tables and pictures as one HTML page that needs nothing else.
+
+The page is one file: pictures are inline SVG, styles are in it, and nothing is fetched. It follows
+the reader's choice of light or dark, and is readable on a phone.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from tamis._files import save_whole
+
+if TYPE_CHECKING:
+    from tamis._types import FilePath
+
+_STYLE = """
+:root { color-scheme: light dark; --ground: #fcfcfb; --text: #1c1c1a; --soft: #6b6b66;
+  --line: #d9d9d4; --mark: #0b6bcb; }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #16171a; --text: #e8e8e4; --soft: #a0a09a; --line: #3a3b40; --mark: #6ab0ff; } }
+body { background: var(--ground); color: var(--text); margin: 0 auto; max-width: 54rem;
+  padding: 1.5rem 1rem 4rem; font: 1rem/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+p.note { color: var(--soft); } figure { margin: 1.2rem 0; }
+figure svg { width: 100%; height: auto; display: block; font-family: system-ui, sans-serif; }
+figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; }
+th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
+  white-space: nowrap; font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th { color: var(--soft); font-weight: 600; } tr.first td { font-weight: 600; }
+pre { overflow-x: auto; font-size: .82rem; line-height: 1.4; padding: .8rem;
+  border: 1px solid var(--line); border-radius: .4rem; }
+"""
+
+
+class Report:
+    """A page that grows part by part; `save` writes it.
+
+    >>> page = Report("Filters").text("Two of them.")
+    >>> page = page.table(["filter", "bits"], [["Bloom", "10.00"], ["Ribbon", "9.04"]])
+    >>> "<td>9.04</td>" in str(page)
+    True
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._parts: list[str] = []
+
+    def heading(self, text: str) -> Self:
+        """Begin a section."""
+        return self._add(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text: str, *, note: bool = False) -> Self:
+        """Add a paragraph; a note is set back."""
+        return self._add(f"<p{' class=note' if note else ''}>{html.escape(text)}</p>")
+
+    def listed(self, lines: Iterable[str]) -> Self:
+        """Add a list."""
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        return self._add(f"<ul>{items}</ul>") if items else self
+
+    def table(
+        self, head: Sequence[str], rows: Iterable[Sequence[str]], *, first: bool = False
+    ) -> Self:
+        """Add a table; ``first`` sets its first row off."""
+        cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
+        lines = [f"<tr>{cells}</tr>"]
+        for index, row in enumerate(rows):
+            cells = "".join(f"<td>{html.escape(str(each))}</td>" for each in row)
+            lines.append(f"<tr{' class=first' if first and not index else ''}>{cells}</tr>")
+        return self._add(f"<div class=wide><table>{''.join(lines)}</table></div>")
+
+    def picture(self, ax: Any, caption: str = "") -> Self:
+        """Add the figure of some axes, as SVG."""
+        from tamis.pictures import svg
+
+        told = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+        return self._add(f"<figure>{svg(ax)}{told}</figure>")
+
+    def lines(self, text: str) -> Self:
+        """Add text as it is, in a fixed width."""
+        return self._add(f"<pre>{html.escape(text)}</pre>")
+
+    def save(self, path: FilePath) -> None:
+        """Write the page: whole, or not at all."""
+        page = str(self).encode()
+
+        def write(descriptor: int) -> None:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(page)
+
+        save_whole(path, write)
+
+    def __str__(self) -> str:
+        title = html.escape(self.title)
+        return (
+            "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+            '<meta name=viewport content="width=device-width, initial-scale=1">\n'
+            f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n"
+            f"<body><h1>{title}</h1>\n" + "\n".join(self._parts) + "\n</body></html>\n"
+        )
+
+    def _add(self, part: str) -> Self:
+        self._parts.append(part)
+        return self
