@@ -6,11 +6,13 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 import tamis
+from servers import postgres_url  # noqa: F401
 from tamis import cli
 
 KEYS = [f"user{i}@example.org" for i in range(2000)]
@@ -59,7 +61,7 @@ def run(folder, monkeypatch, capfd):
         with (folder / stdin).open() as file:
             monkeypatch.setattr(sys, "stdin", file)
             with pytest.raises(SystemExit) as end:
-                cli.main(line.split())
+                cli.main(line.split() if isinstance(line, str) else line)
         out, err = capfd.readouterr()
         return end.value.code, out, err
 
@@ -205,6 +207,37 @@ def test_guard_before_a_table(run):
     )
 
 
+def test_a_guard_takes_its_tables_away(run):
+    line = "guard shop.db --table users --key email --queries log.txt --remove"
+    assert run(line)[0] == 0
+    with closing(sqlite3.connect("shop.db")) as db:
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    assert not [name for name in names if name.startswith("tamis")]
+    assert run(line)[0] == 0
+
+
+def test_guard_before_a_table_of_postgres(run, postgres_url):  # noqa: F811
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("CREATE TABLE people (email text PRIMARY KEY)")
+        db.cursor().executemany("INSERT INTO people VALUES (%s)", [(key,) for key in KEYS])
+    host, port = (part.split("=")[1] for part in postgres_url.split()[:2])
+    url = f"postgresql://tamis@{host}:{port}/postgres"
+    line = f"guard {url} --table people --key email --queries log.txt --remove --json"
+    code, out, _ = run(line)
+    assert code == 0
+    assert json.loads(out)["true_positives"] == sum(asked in set(KEYS) for asked in ASKED)
+    with psycopg.connect(postgres_url) as db:
+        for left, count in (
+            ("pg_class WHERE relname LIKE 'tamis_people%'", 0),
+            ("pg_trigger WHERE tgname LIKE 'tamis%'", 0),
+            ("people", 2000),
+        ):
+            assert db.execute(f"SELECT count(*) FROM {left}").fetchone() == (count,)
+    refused(run(line.replace("people", "nobody")))
+    refused(run(line.replace(f":{port}", ":1")))
+
+
 def test_advise(run):
     line = "advise keys.txt --queries log.txt --bits-per-key 8 --miss-cost 1ms"
     code, out, _ = run(f"{line} --json -o best.tamis")
@@ -216,6 +249,7 @@ def test_advise(run):
     shown = run(line)[1]
     assert shown.splitlines()[3].startswith(first["name"])
     assert len(run(f"{line} --explain")[1]) > len(shown)
+    assert json.loads(run(f"{line} --measure --json")[1])["choices"][0]["measured_fpr"] < 0.1
     _, out, _ = run("advise 1000000 --zipf 1.0,100000000 --budget 1MB --need delete --json")
     assert json.loads(out)["situation"]["budget_bits"] == 8_000_000
 
@@ -292,7 +326,10 @@ def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
     assert run("inspect sharded.tamis")[0] == 0
 
 
-@pytest.mark.parametrize("name", [*cli._COMMANDS, "search build", "search query"])
+GROUPS = ["search build", "search query"]
+
+
+@pytest.mark.parametrize("name", [*cli._COMMANDS, *GROUPS])
 def test_help_has_an_example(run, name):
     code, out, _ = run(f"{name} --help")
     assert code == 0
@@ -303,6 +340,14 @@ def test_alone_it_shows_its_commands(run):
     code, out, err = run("")
     assert (code, err) == (0, "")
     assert all(f"  {name}" in out for name in cli._COMMANDS)
+
+
+def test_the_shell_completes(run, monkeypatch):
+    for words, completed in (("tamis bu", "build"), ("tamis build --kind r", "ribbon")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        monkeypatch.setenv("_TAMIS_COMPLETE", "bash_complete")
+        assert run("") == (0, f"plain,{completed}\n", "")
 
 
 COMMANDS = {
@@ -405,6 +450,8 @@ def test_wrong_tables_are_one_line(run, name, input):
         "advise 1000 --present 2",
         "advise 1000 -o out.tamis",
         "advise 1000 --zipf 1,10 --queries log.txt",
+        "advise 1000 --queries log.txt --measure",
+        "advise keys.txt --measure",
         "search",
         "search build keys.csv -o out.tamis",
         "search build keys.csv --name id --text nocolumn -o out.tamis",

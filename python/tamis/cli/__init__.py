@@ -100,7 +100,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if "TAMIS_TRACEBACK" in os.environ or not isinstance(error, _WRONG_INPUT):
+        if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
             raise
         return _refused(_told(error))
 
@@ -114,6 +114,11 @@ _WRONG_INPUT = (
 
 def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
     print("tamis:", message, file=sys.stderr)
+
+
+def _about_input(error: Exception) -> bool:
+    # psycopg is imported where it is used, so its errors are told by their module.
+    return isinstance(error, _WRONG_INPUT) or type(error).__module__.startswith("psycopg")
 
 
 def _told(error: Exception) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tamis._columns import pyarrow
+from tamis._columns import join, pyarrow
 from tamis.cli._output import progress
 
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
@@ -44,6 +44,8 @@ class Source:
     integers: bool = False
     usual: str | None = None
     """The column of a table that has one of this name, if none is given."""
+    prints: bool = False
+    """Whether what is read is printed at once, so that a progress bar would be in the way."""
 
     @property
     def name(self) -> str:
@@ -98,7 +100,11 @@ class Source:
         raise ValueError(f"{self.name} has the columns {', '.join(names)}; {which}")
 
     def _read(self, whole: bool) -> Iterator[Any]:
-        with progress(self.name, _size(self.path)) as advance, _opened(self.path, advance) as file:
+        size = None if self.path == "-" else os.stat(self.path).st_size
+        with (
+            progress(self.name, size, prints=self.prints) as advance,
+            _opened(self.path, advance) as file,
+        ):
             stream = _decompressed(file)
             match self._found(stream):
                 case "text":
@@ -171,6 +177,15 @@ class Source:
                 yield table.get_batch(i)
 
 
+def halves(log: Source) -> tuple[Any, Any]:
+    """Read a log into memory: the half to learn from, and the half to measure on."""
+    questions = join(list(log.read_keys()))
+    half = len(questions) // 2
+    if not half:
+        raise ValueError(f"{log.name} has one question; two halves are wanted")
+    return questions[:half], questions[half:]
+
+
 class _Counted(io.RawIOBase):
     """A file that tells the progress bar how far it was read."""
 
@@ -202,10 +217,6 @@ class _Counted(io.RawIOBase):
 def _opened(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
     file = io.FileIO(sys.stdin.fileno(), closefd=False) if path == "-" else io.FileIO(path)
     return io.BufferedReader(_Counted(file, advance), _BLOCK)
-
-
-def _size(path: str) -> int | None:
-    return None if path == "-" else os.stat(path).st_size
 
 
 _COMPRESSED: dict[bytes, Callable[[Any], Any]] = {

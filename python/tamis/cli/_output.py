@@ -88,9 +88,11 @@ def size(bits: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show how much of a long work is done, if someone watches and nothing else is printed."""
-    if not sys.stderr.isatty() or (sys.stdout.isatty() and what == "standard input"):
+def progress(
+    what: str, total: int | None, *, prints: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Show how much of a long work is done, on a terminal that it does not print to itself."""
+    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
         yield lambda done: None
         return
     from rich.console import Console
@@ -129,6 +131,13 @@ class Writer:
         if self._table is None:
             self._table = self._writer(batch.schema)
         self._table.write(batch)
+
+    def write_table(self, table: Any) -> None:
+        """Write an Arrow table, its header at least."""
+        if self._table is None:
+            self._table = self._writer(table.schema)
+        for batch in table.to_batches():
+            self.write(batch)
 
     def _writer(self, schema: Any) -> Any:
         if self._ending in ("parquet", "pq"):

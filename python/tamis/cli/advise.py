@@ -8,7 +8,7 @@ import click
 
 import tamis
 from tamis._columns import join
-from tamis.cli._input import Source
+from tamis.cli._input import Source, halves
 from tamis.cli._options import FILE, as_json, asked, example, log, reading
 from tamis.cli._output import note, say
 from tamis.cli.plan import shape
@@ -34,6 +34,11 @@ from tamis.planning.advice.situation import NEEDS
 @click.option("--present", type=float, help="The share of questions for keys that are there.")
 @click.option("--questions", type=float, help="How many questions for absent keys will come.")
 @click.option("--need", "needs", type=click.Choice(NEEDS), multiple=True, help="What it must do.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Learn from the first half of the log, and measure all choices on the second.",
+)
 @click.option("--explain", is_flag=True, help="Derive the numbers.")
 @click.option("-o", "--output", type=FILE, help="Build the first choice and save it there.")
 @as_json
@@ -45,6 +50,7 @@ def command(
     queries: str | None,
     queries_column: str | None,
     zipf: str | None,
+    measure: bool,
     explain: bool,
     output: str | None,
     as_json: bool,
@@ -66,12 +72,20 @@ def command(
     else:
         source = Source(keys, column, format, integers)
         known = join(list(source.read_keys()))
+    if measure and (queries is None or isinstance(known, int)):
+        raise click.UsageError("--measure wants a file of keys, and a log (--queries)")
+    later = None
     if queries is not None:
-        there = None if isinstance(known, int) else known
-        workload = tamis.Workload.from_batches(
-            log(source, queries, queries_column).read_keys(), keys=there
-        )
+        asked = log(source, queries, queries_column)
+        if measure:
+            sample, later = halves(asked)
+            workload = tamis.Workload.from_queries(sample, keys=known)
+        else:
+            there = None if isinstance(known, int) else known
+            workload = tamis.Workload.from_batches(asked.read_keys(), keys=there)
     advice = tamis.advise(known, workload, **situation)
+    if later is not None:
+        advice = advice.measure(known, later)
     if as_json:
         say(advice.to_json())
     else:

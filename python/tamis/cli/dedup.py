@@ -47,7 +47,7 @@ def command(
     """
     if as_json and output is None:
         raise click.UsageError("--json prints to standard output; give -o for the records")
-    source = Source(input, column, format, integers)
+    source = Source(input, column, format, integers, prints=output is None)
     batches = source.batches()
     first = next(batches)
     key = (int if integers else None) if isinstance(first, list) else source.key_column

@@ -13,7 +13,7 @@ import click
 
 import tamis
 from tamis._columns import join, listed
-from tamis.cli._input import Source
+from tamis.cli._input import Source, halves
 from tamis.cli._options import FILE, as_json, asked, example, log, reading
 from tamis.cli._output import note, progress, say, share, show_json, size, table
 from tamis.cli._scene import Scene, scene
@@ -108,11 +108,7 @@ def command(
 
 
 def _own(keys: Source, queries: Source) -> Scene:
-    log = join(list(queries.read_keys()))
-    half = len(log) // 2
-    if not half:
-        raise ValueError(f"{queries.name} has one question; two halves are wanted")
-    return Scene(join(list(keys.read_keys())), log[:half], log[half:])
+    return Scene(join(list(keys.read_keys())), *halves(queries))
 
 
 def _stored(path: Path, keys: Any) -> Path:

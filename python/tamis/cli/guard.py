@@ -40,6 +40,7 @@ _URLS = ("postgres://", "postgresql://")
 )
 @click.option("--fpr", type=float, default=0.005, help="Its rate.")
 @click.option("--snapshot", type=FILE, help="Keep the filter in this file between runs.")
+@click.option("--remove", is_flag=True, help="Take the tables and triggers away again.")
 @as_json
 def command(
     database: str,
@@ -54,13 +55,14 @@ def command(
     kind: str,
     fpr: float,
     snapshot: str | None,
+    remove: bool,
     as_json: bool,
 ) -> None:
     """Put a filter before a table of DATABASE and replay a log of questions through it.
 
     DATABASE is an SQLite file or the URL of a PostgreSQL database. Guarding in place adds three
     tables and triggers beside the table, all named tamis_TABLE_…, which keep the filter right
-    whoever writes to the table; the table itself is only read.
+    whoever writes to the table; the table itself is only read. --remove takes them away at the end.
     """
     source = Source(queries, column, format, integers)
     store = _store(database, table=table, key=key, value=value or key)
@@ -75,6 +77,8 @@ def command(
             g.get_many(batch)
         seconds, stats = time.perf_counter() - start, g.stats
         bits = g.filter.size_in_bits
+    if remove:
+        _store(database, table=table, key=key, value=value or key).unguard()
     if as_json:
         show_json(
             asdict(stats)

@@ -61,7 +61,8 @@ def command(
     if bool(keys) == (input is not None):
         raise click.UsageError("give keys, or --from a file; one of both is wanted")
     f = tamis.load(filter, mmap=True, key=secret)
-    source = Source(input or "the arguments", column, format, integers)
+    prints = output is None and not count and not as_json
+    source = Source(input or "the arguments", column, format, integers, prints=prints)
     batches: Iterator[Any] = source.batches() if input else iter([[k.encode() for k in keys]])
     asked = maybe = 0
     with Writer(output) as writer:

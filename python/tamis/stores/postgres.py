@@ -229,6 +229,16 @@ class Postgres:
             row = self._do(f"SELECT value FROM {self._t_note} WHERE name = %s", name).fetchone()
             return None if row is None else bytes(row[0])
 
+    def unguard(self) -> None:
+        """Drop the guard's tables and triggers beside the table, which stays, and close."""
+        with self._lock:
+            with self._db.transaction():
+                # The triggers go with the function that they call.
+                log = _quoted(f"tamis_{self._table}_log")
+                self._do(f"DROP FUNCTION {log} CASCADE")
+                self._do(f"DROP TABLE {self._t_hash}, {self._t_journal}, {self._t_note}")
+            self._db.close()
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:

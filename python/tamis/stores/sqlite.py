@@ -236,6 +236,17 @@ class SQLite:
             ).fetchone()
             return None if row is None else bytes(row[0])
 
+    def unguard(self) -> None:
+        """Drop the guard's tables and triggers beside the table, which stays, and close."""
+        with self._lock:
+            with self._transaction():
+                for name in ("insert", "delete", "leave", "enter"):
+                    trigger = _quoted(f"tamis_{self._table}_{name}")
+                    self._db.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+                for table in (self._t_hash, self._t_journal, self._t_note):
+                    self._db.execute(f"DROP TABLE {table}")
+            self._db.close()
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
