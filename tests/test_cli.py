@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and one line for whatever is wrong."""
 
 import gzip
+import importlib.util
 import json
 import os
 import sqlite3
@@ -238,7 +239,7 @@ def test_guard_before_a_table_of_postgres(run, postgres_url):  # noqa: F811
     refused(run(line.replace(f":{port}", ":1")))
 
 
-def test_advise(run):
+def test_advise(run, folder):
     line = "advise keys.txt --queries log.txt --bits-per-key 8 --miss-cost 1ms"
     code, out, _ = run(f"{line} --json -o best.tamis")
     assert code == 0
@@ -250,6 +251,9 @@ def test_advise(run):
     assert shown.splitlines()[3].startswith(first["name"])
     assert len(run(f"{line} --explain")[1]) > len(shown)
     assert json.loads(run(f"{line} --measure --json")[1])["choices"][0]["measured_fpr"] < 0.1
+    if importlib.util.find_spec("matplotlib"):
+        run(f"{line} --report advice.html")
+        assert "<svg" in (folder / "advice.html").read_text()
     _, out, _ = run("advise 1000000 --zipf 1.0,100000000 --budget 1MB --need delete --json")
     assert json.loads(out)["situation"]["budget_bits"] == 8_000_000
 
@@ -265,6 +269,9 @@ def test_demo(run, folder, monkeypatch):
     assert "(recommended)" in out
     assert "reads_wasted.png" in err
     assert (folder / "demo/reads_wasted.png").stat().st_size > 10_000
+    page = (folder / "demo/report.html").read_text()
+    assert "(recommended)" in page
+    assert page.count("<svg") == 2
     _, out, _ = run(f"demo {size} --json")
     found = json.loads(out)
     at = [each for each in found["runs"] if each["bits_per_key"] == 8]

@@ -40,6 +40,7 @@ from tamis.planning.advice.situation import NEEDS
     help="Learn from the first half of the log, and measure all choices on the second.",
 )
 @click.option("--explain", is_flag=True, help="Derive the numbers.")
+@click.option("--report", type=FILE, help="Write all of it as an HTML page with pictures.")
 @click.option("-o", "--output", type=FILE, help="Build the first choice and save it there.")
 @as_json
 def command(
@@ -52,6 +53,7 @@ def command(
     zipf: str | None,
     measure: bool,
     explain: bool,
+    report: str | None,
     output: str | None,
     as_json: bool,
     **situation: Any,
@@ -90,6 +92,8 @@ def command(
         say(advice.to_json())
     else:
         say(advice.explain() if explain else str(advice))
+    if report is not None:
+        advice.report(report)
     if output is not None:
         f = advice.best.build(known)
         f.save(output)

@@ -17,6 +17,8 @@ from tamis.cli._input import Source, halves
 from tamis.cli._options import FILE, as_json, asked, example, log, reading
 from tamis.cli._output import note, progress, say, share, show_json, size, table
 from tamis.cli._scene import Scene, scene
+from tamis.pictures import figure_axes
+from tamis.report import Report
 
 _BATCH = 1 << 16
 """Questions that the guard is asked at a time."""
@@ -49,7 +51,7 @@ class Run(NamedTuple):
 @click.option("--miss-cost", default="1ms", help="What a read in vain costs.")
 @click.option("--seed", type=int, default=0, help="Of what is made.")
 @click.option("-o", "--output", type=click.Path(file_okay=False), default="tamis-demo",
-              help="The folder for the database and the picture.")  # fmt: skip
+              help="The folder for the database, the picture and the report.")  # fmt: skip
 @as_json
 def command(
     keys: str | None,
@@ -66,7 +68,7 @@ def command(
     output: str,
     as_json: bool,
 ) -> None:
-    """Show what a filter that knows its workload saves: a table, and a picture.
+    """Show what a filter that knows its workload saves: a table, a picture, a report.
 
     Keys are stored in SQLite. A log of questions is shown to `tamis.advise`; then each kind of
     filter that it names stands before the store, at equal memory, while another log of the same
@@ -98,9 +100,10 @@ def command(
     if as_json:
         show_json({"questions": len(of.questions), "runs": [run._asdict() for run in runs]})
     else:
-        say(_table(here) + "\n")
+        heads, *rows = _cells(here)
+        say(table(heads, rows) + "\n")
         say(_verdict(here))
-    _drawn(runs, len(of.questions), folder)
+    _shown(runs, here, of, advice, workload, folder)
     if not as_json and keys is None:
         say("\nOne more command for your own keys, one for your own log:")
         say("  tamis build users.csv --column email --fpr 0.001 -o users.tamis")
@@ -166,9 +169,9 @@ def _run(of: Scene, choice: Any, bits_per_key: float, database: Path, chosen: bo
     )  # fmt: skip
 
 
-def _table(runs: list[Run]) -> str:
-    """The filters of one size, from the fewest reads wasted."""
-    rows = [
+def _cells(runs: list[Run]) -> list[list[str]]:
+    """The filters of one size, from the fewest reads wasted, under their header."""
+    return [["filter", "memory", "reads saved", "reads wasted", "predicted"]] + [
         [
             f"{run.filter}{' (recommended)' if run.recommended else ''}",
             size(run.bits),
@@ -178,7 +181,6 @@ def _table(runs: list[Run]) -> str:
         ]
         for run in sorted(runs, key=lambda run: run.reads_wasted)
     ]
-    return table(["filter", "memory", "reads saved", "reads wasted", "predicted"], rows)
 
 
 def _verdict(runs: list[Run]) -> str:
@@ -196,50 +198,60 @@ def _verdict(runs: list[Run]) -> str:
     return f"{chosen.filter} wastes {rate} of the questions for absent keys{beside}."
 
 
-def _drawn(runs: list[Run], questions: int, folder: Path) -> None:
-    """Draw reads wasted by memory, one line per filter, and say where the picture is."""
+def _drawn(runs: list[Run], questions: int) -> Any:
+    """Draw reads wasted by memory, one line per filter; return the axes."""
+    ax = figure_axes(9, 5.5)
+    million = 1e6 / questions
+    order = sorted(runs, key=lambda run: run.reads_wasted, reverse=True)
+    for name in dict.fromkeys(run.filter for run in order):
+        line = [run for run in runs if run.filter == name]
+        chosen = line[0].recommended
+        memory = [run.bits / 8e6 for run in line]
+        points = ax.plot(
+            memory,
+            [max(run.reads_wasted, 0.5) * million for run in line],
+            marker="o",
+            linewidth=3.5 if chosen else 1.5,
+            zorder=3 if chosen else 2,
+            label=f"{name} (recommended)" if chosen else name,
+        )
+        predicted = [max(run.predicted, 0.5) * million for run in line]
+        ax.plot(memory, predicted, linestyle=":", linewidth=1, color=points[0].get_color())
+    ax.plot([], [], linestyle=":", color="gray", label="predicted")
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.12g}")
+    ax.set_xlabel("memory of the filter (MB)")
+    ax.set_ylabel("store reads wasted per million questions")
+    ax.set_title("Reads of the store that find nothing, by the memory of the filter before it")
+    ax.grid(alpha=0.3, which="both")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return ax
+
+
+def _shown(
+    runs: list[Run], here: list[Run], of: Scene, advice: Any, workload: Any, folder: Path
+) -> None:
+    """Write the picture and the report, and say where they are."""
     try:
-        import matplotlib
-    except ImportError:
-        note("tamis: the picture needs matplotlib: pip install tamis[plot]")
+        ax = _drawn(runs, len(of.questions))
+    except ImportError as error:
+        note(f"tamis: {error}")
         return
-    with matplotlib.rc_context({"backend": "agg"}):
-        from matplotlib import pyplot
-
-        figure, ax = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
-        for name in dict.fromkeys(run.filter for run in sorted(runs, key=_last_first)):
-            line = [run for run in runs if run.filter == name]
-            million = 1e6 / questions
-            wide = line[0].recommended
-            points = ax.plot(
-                [run.bits / 8e6 for run in line],
-                [max(run.reads_wasted, 0.5) * million for run in line],
-                marker="o",
-                linewidth=3 if wide else 1.5,
-                zorder=3 if wide else 2,
-                label=f"{name}{' (recommended)' if wide else ''}",
-            )
-            ax.plot(
-                [run.bits / 8e6 for run in line],
-                [max(run.predicted, 0.5) * million for run in line],
-                linestyle=":",
-                linewidth=1,
-                color=points[0].get_color(),
-            )
-        ax.plot([], [], linestyle=":", color="gray", label="predicted")
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.12g}")
-        ax.set_xlabel("memory of the filter (MB)")
-        ax.set_ylabel("store reads wasted per million questions")
-        ax.set_title("Reads of the store that find nothing, by the memory of the filter before it")
-        ax.grid(alpha=0.3, which="both")
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-        for ending in ("png", "svg"):
-            figure.savefig(folder / f"reads_wasted.{ending}", dpi=150)
-        pyplot.close(figure)
-    note(f"Picture: {folder / 'reads_wasted.png'} and .svg")
-
-
-def _last_first(run: Run) -> int:
-    """Order a legend as the lines lie at the right."""
-    return -run.reads_wasted
+    for ending in ("png", "svg"):
+        path = folder / f"reads_wasted.{ending}"
+        ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
+    heads, *rows = _cells(here)
+    report = Report("What a filter before a store saves")
+    report.text(
+        f"{len(of.keys):,} keys in SQLite, {len(of.questions):,} questions, "
+        f"{here[0].bits_per_key:g} bits per key for each filter."
+    )
+    report.table(heads, rows, first=True).text(_verdict(here))
+    report.picture(
+        ax, "Further down is better. A line is a kind of filter, a point a size that was measured."
+    )
+    report.heading("What was known beforehand").text(str(workload).splitlines()[0] + ".")
+    report.picture(workload.plot(figure_axes(7, 4)))
+    report.heading("What was advised").lines(str(advice))
+    report.save(folder / "report.html")
+    note(f"Picture: {folder / 'reads_wasted.png'} (and .svg); report: {folder / 'report.html'}")
