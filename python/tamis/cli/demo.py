@@ -200,7 +200,7 @@ def _verdict(runs: list[Run]) -> str:
 
 def _drawn(runs: list[Run], questions: int) -> Any:
     """Draw reads wasted by memory, one line per filter; return the axes."""
-    ax = figure_axes(9, 5.5)
+    ax = figure_axes(8, 5)
     million = 1e6 / questions
     order = sorted(runs, key=lambda run: run.reads_wasted, reverse=True)
     for name in dict.fromkeys(run.filter for run in order):
@@ -222,9 +222,9 @@ def _drawn(runs: list[Run], questions: int) -> Any:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.12g}")
     ax.set_xlabel("memory of the filter (MB)")
     ax.set_ylabel("store reads wasted per million questions")
-    ax.set_title("Reads of the store that find nothing, by the memory of the filter before it")
+    ax.set_title("Store reads that find nothing, by the memory of the filter before it")
     ax.grid(alpha=0.3, which="both")
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     return ax
 
 
