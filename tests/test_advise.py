@@ -227,3 +227,13 @@ def test_a_classifier_is_tried_where_it_may_be():
     assert told.best.measured_bits <= 10 * 3000
     few = tamis.advise(3000, w, needs={"classifier"})
     assert "LearnedBloom" in {each.name for each in few.ruled_out}
+
+
+@pytest.mark.parametrize("keys", [0, 1, 100])
+@pytest.mark.parametrize("bits_per_key", [0.3, 4, 200])
+@pytest.mark.parametrize("needs", [(), {"store"}, {"stream", "false negatives allowed"}])
+def test_small_sets_and_odd_budgets_are_told_of(keys, bits_per_key, needs):
+    for w in (None, tamis.Workload.from_queries([1, 1, 2, 3]), tamis.Workload.from_queries([])):
+        advice = tamis.advise(keys, w, bits_per_key=bits_per_key, needs=needs, miss_cost=0)
+        assert advice.explain()
+        assert advice.choices or advice.ruled_out

@@ -18,6 +18,7 @@ from tamis.planning.costs import told
 
 WITHIN = 1.10
 WANTED = 9
+SEEDS = 3
 
 
 def advised(case: workloads.Case, needs: frozenset[str]) -> tamis.Advice:
@@ -57,7 +58,7 @@ def main() -> None:
             others = tuple(each for each in others if each.name not in own)
             advice = replace(advice, choices=advice.choices + others)
         before = case.sample if "stream" in case.needs else case.keys
-        advice = advice.measure(before, case.asked, seeds=3 if options.quick else 7)
+        advice = advice.measure(before, case.asked, seeds=SEEDS)
         best = min(advice.choices, key=lambda each: each.measured_cost)
         first = advice.best
         ratio = first.measured_cost / best.measured_cost

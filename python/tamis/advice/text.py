@@ -83,7 +83,7 @@ def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
     yield "Kinds that suit (Liu et al. 2020, figure 12):"
     yield from figure_12(s)
     w = s.workload
-    if w is not None and len(w) and "stream" not in s.needs:
+    if w is not None and len(w) and s.bits_per_key > 0 and "stream" not in s.needs:
         size = bloom.size("standard", s.keys, bits_per_key=s.bits_per_key)
         rate = bloom.rate("standard", s.keys, size)
         if rate < 0.5:

@@ -31,10 +31,10 @@ def adaptive(situation: Situation) -> Iterator[Found]:
         why = "nothing tells it of its mistakes without a store (needs: 'store')"
     why = why or unfit(situation, inserts=True, deletes=True, adapts=True)
     if why:
-        yield RuledOut("Telescoping", why)
-        yield RuledOut("AdaptiveCuckoo", why)
+        yield from (RuledOut(name, why) for name in ("Telescoping", "Extending", "AdaptiveCuckoo"))
         return
     yield _telescoping(situation)
+    yield RuledOut("Extending", "it fixes what Telescoping does, and takes more memory for it")
     yield _adaptive_cuckoo(situation)
 
 
@@ -45,10 +45,9 @@ def _telescoping(situation: Situation) -> Found:
     beside = telescoping.selector_bits(count, "growing")
     for length in range(32, 0, -1):
         slots, rate = fingerprints("quotient", n, length)
-        moves = _moves(situation, rate)
-        if not math.isfinite(moves):
+        if not rate or math.isinf(_moves(situation, rate)):
             continue
-        code = telescoping.selector_entropy(max(situation.distinct, 1) / n, rate, load=1.0)
+        code = telescoping.selector_entropy(max(situation.distinct, 1) / max(n, 1), rate, load=1.0)
         bits = math.ceil(slots + beside + n * code)
         if bits <= situation.budget:
             return _adapting(situation, "Telescoping", "telescoping", rate, bits, {"fpr": rate})

@@ -27,7 +27,7 @@ _RATES = np.geomspace(1e-4, 0.9, 40)
 
 def streams(situation: Situation) -> Iterator[Found]:
     """A windowed filter of the last keys, and the stable filter that suits the costs best."""
-    names = ("Windowed", "StableBloom")
+    names = ("Windowed", "StableBloom", "StableLearned")
     if "stream" not in situation.needs:
         why = (
             "it is for streams without end (needs: 'stream'); a set of known size is served better"
@@ -42,6 +42,7 @@ def streams(situation: Situation) -> Iterator[Found]:
             yield _stable(situation)
         else:
             yield RuledOut("StableBloom", "it forgets keys (needs: 'false negatives allowed')")
+        yield RuledOut("StableLearned", _scores(situation))
         return
     yield from (RuledOut(name, why) for name in names)
 
@@ -91,6 +92,17 @@ def since_last(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     again = np.flatnonzero(ranked[1:] == ranked[:-1]) + 1
     gaps[order[again]] = order[again] - order[again - 1]
     return gaps
+
+
+def _scores(situation: Situation) -> str:
+    if "false negatives allowed" not in situation.needs:
+        return "it forgets keys (needs: 'false negatives allowed')"
+    if "classifier" not in situation.needs:
+        return "no classifier may be used (needs: 'classifier')"
+    return (
+        "a record of a stream does not look new or old; where members and others are told apart by "
+        "a model, StableLearned.plan predicts from their scores"
+    )
 
 
 def _windowed(situation: Situation) -> Found:
