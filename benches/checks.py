@@ -2,9 +2,9 @@
 
     .venv/bin/python benches/checks.py
 
-Batches of integers, hashing included, at 10 bits per key, one thread; the best of seven rounds, in
-each of which all filters take their turn. The rows are those of `tamis.planning.costs.CHECKS`,
-where the figures of a quiet machine were written down.
+Batches of integers, hashing included, at 10 bits per key, one thread; the best of many short
+rounds, in each of which all filters take their turn with other questions. The rows are those of
+`tamis.planning.costs.CHECKS`, below them what a model takes to score a key.
 """
 
 import os
@@ -17,11 +17,13 @@ import time
 import numpy as np
 
 import tamis
+from tamis.learned import train
+from tamis.planning import costs
 
-SIZES = (10_000, 100_000, 1_000_000)
-ROUNDS = 7
-LEAST = 200_000
-"""Questions of a round: fewer would time the call rather than the check."""
+SIZES = costs.SIZES
+ROUNDS = 60
+BATCH = 10_000
+"""Questions of a round: so few that a round is seldom interrupted on a busy machine."""
 
 
 def filters(keys: np.ndarray):
@@ -38,12 +40,20 @@ def filters(keys: np.ndarray):
     yield "stable", tamis.StableBloom.build(keys, fpr=0.01, bits=10 * len(keys))
 
 
-def nanoseconds(f, keys: np.ndarray) -> float:
-    times = -(-LEAST // len(keys))
+def nanoseconds(call, count: int) -> float:
     start = time.perf_counter_ns()
-    for _ in range(times):
-        f.contains(keys)
-    return (time.perf_counter_ns() - start) / (times * len(keys))
+    call()
+    return (time.perf_counter_ns() - start) / count
+
+
+def scores(rng: np.random.Generator) -> None:
+    """Print what a linear model takes for each byte of a text, and for each column of a table."""
+    text = ["".join(map(chr, rng.integers(97, 123, 40))) for _ in range(2000)]
+    rows = rng.normal(0, 1, (2000, 20))
+    for name, data, parts in (("byte of a text", text, 40), ("column of a table", rows, 20)):
+        model = train(data[:1000], data[1000:], kind="logistic")
+        times = [nanoseconds(lambda m=model, d=data: m.scores(d), 2000) for _ in range(ROUNDS)]
+        print(f"a model, for each {name}: {min(times) / parts:.1f} ns")
 
 
 def main() -> None:
@@ -54,15 +64,18 @@ def main() -> None:
         keys, absent = rng.integers(0, 2**62, (2, size))
         absent += 2**62
         built = dict(filters(keys))
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
+            start = turn * BATCH % size
             for name, f in built.items():
                 for kind, questions in (("absent", absent), ("present", keys)):
+                    part = questions[start : start + BATCH]
                     place = found.setdefault((name, kind), {})
-                    now = nanoseconds(f, questions)
+                    now = nanoseconds(lambda f=f, part=part: f.contains(part), len(part))
                     place[size] = min(now, place.get(size, now))
     print(f"{'filter':<18}{'asked for':<10}" + "".join(f"{size:>12,}" for size in SIZES))
     for (name, kind), times in found.items():
         print(f"{name:<18}{kind:<10}" + "".join(f"{each:>12.1f}" for each in times.values()))
+    scores(rng)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sized
 from typing import Any
 
 import numpy as np
 
-from tamis._columns import column, take
+from tamis._columns import column, listed, take
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
 from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation
+from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, told
 from tamis.planning.layers import fingerprints
 
 NAME = LearnedBloom.__name__
@@ -73,10 +73,8 @@ def _models(members: Any, others: Any, table: bool, seed: int) -> list[Model]:
 
 
 def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> Choice | None:
-    start = time.perf_counter()
-    absent = model.scores(held)
-    scoring = (time.perf_counter() - start) / max(len(absent), 1)
-    inside = model.scores(members)
+    scoring = situation.scale * _scoring(held)
+    absent, inside = model.scores(held), model.scores(members)
     spare = situation.budget - model.size_in_bits - _REGIONS * _REGION_BITS
     halving = fingerprints("ribbon", situation.keys, 8)[0] / (8 * max(situation.keys, 1))
     if spare <= 0:
@@ -103,9 +101,17 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         present_time=scoring + situation.check("ribbon", present=True),
         reason=(
             f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key tells "
-            f"members apart; {scoring * 1e6:.2g} µs to score a key, timed here."
+            f"members apart; it takes {told(scoring)} to score a key."
         ),
     )
+
+
+def _scoring(rows: Any) -> float:
+    """Predict the seconds that a model takes to score one of these."""
+    if getattr(rows, "ndim", 1) > 1:
+        return SCORE_PER_COLUMN * float(rows.shape[1])
+    few = listed(rows[:1000])
+    return SCORE_PER_BYTE * sum(len(str(each)) for each in few) / max(len(few), 1)
 
 
 def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> Any:

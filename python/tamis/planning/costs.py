@@ -15,7 +15,7 @@ import numpy as np
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 """What a duration may be given in."""
 
-SIZES = (100_000, 1_000_000)
+SIZES = (10_000, 1_000_000)
 """Keys of the filters that were timed: in the cache of a core, and out of it."""
 
 
@@ -27,25 +27,29 @@ class Check(NamedTuple):
 
 
 CHECKS = {
-    "bloom, blocked": Check((7, 13), (7, 13)),
-    "bloom, standard": Check((25, 60), (25, 65)),
-    "cuckoo": Check((12, 22), (12, 22)),
-    "quotient": Check((19, 40), (32, 50)),
-    "fuse, 3-wise": Check((8, 14), (8, 14)),
+    "bloom, blocked": Check((7, 15), (7, 10)),
+    "bloom, standard": Check((23, 43), (20, 37)),
+    "cuckoo": Check((12, 27), (11, 17)),
+    "quotient": Check((18, 38), (27, 32)),
+    "fuse, 3-wise": Check((8, 15), (8, 11)),
     "fuse, 4-wise": Check((9, 20), (9, 20)),
-    "ribbon": Check((16, 30), (18, 34)),
-    "telescoping": Check((19, 42), (32, 53)),
-    "adaptive cuckoo": Check((65, 130), (77, 130)),
-    "windowed": Check((105, 220), (73, 180)),
-    "stable": Check((20, 59), (45, 88)),
+    "ribbon": Check((18, 26), (27, 22)),
+    "telescoping": Check((19, 38), (20, 24)),
+    "adaptive cuckoo": Check((37, 53), (33, 37)),
+    "windowed": Check((47, 112), (36, 52)),
+    "stable": Check((14, 35), (22, 45)),
 }
-"""By kind of filter; from ``benches/checks.py``."""
+"""By kind of filter; the least of several runs of ``benches/checks.py``."""
+
+SCORE_PER_BYTE, SCORE_PER_COLUMN = 17e-9, 8e-9
+"""Seconds that a linear model takes to score a key, by its text or by its row of a table; from
+``benches/checks.py``."""
 
 
 def check_seconds(kind: str, keys: float, present: bool, scale: float = 1.0) -> float:
     """Tell the time of one question, between the sizes that were timed by the keys' logarithm.
 
-    >>> f"{check_seconds('bloom, blocked', 10**5, present=False) * 1e9:.0f} ns"
+    >>> f"{check_seconds('bloom, blocked', 10**4, present=False) * 1e9:.0f} ns"
     '7 ns'
     """
     times = CHECKS[kind].present if present else CHECKS[kind].absent
