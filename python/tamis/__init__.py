@@ -96,7 +96,7 @@ __all__ = [
     "workloads",
 ]
 
-_INTEGRATIONS = ("report", "text")
+_INTEGRATIONS = ("parquet", "report", "text")
 """Modules that are imported when they are first asked for, so that this import stays light."""
 
 

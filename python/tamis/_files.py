@@ -16,7 +16,7 @@ def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
     target = Path(os.path.realpath(os.fsdecode(path)))
     temporary = target.with_name(f".tamis-{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             if target.exists():
                 os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))

@@ -23,8 +23,8 @@ from tamis.planning.curves import Floats, Ints, Ribbon, Segmented, Truncated
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys]]
-"""Sets by name, all at once or one after the other."""
+Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | _native.Full]]
+"""Sets by name, all at once or one after the other; or their full filters, see `full_filter`."""
 
 Utility: TypeAlias = Mapping[str, float] | npt.ArrayLike | Literal["accesses"]
 """How often each filter is asked: by name, in the order of the filters, or as recorded."""
@@ -39,6 +39,7 @@ UNSEEN = 0.01
 """The share of all accesses that is spread evenly, so that what was not asked yet has some bits."""
 
 _WEIGHTS = 16  # bytes of a filter's utility and accesses
+_PART = 32  # bytes behind the prefixes of a part, and of its last byte
 _NATIVE = ("empty", *planning.KINDS)
 
 
@@ -59,8 +60,17 @@ class Collection:
     References: Mersy, Wang, Sintos, Krishnan 2024.
     """
 
-    def __init__(self, filters: _native.Filters, utility: Floats, *, hybrid: bool) -> None:
+    def __init__(
+        self,
+        filters: _native.Filters,
+        utility: Floats,
+        *,
+        hybrid: bool,
+        parts: int = 1,
+        salvage: bool = False,
+    ) -> None:
         self._filters = filters
+        self._parts, self._salvage = parts, salvage
         self._utility = utility
         self._accesses = np.zeros(len(utility))
         self._budget: int | None = None
@@ -79,6 +89,7 @@ class Collection:
         fpr: float = 1e-4,
         path: FilePath | None = None,
         hybrid: bool = False,
+        parts: int = 1,
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
@@ -88,6 +99,8 @@ class Collection:
         "64MB" (10⁶ bytes), and counts everything that is kept per filter; without one, all bits
         are. ``fpr`` is the rate of the full filters. They go to ``path``, or to a temporary file.
         With ``hybrid``, a filter that says maybe is asked again with the rest of it, from the file.
+        ``parts`` sets that follow each other belong together (the columns of one table, say): a
+        question is for one part, and set i is of part i modulo ``parts``.
 
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
@@ -96,7 +109,7 @@ class Collection:
         """
         folder = None if path is None else Path(os.path.realpath(os.fsdecode(path))).parent
         filters = spilled(folder, lambda spill: _native.Filters(spill, seed, key))
-        collection = cls(filters, np.zeros(0), hybrid=hybrid)
+        collection = cls(filters, np.zeros(0), hybrid=hybrid, parts=_parts(parts))
         collection._add(sets, kind, fpr, key)
         if path is not None:
             collection._utility = collection._weights(utility)
@@ -113,15 +126,24 @@ class Collection:
         budget: int | str | None = None,
         utility: Utility | None = None,
         hybrid: bool = False,
+        parts: int = 1,
+        salvage: bool = False,
+        length: int | None = None,
+        allocate: bool = True,
         key: bytes | None = None,
     ) -> Self:
         """Open a file that `build` or `save` wrote, and read what the budget allows of each filter.
 
-        What is read is checked, piece by piece; `FormatError` if it is damaged. Without
-        ``utility`` filters have that of the file.
+        What is read is checked, piece by piece; `FormatError` if it is damaged. With ``salvage``,
+        filters whose bits are damaged say maybe to all instead, and are listed in ``damaged``.
+        Without ``utility`` filters have that of the file. A collection that is followed by other
+        bytes has a ``length``. Without ``allocate`` no bit is kept until `allocate` is called.
         """
-        filters, saved = opened(path, key)
-        collection = cls(filters, saved, hybrid=hybrid)
+        filters, saved = opened(path, key, length=length)
+        collection = cls(filters, saved, hybrid=hybrid, parts=_parts(parts), salvage=salvage)
+        if not allocate:
+            collection._keep(np.zeros(len(saved), np.int64))
+            return collection
         try:
             collection.allocate(budget=budget, utility=utility)
         except FormatError as error:
@@ -130,19 +152,22 @@ class Collection:
 
     def save(self, path: FilePath) -> None:
         """Write all full filters and their utilities to a file: whole, or not at all."""
-        filters, utility = self._filters, self._utility
-        save_whole(path, lambda descriptor: filters.write(descriptor, utility))
+        save_whole(path, self.write)
 
-    def candidates(self, key: Key, limit: int | None = None) -> list[str]:
+    def write(self, descriptor: int) -> None:
+        """Write what `save` does to a file that is open, for who has more to put into it."""
+        self._filters.write(descriptor, self._utility)
+
+    def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Name the sets that may hold the key, the most asked first; at most ``limit`` of them."""
-        ids = self._resident.candidates(key, at_most("limit", limit), self.hybrid)
+        ids = self._residents[part].candidates(key, at_most("limit", limit), self.hybrid)
         return [self._filters.name(id) for id in ids.tolist()]
 
     def candidates_many(
-        self, keys: Keys, limit: int | None = None
+        self, keys: Keys, limit: int | None = None, *, part: int = 0
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Ask many keys: the i-th may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        return self._resident.candidates_many(keys, at_most("limit", limit), self.hybrid)
+        return self._residents[part].candidates_many(keys, at_most("limit", limit), self.hybrid)
 
     def append(
         self,
@@ -165,14 +190,18 @@ class Collection:
         kind: planning.Kind | Literal["auto"] = "auto",
         fpr: float = 1e-4,
         key: bytes | None = None,
+        allocate: bool = True,
     ) -> None:
         """Add sets and allocate anew; ``utility`` is one number for each, 1 without it.
 
-        A collection with a secret key takes it here too, to hash the keys of the new sets.
+        A collection with a secret key takes it here too, to hash the keys of the new sets. Without
+        ``allocate`` no bit of the new sets is kept: they say maybe until `allocate` is called.
         """
         before = len(self)
         self._add(sets, kind, fpr, key)
-        if utility is not None:
+        if not allocate:
+            self._keep(np.concatenate([self._kept, np.zeros(len(self) - before, np.int64)]))
+        elif utility is not None:
             added = np.asarray(utility, np.float64)
             if added.shape != (len(self) - before,):
                 raise ValueError(f"utility is of shape {added.shape}; one number per set is wanted")
@@ -181,13 +210,13 @@ class Collection:
         else:
             self.allocate(budget=self._budget, method=self._method)
 
-    def drop(self, name: str) -> None:
-        """Remove a set; the rest moves up by one place and keeps its bits until `allocate`."""
-        id = self._id(name)
-        self._filters = self._filters.without(id)
-        self._utility = np.delete(self._utility, id)
-        self._accesses = np.delete(self._accesses, id)
-        self._keep(np.delete(self._kept, id))
+    def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
+        """Remove sets, by name or number; the rest moves up and keeps its bits until `allocate`."""
+        ids = self._ids([sets] if isinstance(sets, str) else sets, "sets")
+        self._filters = self._filters.without(ids)
+        self._utility = np.delete(self._utility, ids)
+        self._accesses = np.delete(self._accesses, ids)
+        self._keep(np.delete(self._kept, ids))
 
     def allocate(
         self,
@@ -232,9 +261,7 @@ class Collection:
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
-        ids = [self._id(each) if isinstance(each, str) else int(each) for each in visited]
-        if ids and not 0 <= min(ids) <= max(ids) < len(self):
-            raise ValueError(f"visited has numbers outside 0 to {len(self) - 1}")
+        ids = self._ids(visited, "visited")
         self._accesses *= 0.5 ** (len(ids) / self.half_life)
         np.add.at(self._accesses, ids, weight)
 
@@ -259,9 +286,19 @@ class Collection:
         return self._budget
 
     @property
+    def least_budget(self) -> int:
+        """The smallest budget in bytes: what names and sizes take without a bit of the filters."""
+        return self._overhead
+
+    @property
     def kept(self) -> Ints:
         """How many bits of each filter are in memory."""
         return self._kept.copy()
+
+    @property
+    def damaged(self) -> Ints:
+        """The numbers of the filters that say maybe to all because their bits are damaged."""
+        return self._damaged.copy()
 
     @property
     def full(self) -> Ints:
@@ -295,17 +332,17 @@ class Collection:
     @property
     def size_in_bytes(self) -> int:
         """What is in memory: the prefixes, and all that is kept per filter, names included."""
-        return self._overhead + (self._resident.bits + 7) // 8
+        return self._overhead + sum((each.bits + 7) // 8 for each in self._residents)
 
     @property
     def size_in_bits(self) -> int:
         """The bits of the prefixes alone."""
-        return self._resident.bits
+        return sum(each.bits for each in self._residents)
 
     @property
     def tail_reads(self) -> int:
         """How often the rest of a filter was read, in hybrid mode, since the last allocation."""
-        return self._resident.tail_reads
+        return sum(each.tail_reads for each in self._residents)
 
     @property
     def seed(self) -> int | None:
@@ -336,7 +373,7 @@ class Collection:
 
     @property
     def _overhead(self) -> int:
-        return self._filters.size_in_bytes() + _WEIGHTS * len(self)
+        return self._filters.size_in_bytes() + _WEIGHTS * len(self) + _PART * (self._parts - 1)
 
     def _id(self, name: str) -> int:
         id = self._filters.find(name)
@@ -344,21 +381,28 @@ class Collection:
             raise KeyError(name)
         return id
 
+    def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
+        ids = [self._id(each) if isinstance(each, str) else int(each) for each in sets]
+        if ids and not 0 <= min(ids) <= max(ids) < len(self):
+            raise ValueError(f"{argument} has numbers outside 0 to {len(self) - 1}")
+        return ids
+
     def _add(self, sets: Sets, kind: str, fpr: float, key: bytes | None) -> None:
         if kind not in ("auto", *planning.KINDS):
             raise ValueError(f"kind is {kind!r}; auto, {', '.join(planning.KINDS)} are possible")
         known = set(self.names)
         seed = self.seed or 0
         pairs = sets.items() if isinstance(sets, Mapping) else sets
-        for name, keys in cast("Iterable[tuple[str, Keys]]", pairs):
+        for name, keys in cast("Iterable[tuple[str, Keys | _native.Full]]", pairs):
             if not isinstance(name, str):
                 kind_of = type(name).__name__
                 raise TypeError(f"name is {name!r} (of type {kind_of}); a str is wanted")
             if name in known:
                 raise ValueError(f"name is {name!r}; the collection has a set of that name")
             known.add(name)
-            distinct = _native.Distinct(keys, seed, key)
-            self._filters.add(name, _size(len(distinct), kind, fpr), distinct)
+            if not isinstance(keys, _native.Full):
+                keys = full_filter(_native.Distinct(keys, seed, key), kind, fpr)
+            self._filters.add(name, keys)
         grown = len(self._filters) - len(self._utility)
         self._utility = np.concatenate([self._utility, np.ones(grown)])
         self._accesses = np.concatenate([self._accesses, np.zeros(grown)])
@@ -388,8 +432,31 @@ class Collection:
 
     def _keep(self, kept: Ints) -> None:
         order = np.argsort(-self._utility, kind="stable").astype(np.uint32)
-        self._resident = self._filters.resident(order, kept[order].astype(np.uint64))
+        kept, self._damaged = kept.copy(), np.zeros(0, np.int64)
+        try:
+            self._residents = self._resident(order, kept)
+        except FormatError:
+            if not self._salvage:
+                raise
+            self._damaged = np.sort(self._unreadable(order, kept))
+            kept[self._damaged] = 0
+            self._residents = self._resident(order, kept)
         self._kept = kept
+
+    def _resident(self, order: npt.NDArray[np.uint32], kept: Ints) -> list[_native.Resident]:
+        parts = (order[order % self._parts == part] for part in range(self._parts))
+        return [self._filters.resident(own, kept[own].astype(np.uint64)) for own in parts]
+
+    def _unreadable(self, order: npt.NDArray[np.uint32], kept: Ints) -> Ints:
+        """Find the filters whose kept bits are damaged, by halving."""
+        try:
+            self._filters.resident(order, kept[order].astype(np.uint64))
+        except FormatError:
+            if len(order) == 1:
+                return order.astype(np.int64)
+            halves = np.array_split(order, 2)
+            return np.concatenate([self._unreadable(half, kept) for half in halves])
+        return np.zeros(0, np.int64)
 
 
 class Names(Sequence[str]):
@@ -470,6 +537,17 @@ def weights(
     return planning.utilities(utility, len(names))
 
 
+def full_filter(distinct: _native.Distinct, kind: str, fpr: float) -> _native.Full:
+    """Build the full filter of a set, for a collection that is built on several threads."""
+    return _native.Full(_size(len(distinct), kind, fpr), distinct)
+
+
+def _parts(parts: int) -> int:
+    if not isinstance(parts, int | np.integer) or parts < 1:
+        raise ValueError(f"parts is {parts!r}; a number from 1 on is wanted")
+    return int(parts)
+
+
 def _size(keys: int, kind: str, fpr: float) -> tuple[str, int, int, Sequence[int]]:
     """Size the full filter of a set: kind, hashes or columns, bits of Bloom, levels of ribbon."""
     if keys == 0:
@@ -493,12 +571,12 @@ def spilled(folder: Path | None, make: Any) -> Any:
 
 
 def opened(
-    path: FilePath, key: bytes | None, *, texts: bool = False
+    path: FilePath, key: bytes | None, *, texts: bool = False, length: int | None = None
 ) -> tuple[_native.Filters, Floats]:
     """Open the file of a collection, or of a text index: its full filters and utilities."""
     name = os.fsdecode(path)
     try:
-        found = spilled(None, lambda spill: _native.Filters.open(name, spill, key, texts))
+        found = spilled(None, lambda spill: _native.Filters.open(name, spill, key, texts, length))
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
     return cast("tuple[_native.Filters, Floats]", found)

@@ -237,7 +237,7 @@ class SearchIndex:
     def drop(self, name: str) -> None:
         """Remove a document and allocate anew."""
         id = self._id(name)
-        self._filters = self._filters.without(id)
+        self._filters = self._filters.without([id])
         self._utility = np.delete(self._utility, id)
         self.allocate(budget=self._budget)
 
@@ -382,7 +382,8 @@ class SearchIndex:
             distinct = _native.Distinct(self._terms(text), self.seed or 0, key)
             length, segments = planning.signature(len(distinct), fpr)
             shape = "segmented" if len(distinct) else "empty"
-            self._filters.add(name, (shape, segments, length * segments, ()), distinct, text)
+            full = _native.Full((shape, segments, length * segments, ()), distinct)
+            self._filters.add(name, full, text)
         grown = len(self._filters) - len(self._utility)
         self._utility = np.concatenate([self._utility, np.ones(grown)])
 

@@ -58,7 +58,7 @@ mod _native {
         bloom_union,
     };
     #[pymodule_export]
-    use super::collection::{Filters, Resident};
+    use super::collection::{Filters, Full, Resident};
     #[pymodule_export]
     use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
     #[pymodule_export]

@@ -21,11 +21,34 @@ use frame::{Opened, Table, Texts};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+
+/// The full filter of one set, before a collection has it: sets are built on many threads.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Full {
+    filter: Filter,
+    bytes: Vec<u8>,
+    hasher: Hasher,
+}
+
+#[pymethods]
+impl Full {
+    #[new]
+    fn new(py: Python<'_>, size: (String, u8, u64, Vec<u64>), keys: &Distinct) -> PyResult<Full> {
+        let (kind, hashes, bits, levels) = size;
+        let kind = Kind::named(&kind)
+            .ok_or_else(|| PyValueError::new_err(format!("kind is '{kind}'; it is not known")))?;
+        let build = || Filter::build(kind, hashes, bits, &levels, &keys.hashes);
+        let (filter, bytes) = py.detach(build)?;
+        Ok(Full { filter, bytes, hasher: keys.hasher.clone() })
+    }
+}
 
 /// The full filters of a collection: those of a file that was opened, and those added since. A text
 /// index is one whose filters are signatures, with what it says of its documents.
@@ -67,20 +90,22 @@ impl Filters {
         Ok(Filters { files, hasher, table: RwLock::default(), texts })
     }
 
-    /// Those of a file, and their utilities.
+    /// Those of a file, or of its first `length` bytes, and their utilities.
     #[staticmethod]
-    #[pyo3(signature = (path, spill, key=None, texts=false))]
+    #[pyo3(signature = (path, spill, key=None, texts=false, length=None))]
     fn open<'py>(
         py: Python<'py>,
         path: PathBuf,
         spill: RawFd,
         key: Option<&[u8]>,
         texts: bool,
+        length: Option<u64>,
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
         let spill = duplicate(spill)?;
         let file = File::open(&path).map_err(|error| named(error, &path))?;
-        let length = file.metadata().map_err(|error| named(error, &path))?.len();
+        let whole = file.metadata().map_err(|error| named(error, &path))?.len();
+        let length = whole.min(length.unwrap_or(whole));
         let opened = py.detach(|| frame::read(file, length, spill, texts))?;
         let Opened { head, files, table, utilities, texts } = opened;
         let (hasher, table) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(table)));
@@ -104,20 +129,10 @@ impl Filters {
         Some((texts.words, texts.stops, texts.kept))
     }
 
-    /// Builds the full filter of a set and adds it to the spill, with the document that it is of.
-    #[pyo3(signature = (name, size, keys, text=None))]
-    fn add(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        size: (String, u8, u64, Vec<u64>),
-        keys: &Distinct,
-        text: Option<&str>,
-    ) -> PyResult<()> {
-        let (kind, hashes, bits, levels) = size;
-        let kind = Kind::named(&kind)
-            .ok_or_else(|| PyValueError::new_err(format!("kind is '{kind}'; it is not known")))?;
-        if !self.hasher.same_as(&keys.hasher) {
+    /// Adds the full filter of a set to the spill, with the document that it is of.
+    #[pyo3(signature = (name, full, text=None))]
+    fn add(&self, py: Python<'_>, name: &str, full: &Full, text: Option<&str>) -> PyResult<()> {
+        if !self.hasher.same_as(&full.hasher) {
             let message = "the keys are hashed otherwise than the collection's".into();
             return Err(Error::Incompatible(message).into());
         }
@@ -125,12 +140,14 @@ impl Filters {
         let long = |_| PyValueError::new_err(format!("the text of '{name}' exceeds 2**32 bytes"));
         let length = kept.map(|text| u32::try_from(text.len())).transpose().map_err(long)?;
         Ok(py.detach(|| {
-            let (filter, mut bytes) = Filter::build(kind, hashes, bits, &levels, &keys.hashes)?;
-            bytes.extend_from_slice(kept.unwrap_or_default().as_bytes());
+            let bytes = match kept {
+                Some(text) => Cow::Owned([&full.bytes, text.as_bytes()].concat()),
+                None => Cow::Borrowed(&full.bytes[..]),
+            };
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             let place = self.files.append(&bytes)?;
             let table = Arc::make_mut(&mut table);
-            table.push(filter, place, name)?;
+            table.push(full.filter.clone(), place, name)?;
             table.lengths.extend(length);
             crate::error::Result::Ok(())
         })?)
@@ -150,11 +167,12 @@ impl Filters {
         Ok(Some(String::from_utf8(bytes).map_err(damaged)?))
     }
 
-    /// The same filters without one of them.
-    fn without(&self, id: usize) -> PyResult<Filters> {
+    /// The same filters without some of them.
+    fn without(&self, ids: Vec<usize>) -> PyResult<Filters> {
         let table = self.table();
         let mut rest = Table::default();
-        for (i, filter) in table.filters.iter().enumerate().filter(|(i, _)| *i != id) {
+        let gone: HashSet<usize> = ids.into_iter().collect();
+        for (i, filter) in table.filters.iter().enumerate().filter(|(i, _)| !gone.contains(i)) {
             rest.push(filter.clone(), table.places[i], table.name(i).unwrap_or_default())?;
             rest.lengths.extend(table.lengths.get(i));
         }

@@ -1,0 +1,249 @@
+"""The columns that can be indexed: their types, their keys, and predicates over them.
+
+A column belongs to a family of types whose equal values have equal keys, whatever the width, unit
+or scale in a file (`docs/keys.md`), so that files of one lake may differ in these. A value also has
+a *code*: 64 bits in the order of the values, of which the least and the greatest of a row group
+make its zone. Codes of different values may agree, so a zone, like a filter, says no or maybe.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Codes = npt.NDArray[np.uint64]
+
+ACCEPTED = {
+    "text": "a str",
+    "binary": "bytes",
+    "integer": "an int",
+    "date": "a datetime.date",
+    "timestamp": "a datetime.datetime without a zone, or a numpy.datetime64",
+    "timestamp with zone": "a datetime.datetime with a zone",
+    "decimal": "a decimal.Decimal or an int",
+}
+"""The families, and what a predicate over each may be given."""
+
+VIEWED = b"tamis: view"
+"""Marks a column of which a file says that it is of a view type: pyarrow reads but never compares
+these."""
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_EPOCH = datetime.datetime(1970, 1, 1)
+_DAY_ZERO = datetime.date(1970, 1, 1)
+
+
+def family(kind: pa.DataType) -> str | None:
+    """Name the family of a type, None if its columns cannot be indexed."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return family(kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind) or kind == pa.string_view():
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or kind == pa.binary_view():
+        return "binary"
+    if types.is_fixed_size_binary(kind):
+        return "binary"
+    if types.is_integer(kind):
+        return "integer"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        return "timestamp with zone" if kind.tz else "timestamp"
+    if types.is_decimal(kind) and not types.is_decimal256(kind):
+        return "decimal"
+    return None
+
+
+def values(column: pa.Array) -> pa.Array:
+    """Return the values of a column to hash: no nulls, and each once where that is cheap."""
+    if pa.types.is_dictionary(column.type):
+        column = pc.unique(column).dictionary_decode()
+    return column.drop_null()
+
+
+def zone(kind: str, column: pa.Array) -> tuple[int, int] | None:
+    """Return the codes of the least and the greatest value, None if there is no value."""
+    if len(column) == 0:
+        return None
+    if column.type in (pa.string_view(), pa.binary_view()):
+        column = column.cast(pa.large_binary())
+    ends = pc.min_max(column)
+    low, high = (_code(kind, _raw(ends[end])) for end in ("min", "max"))
+    return low, high
+
+
+def _raw(value: pa.Scalar) -> Any:
+    """Return a value of a column as its bytes, its days, its nanoseconds, its number."""
+    types, kind = pa.types, value.type
+    if types.is_timestamp(kind):
+        return value.cast(pa.int64()).as_py() * _NANOSECONDS[kind.unit]
+    if types.is_date(kind):
+        return value.cast(pa.date32()).cast(pa.int32()).as_py()
+    if types.is_integer(kind) or types.is_decimal(kind):
+        return value.as_py()
+    return value.as_buffer().to_pybytes()  # text may not be UTF-8
+
+
+def _code(kind: str, value: Any) -> int:
+    if isinstance(value, bytes):
+        return int.from_bytes(value[:8].ljust(8, b"\0"), "big")
+    if kind == "integer":
+        value >>= 1  # from -2**63 to 2**64-1
+    elif kind.startswith("timestamp"):
+        value //= 1000
+    return int(min(max(math.floor(value), -(2**63)), 2**63 - 1)) + 2**63
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """The values that one column may have: any of these, or null."""
+
+    column: str
+    family: str
+    raw: tuple[Any, ...]
+    null: bool
+
+    @classmethod
+    def of(cls, column: str, kind: str, given: Any) -> Predicate:
+        """Read what a question gives for a column: a value, None, or a list of them."""
+        single = isinstance(given, str | bytes | bytearray | Mapping)
+        wanted = [given] if single or not isinstance(given, Iterable) else list(given)
+        wanted = [each.as_py() if isinstance(each, pa.Scalar) else each for each in wanted]
+        raw = dict.fromkeys(_given(column, kind, each) for each in wanted if each is not None)
+        return cls(column, kind, tuple(raw), any(each is None for each in wanted))
+
+    @property
+    def keys(self) -> list[list[Any]]:
+        """The keys of the values, integers apart from the rest; of none that no column can have."""
+        keys = [_key(each) for each in self.raw]
+        integers = [key for key in keys if isinstance(key, int)]
+        others = [key for key in keys if isinstance(key, bytes)]
+        return [some for some in (integers, others) if some]
+
+    @property
+    def codes(self) -> Codes:
+        """The codes of the values, in order."""
+        return np.array(sorted(_code(self.family, each) for each in self.raw), np.uint64)
+
+    def expression(self, schema: pa.Schema) -> pc.Expression:
+        """Return the predicate over a column of this schema, as pyarrow has it."""
+        kind = schema.field(self.column).type
+        some = _column(self.raw, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        field = pc.field(self.column)
+        if VIEWED in (schema.field(self.column).metadata or {}):
+            field = field.cast(kind)
+        # Equality is what readers push down best.
+        found = field == some[0] if len(some) == 1 else field.isin(some)
+        return found | field.is_null() if self.null else found
+
+
+def _given(column: str, kind: str, value: Any) -> Any:
+    """Return a value of a predicate in the form of `_raw`, or say what is accepted."""
+    match kind:
+        case "text" if isinstance(value, str):
+            try:
+                return value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{column} is {value!r}; it has no form in UTF-8") from None
+        case "binary" if isinstance(value, bytes):
+            return bytes(value)
+        case "integer" if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return int(value)
+        case "date" if type(value) is datetime.date:
+            return (value - _DAY_ZERO).days
+        case "timestamp" if isinstance(value, np.datetime64):
+            unit, count = np.datetime_data(value.dtype)
+            if unit in _NANOSECONDS and not np.isnat(value):
+                return int(value.astype(np.int64)) * count * _NANOSECONDS[unit]
+            if unit in ("m", "h", "D") and not np.isnat(value):
+                return int(value.astype("datetime64[s]").astype(np.int64)) * 10**9
+        case "timestamp" if isinstance(value, datetime.datetime) and value.tzinfo is None:
+            if value == value:  # not pandas' NaT
+                return _nanoseconds(value)
+        case "timestamp with zone" if isinstance(value, datetime.datetime) and value.tzinfo:
+            return _nanoseconds(value.astimezone(datetime.UTC).replace(tzinfo=None))
+        case "decimal" if isinstance(value, decimal.Decimal) and value.is_finite():
+            return value
+        case "decimal" if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return decimal.Decimal(int(value))
+    raise TypeError(
+        f"{column} is {value!r} (of type {type(value).__name__}); the column holds {kind}: "
+        f"{ACCEPTED[kind]}, None for null, or a list of them is wanted"
+    )
+
+
+def _nanoseconds(value: datetime.datetime) -> int:
+    since = value - _EPOCH
+    seconds = since.days * 86_400 + since.seconds
+    finer: int = getattr(value, "nanosecond", 0)  # pandas' timestamps have it
+    return seconds * 10**9 + since.microseconds * 1000 + finer
+
+
+def _key(raw: Any) -> int | bytes | None:
+    """Return the key of a value, None if no column of the supported types can hold it."""
+    scale = 0
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, decimal.Decimal):
+        sign, digits, exponent = raw.as_tuple()
+        raw, scale = int("".join(map(str, digits))), -int(exponent)
+        while scale > 0 and raw % 10 == 0 and raw:
+            raw, scale = raw // 10, scale - 1
+        if abs(scale) > 127:
+            return 0 if raw == 0 else None
+        raw, scale = raw * 10 ** max(-scale, 0) * (-1) ** sign, max(scale, 0)
+    if scale == 0 and -(2**63) <= raw < 2**64:
+        return int(raw)
+    if not -(2**127) <= raw < 2**127:
+        return None
+    wide = int(raw).to_bytes(16, "little", signed=True)
+    return wide + bytes([scale]) if scale else wide
+
+
+def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    """Return those values that a column of this type can hold, as one."""
+    types = pa.types
+    if types.is_integer(kind):
+        low = 0 if types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
+        return pa.array([each for each in raw if low <= each < low + 2**kind.bit_width], kind)
+    if types.is_date(kind):
+        return pa.array(raw, pa.int32()).cast(pa.date32()).cast(kind)
+    if types.is_timestamp(kind):
+        unit = _NANOSECONDS[kind.unit]
+        whole = [each // unit for each in raw if each % unit == 0]
+        return pa.array([each for each in whole if abs(each) < 2**63], pa.int64()).cast(kind)
+    if types.is_decimal(kind):
+        fitting = []
+        for each in raw:
+            try:
+                fitting.append(pa.array([each], kind))
+            except pa.ArrowInvalid:
+                continue  # more digits than the column has
+        return pa.concat_arrays([pa.array([], kind), *fitting])
+    if types.is_fixed_size_binary(kind):
+        return pa.array([each for each in raw if len(each) == kind.byte_width], kind)
+    if family(kind) == "text":
+        return pa.array([each.decode() for each in raw], kind)
+    return pa.array(raw, kind)
+
+
+def predicates(where: Mapping[str, Any], columns: Mapping[str, str]) -> list[Predicate]:
+    """Read a question: what each column has to be, for columns of these families."""
+    if not isinstance(where, Mapping):
+        kind = type(where).__name__
+        raise TypeError(f"where is {where!r} (of type {kind}); a dict of columns is wanted")
+    unknown = [column for column in where if column not in columns]
+    if unknown:
+        indexed = ", ".join(columns)
+        raise ValueError(f"where has {unknown[0]!r}; the index has the columns {indexed}")
+    return [Predicate.of(column, columns[column], given) for column, given in where.items()]

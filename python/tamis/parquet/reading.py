@@ -1,0 +1,248 @@
+"""Files → filters: row groups are read on several threads, and come out in order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tamis import _native
+from tamis.collection import full_filter
+from tamis.parquet import columns as families
+from tamis.parquet.lake import Lake, Stamp
+from tamis.parquet.manifest import File, Manifest
+from tamis.parquet.threads import in_order
+from tamis.planning.curves import Floats
+
+BATCH = 1 << 16
+"""Rows that are in memory at a time, per thread."""
+
+TOGETHER = 64
+"""Most row groups of a file that one task reads: opening a file costs as much as a small one."""
+
+_ROWS = 1 << 20  # and most rows
+_NOTHING = (2**64 - 1, 0)  # the zone that holds no value
+
+
+@dataclass(frozen=True)
+class Options:
+    """How row groups are read: what filters they get, and which column has their utility."""
+
+    kind: str
+    fpr: float
+    seed: int
+    utility: str | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row group as it was read: per column a filter and a zone; the mean utility of its rows."""
+
+    rows: int
+    filters: list[_native.Full]
+    zones: list[tuple[int, int]]
+    utility: float
+
+
+def read_groups(
+    lake: Lake,
+    path: str,
+    footer: pq.FileMetaData,
+    numbers: range,
+    columns: Mapping[str, str],
+    options: Options,
+) -> list[Group]:
+    """Read row groups of a file."""
+    types = {field.name: field.type for field in footer.schema.to_arrow_schema()}
+    wanted = [name for name in types if name in columns or name == options.utility]
+    # Text comes as codes of a dictionary, of which each value is hashed once.
+    coded = [
+        name
+        for name in wanted
+        if families.family(types[name]) in ("text", "binary")
+        and not pa.types.is_fixed_size_binary(types[name])
+    ]
+    with lake.filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
+        return [_group(file, number, columns, wanted, options) for number in numbers]
+
+
+def _group(
+    file: pq.ParquetFile,
+    number: int,
+    columns: Mapping[str, str],
+    wanted: list[str],
+    options: Options,
+) -> Group:
+    hashes = {name: _native.Spill(1, None, options.seed) for name in columns}
+    zones = dict.fromkeys(columns, _NOTHING)
+    rows, total = file.metadata.row_group(number).num_rows, 0.0
+    batches: Iterable[pa.RecordBatch] = ()
+    if wanted:
+        batches = file.iter_batches(BATCH, row_groups=[number], columns=wanted, use_threads=False)
+    for batch in batches:
+        for name in columns.keys() & set(wanted):
+            values = families.values(batch.column(name))
+            hashes[name].add(values)
+            found = families.zone(columns[name], values)
+            if found is not None:
+                low, high = zones[name]
+                zones[name] = (min(low, found[0]), max(high, found[1]))
+        if options.utility is not None:
+            total += pc.sum(batch.column(options.utility)).as_py() or 0
+    filters = [
+        full_filter(hashes[name].distinct(0, 1), options.kind, options.fpr) for name in columns
+    ]
+    mean = float(total) / max(rows, 1) if options.utility is not None else 1.0
+    return Group(rows, filters, [zones[name] for name in columns], mean)
+
+
+def tasks(footer: pq.FileMetaData) -> Iterator[range]:
+    """Cut the row groups of a file into tasks."""
+    start, rows = 0, 0
+    for number in range(footer.num_row_groups):
+        rows += footer.row_group(number).num_rows
+        if number + 1 - start == TOGETHER or rows >= _ROWS:
+            yield range(start, number + 1)
+            start, rows = number + 1, 0
+    if start < footer.num_row_groups:
+        yield range(start, footer.num_row_groups)
+
+
+class Progress:
+    """A bar on a terminal: nothing where nobody looks."""
+
+    def __init__(self, total: int, show: bool | None) -> None:
+        self._total, self._done = total, 0
+        self._show = sys.stderr.isatty() if show is None else show
+
+    def advance(self, count: int) -> None:
+        """Tell that so many more row groups are read."""
+        self._done += count
+        if self._show:
+            part = self._done / max(self._total, 1)
+            bar = "█" * int(30 * part)
+            end = "\n" if self._done == self._total else ""
+            text = f"\r{bar:·<30} {self._done:,} of {self._total:,} row groups{end}"
+            print(text, end="", file=sys.stderr, flush=True)
+
+
+class Reader:
+    """Reads files into the filters of their row groups, and tells then what it has read."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        stamps: Mapping[str, Stamp],
+        columns: Sequence[str],
+        known: Manifest | None,
+        options: Options,
+        threads: int | None,
+    ) -> None:
+        self._lake, self._options, self._threads = lake, options, threads
+        entered = in_order(self._enter, stamps.items(), threads)
+        self._entered = list(entered)
+        schemas = [footer.schema.to_arrow_schema() for _, footer in self._entered]
+        if known:
+            schemas.insert(0, known.schema)
+        self.columns = known.columns if known else _families(columns, schemas)
+        for file, footer in self._entered:
+            self._check(file.path, footer.schema.to_arrow_schema())
+        self.schema = unified(schemas)
+        self._groups: list[Group] = []
+
+    def _enter(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData]:
+        path, stamp = item
+        try:
+            with self._lake.filesystem.open_input_file(path) as source:
+                footer = pq.read_metadata(source)
+        except pa.ArrowException as error:
+            error.add_note(f"while reading {path}")
+            raise
+        digest = self._lake.footer(path) or ""
+        return File(path, stamp.size, stamp.time, digest, footer.num_row_groups), footer
+
+    def _check(self, path: str, schema: pa.Schema) -> None:
+        for name, kind in self.columns.items():
+            own = schema.field(name).type if name in schema.names else None
+            if own is not None and families.family(own) != kind:
+                raise TypeError(f"{name} is {own} in {path}; in other files it holds {kind}")
+        utility = self._options.utility
+        if utility is not None and utility not in schema.names:
+            raise ValueError(f"utility is {utility!r}; {path} has no such column")
+
+    def sets(self, first: int, progress: bool | None) -> Iterator[tuple[str, _native.Full]]:
+        """Return the filters of each row group, column by column, under running numbers."""
+        total = sum(file.groups for file, _ in self._entered)
+        bar = Progress(total, progress)
+        pieces = (
+            (file.path, footer, numbers)
+            for file, footer in self._entered
+            for numbers in tasks(footer)
+        )
+
+        def run(piece: tuple[str, pq.FileMetaData, range]) -> list[Group]:
+            return read_groups(self._lake, *piece, self.columns, self._options)
+
+        for groups in in_order(run, pieces, self._threads):
+            for group in groups:
+                for full in group.filters:
+                    yield str(first), full
+                    first += 1
+                self._groups.append(Group(group.rows, [], group.zones, group.utility))
+            bar.advance(len(groups))
+
+    @property
+    def manifest(self) -> Manifest:
+        """What was read, after `sets` is through."""
+        zones = np.array([group.zones for group in self._groups], np.uint64)
+        zones = zones.reshape(len(self._groups), len(self.columns), 2).transpose(2, 1, 0)
+        rows = np.array([group.rows for group in self._groups], np.int64)
+        files = tuple(file for file, _ in self._entered)
+        low, high = np.ascontiguousarray(zones)
+        return Manifest(self.columns, self.schema, files, rows, low, high)
+
+    @property
+    def utility(self) -> Floats:
+        """The mean utility of the rows of each row group."""
+        return np.array([group.utility for group in self._groups])
+
+
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Join the schemas of files: all columns, in types that hold those of each file."""
+    plain = [_without_views(schema.remove_metadata()) for schema in schemas]
+    return pa.unify_schemas(plain, promote_options="permissive") if plain else pa.schema([])
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Replace types that pyarrow reads but cannot filter."""
+    wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    viewed = {families.VIEWED: ""}
+    return pa.schema(
+        [
+            field.with_type(wide[field.type]).with_metadata(viewed) if field.type in wide else field
+            for field in schema
+        ]
+    )
+
+
+def _families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
+    """Name the family of each column, as the first file that has it knows it."""
+    types = {field.name: field.type for schema in reversed(schemas) for field in schema}
+    found = {}
+    for name in columns:
+        if name not in types:
+            raise ValueError(f"columns has {name!r}; the files have {', '.join(types)}")
+        family = families.family(types[name])
+        if family is None:
+            raise TypeError(
+                f"columns has {name!r}, which is {types[name]}; columns of "
+                f"{', '.join(families.ACCEPTED)} can be indexed"
+            )
+        found[name] = family
+    return found
