@@ -3,11 +3,15 @@
 import datetime
 import decimal
 import os
+import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tamis
+from conftest import SOAK
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -344,3 +348,292 @@ def test_a_damaged_index_is_made_anew(lake):
         agrees(ix, lake, where)
         assert ix.refresh() == 3
         agrees(SkippingIndex.open(path), lake, where)
+
+
+@st.composite
+def histories(draw):
+    """What may happen to a lake and its index, with small numbers to make it happen."""
+    step = st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 3), st.integers(0, 40), st.booleans()),
+        st.tuples(st.just("delete"), st.integers(0, 3)),
+        st.tuples(st.just("remove"), st.integers(0, 3)),
+        st.tuples(st.just("add"), st.integers(0, 3)),
+        st.tuples(st.just("flip"), st.floats(0, 0.999)),
+        st.tuples(st.just("allocate"), st.floats(0, 1)),
+        st.tuples(st.sampled_from(["refresh", "open", "save"])),
+    )
+    return draw(st.lists(step, min_size=2, max_size=8))
+
+
+def small(seed):
+    """A table of which equal seeds give equal rows and all seeds equal lengths."""
+    rng = np.random.default_rng(seed)
+    names = [None if i == 0 else f"u{i:02}" for i in rng.integers(0, 20, 40).tolist()]
+    return pa.table({"user": names, "n": rng.integers(0, 50, 40)})
+
+
+def rows_of(files, where):
+    """All rows that are as asked, as texts in order."""
+    rows = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    return sorted(str(row) for row in rows if all(row[c] in wanted for c, wanted in where.items()))
+
+
+@settings(max_examples=300 if SOAK else 12)
+@given(histories(), st.integers(0, 2**32))
+def test_whatever_happens_no_row_is_missed(tmp_path_factory, history, seed):
+    folder = tmp_path_factory.mktemp("lake")
+    path = folder / "index.tamis"
+    files = [folder / f"{i}.parquet" for i in range(4)]
+    plain = {"row_group_size": 8, "use_dictionary": False, "compression": "none"}
+    for i in range(2):
+        pq.write_table(small(seed + i), files[i], **plain)
+    ix = SkippingIndex.build(folder / "*.parquet", columns=["user", "n"], path=path)
+    out = set()
+    for what, *rest in history:
+        if what == "write":
+            file, salt, keep = files[rest[0]], rest[1], rest[2]
+            before = file.stat() if file.exists() else None
+            pq.write_table(small(seed + salt), file, **plain)
+            if keep and before and before.st_size == file.stat().st_size:
+                os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        elif what == "delete":
+            files[rest[0]].unlink(missing_ok=True)
+        elif what in ("remove", "add"):
+            file = files[rest[0]]
+            there = file.exists() and (what == "add" or file not in out)
+            if there:
+                getattr(ix, what)(file)
+                out = out - {file} if what == "add" else out | {file}
+            else:
+                with pytest.raises(FileNotFoundError):
+                    getattr(ix, what)(folder / "9.parquet")
+        elif what == "flip":
+            whole = path.read_bytes()
+            flipped(path, int(rest[0] * len(whole)))
+            ix = SkippingIndex.open(path)
+        elif what == "allocate":
+            least = ix._state.least_bytes
+            ix.allocate(memory=least + int(rest[0] * 2000), utility="accesses")
+        elif what == "refresh":
+            ix.refresh()
+        elif what == "open":
+            ix = SkippingIndex.open(path, hybrid=True)
+        elif ix.stats.damaged == 0:
+            ix.scan({"user": "u01"})
+            if ix.stats.damaged == 0:
+                ix.save()
+        there = [file for file in files if file.exists() and file not in out]
+        for where in ({"user": ["u01"]}, {"user": ["u02", "u03"], "n": list(range(25))}):
+            expected = rows_of(there, where)
+            assert sorted(str(row) for row in ix.scan(where).to_pylist()) == expected
+            found = ix.dataset(where)
+            assert sorted(str(row) for row in found.to_table().to_pylist()) == expected
+            assert found.count_rows() == len(expected)
+        if what == "flip":
+            ix.refresh()  # else a second flip could leave nothing
+        if what == "allocate":
+            ix.allocate()  # else the index could outgrow what it was given
+
+
+def test_other_engines_read_the_dataset(lake):
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    ix = build(lake)
+    where = {"user": ["user 5", "user 6"]}
+    expected = full_scan(lake.glob("*.parquet"), where)
+    rows = ix.dataset(where)
+    assert rows.count_rows() == len(expected)
+    fetched = duckdb.sql("select user, n from rows where n < 1500 order by n").fetchall()
+    few = [row for row in expected if row["n"] < 1500]
+    assert fetched == [(row["user"], row["n"]) for row in few]
+    assert duckdb.sql("select count(*) from rows").fetchall() == [(len(expected),)]
+    frame = polars.scan_pyarrow_dataset(rows).filter(polars.col("n") < 1500).collect()
+    assert frame.sort("n").to_dicts() == few
+    assert polars.scan_pyarrow_dataset(rows).select(polars.len()).collect().item() == len(expected)
+    assert ix.dataset().count_rows() == 3000
+
+
+def test_a_limit_reads_the_most_used_first(lake):
+    utility = np.arange(30.0)
+    ix = build(lake, utility=utility)
+    assert ix.row_groups({"user": "user 5"})[0] == RowGroup(str(lake / "2.parquet"), 9)
+    found = ix.scan({"user": "user 5"}, limit=2)
+    assert found.num_rows == 2
+    assert ix.stats.read == 2
+    assert min(found["n"].to_pylist()) > 2700
+    assert ix.scan({"user": "user 5"}, limit=0).num_rows == 0
+    assert ix.stats.read == 2
+    assert ix.scan({"user": "user 5"}, limit=1000).num_rows == 29
+    assert ix.scan({"user": "user 5"}, columns=["n"], limit=1).column_names == ["n"]
+
+
+def test_use_becomes_utility(lake):
+    ix = build(lake)
+    for _ in range(3):
+        ix.scan({"user": "user 5"}, limit=1)
+    used = np.flatnonzero(ix.accesses)
+    assert used.tolist() == [0]
+    ix.record([RowGroup(str(lake / "1.parquet"), 4)], rows=50)
+    ix.record([RowGroup("elsewhere", 1), RowGroup(str(lake / "1.parquet"), 99)])
+    ix.allocate(memory=ix._state.least_bytes + 500, utility="accesses")
+    order = np.argsort(-ix.utility)
+    assert order[:2].tolist() == [14, 0]
+    # The mean of the rows: 50 of 100, and a hundredth of all spread evenly.
+    assert ix.utility[14] == pytest.approx(0.5 + 0.01 * 0.53 / 30, rel=1e-3)
+    assert ix.collection.kept[14] > ix.collection.kept[5]
+    ix.save()
+    assert SkippingIndex.open(lake / "index.tamis").utility == pytest.approx(ix.utility)
+    with pytest.raises(ValueError, match="'accesses', are wanted"):
+        ix.allocate(utility="use")
+
+
+def test_a_column_says_the_utility_of_each_row(tmp_path):
+    table = users(0, 400).append_column("weight", [np.arange(400) // 100 * 1.5])
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    ix = SkippingIndex.build(tmp_path, columns=["user"], utility="weight", path=tmp_path / "i")
+    assert ix.utility.tolist() == [0, 1.5, 3, 4.5]
+    pq.write_table(table.slice(300, 100), tmp_path / "b.parquet")
+    ix.refresh()
+    assert ix.utility.tolist() == [0, 1.5, 3, 4.5, 4.5]
+
+
+@pytest.mark.parametrize("kind", ["ribbon", "segmented", "truncated"])
+def test_memory_is_kept_to_and_no_row_lost(lake, kind):
+    ix = build(lake, kind=kind, columns=["user", "n"])
+    least, full = ix._state.least_bytes, ix.size_in_bytes
+    rates = []
+    for share in (1, 0.5, 0.2, 0):
+        ix.allocate(memory=int(least + share * (full - least)))
+        assert ix.size_in_bytes <= least + share * (full - least)
+        rates.append(ix.expected_fpr)
+        agrees(ix, lake, {"user": "user 5"})
+    assert rates == sorted(rates)
+    assert rates[-1] == 1.0
+    hybrid = SkippingIndex.open(lake / "index.tamis", memory=least, hybrid=True)
+    assert len(hybrid.row_groups({"user": "nobody at all"})) == 0
+    assert hybrid.collection.tail_reads > 0
+
+
+def test_equal_files_give_equal_bytes(lake):
+    whole = []
+    for threads in (1, 4):
+        build(lake, threads=threads, progress=False)
+        whole.append((lake / "index.tamis").read_bytes())
+    assert whole[0] == whole[1]
+
+
+def test_progress_is_shown_where_somebody_looks(lake, capsys):
+    build(lake)
+    assert capsys.readouterr().err == ""
+    build(lake, progress=True)
+    assert capsys.readouterr().err.endswith("30 of 30 row groups\n")
+
+
+def test_sources(lake):
+    (lake / "deep" / "er").mkdir(parents=True)
+    pq.write_table(users(0, 10), lake / "deep" / "er" / "x[1].parquet")
+    pq.write_table(users(0, 10), lake / "_hidden.parquet")
+    pq.write_table(users(0, 10), lake / ".also.parquet")
+
+    def names(source):
+        ix = SkippingIndex.build(source, columns="user")
+        return sorted(os.path.relpath(path, lake) for path in ix.files)
+
+    three, deep = ["0.parquet", "1.parquet", "2.parquet"], "deep/er/x[1].parquet"
+    assert names(lake) == [*three, deep]
+    assert names(lake / "[0-9].parquet") == three
+    assert names(lake / "[!0].parquet") == three[1:]
+    assert names(lake / "?.parquet") == three
+    assert names(str(lake / "**" / "x*.parquet")) == [deep]
+    assert names(lake / "*" / "*" / "*.parquet") == [deep]
+    assert names([lake / "0.parquet", lake / "1.parquet", lake / "0.parquet"]) == three[:2]
+    assert names(lake / deep) == [deep]
+    assert names(f"file://{lake}/?.parquet") == three
+    with pytest.raises(TypeError, match="a path, a pattern or a list"):
+        SkippingIndex.build([5], columns="user")
+
+
+def test_any_file_system_of_pyarrow(lake):
+    below = fs.SubTreeFileSystem(str(lake), fs.LocalFileSystem())
+    ix = SkippingIndex.build("*.parquet", columns=["user"], path=lake / "i", filesystem=below)
+    assert ix.files == ["0.parquet", "1.parquet", "2.parquet"]
+    expected = full_scan(lake.glob("*.parquet"), {"user": "user 5"})
+    with pytest.raises(
+        ValueError, match="filesystem is None; the files of the index are in one of"
+    ):
+        SkippingIndex.open(lake / "i")
+    ix = SkippingIndex.open(lake / "i", filesystem=below)
+    assert ix.scan({"user": "user 5"}).num_rows == len(expected)
+    pq.write_table(pa.table({"user": ["user 5"], "n": [7]}), lake / "1.parquet")
+    assert ix.scan({"user": "user 5"}).num_rows < len(expected)
+    assert ix.stats.stale_files == 1
+    with pytest.raises(TypeError, match=r"one of pyarrow\.fs or of fsspec"):
+        SkippingIndex.open(lake / "i", filesystem=5)
+
+
+def test_files_may_differ_in_width_and_columns(tmp_path):
+    pq.write_table(
+        pa.table({"id": pa.array([1, 2], pa.int32()), "n": [0, 1]}), tmp_path / "a.parquet"
+    )
+    pq.write_table(
+        pa.table({"n": [2, 3], "id": pa.array([2, 2**40], pa.int64())}), tmp_path / "b.parquet"
+    )
+    pq.write_table(pa.table({"n": [4]}), tmp_path / "c.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["id"])
+    for value, rows in ((1, [0]), (2, [1, 2]), (2**40, [3]), (None, [4])):
+        assert sorted(ix.scan({"id": value})["n"].to_pylist()) == rows
+        assert sorted(ix.dataset({"id": value}).to_table()["n"].to_pylist()) == rows
+    assert [os.path.basename(path) for path, _ in ix.row_groups({"id": 1})] == ["a.parquet"]
+
+
+def test_an_index_may_lose_all_files(lake):
+    ix = build(lake)
+    ix.allocate(memory=ix._state.least_bytes)
+    ix.remove(lake / "*.parquet")
+    assert (len(ix), ix.scan({"user": "user 5"}).num_rows) == (0, 0)
+    assert ix.add(lake / "1.parquet") == 1
+    with pytest.raises(FileNotFoundError, match="the index has no such files"):
+        ix.remove(lake / "0.parquet")
+
+
+def test_what_outgrows_its_memory_stays_as_it_was(lake):
+    ix = build(lake)
+    ix.allocate(memory=ix._state.least_bytes)
+    pq.write_table(users(0, 500), lake / "new.parquet", row_group_size=10)
+    with pytest.raises(ValueError, match="4 files with 80 row groups take"):
+        ix.refresh()
+    agrees(ix, lake, {"user": "user 5"})
+    assert len(SkippingIndex.open(lake / "index.tamis")) == 30
+
+
+def test_answers_while_the_index_changes(lake):
+    ix = build(lake)
+    expected = len(full_scan(lake.glob("*.parquet"), {"user": "user 5"}))
+    stop, wrong = threading.Event(), []
+
+    def ask():
+        while not stop.is_set():
+            found = ix.scan({"user": "user 5"}).num_rows
+            if found != expected:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(3):
+        pq.write_table(pa.table({"user": ["nobody"], "n": [i]}), lake / "unready")
+        os.replace(lake / "unready", lake / f"{i + 3}.parquet")
+        ix.refresh()
+        ix.allocate(memory=ix._state.least_bytes + 5000)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_look_lasts_as_long_as_asked(lake):
+    build(lake)
+    ix = SkippingIndex.open(lake / "index.tamis", recheck=1000)
+    before = ix.scan({"user": "user 5"}).num_rows
+    pq.write_table(pa.table({"user": ["user 5"], "n": [1]}), lake / "new.parquet")
+    assert ix.scan({"user": "user 5"}).num_rows == before
+    assert SkippingIndex.open(lake / "index.tamis").scan({"user": "user 5"}).num_rows == before + 1

@@ -332,7 +332,7 @@ class Collection:
     @property
     def size_in_bytes(self) -> int:
         """What is in memory: the prefixes, and all that is kept per filter, names included."""
-        return self._overhead + sum((each.bits + 7) // 8 for each in self._residents)
+        return self._overhead + (self.size_in_bits + 7) // 8
 
     @property
     def size_in_bits(self) -> int:

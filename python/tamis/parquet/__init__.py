@@ -6,6 +6,7 @@ try:
 except ImportError:
     raise ImportError("tamis.parquet needs pyarrow: pip install tamis[parquet]") from None
 
-from tamis.parquet.index import RowGroup, SkippingIndex, Statistics
+from tamis.parquet.index import RowGroup, SkippingIndex
+from tamis.parquet.statistics import Statistics
 
 __all__ = ["RowGroup", "SkippingIndex", "Statistics"]

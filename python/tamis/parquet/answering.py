@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tamis.collection import Collection
@@ -67,15 +65,20 @@ class State:
     @property
     def least_bytes(self) -> int:
         """The smallest budget."""
-        return self.own_bytes + (self.collection.least_budget if self.collection else 0)
+        least = 0 if self.collection is None else self.collection.least_budget
+        return self.own_bytes + least
 
-    def within(self, memory: int | None, method: Method = "optimal") -> State:
-        """Keep as many bits of the filters as a budget allows, in a copy."""
+    def check(self, memory: int | None) -> None:
+        """Refuse a budget that is too small."""
         if memory is not None and memory < self.least_bytes:
             raise ValueError(
                 f"memory is {memory} bytes; {len(self.manifest.files)} files with "
                 f"{len(self.utility)} row groups take {self.least_bytes} without a bit of filters"
             )
+
+    def within(self, memory: int | None, method: Method = "optimal") -> State:
+        """Keep as many bits of the filters as a budget allows, in a copy."""
+        self.check(memory)
         if self.collection is None:
             return self
         collection = copy.copy(self.collection)
@@ -109,6 +112,11 @@ class State:
                 continue
             may &= found
         return may, damaged
+
+    def places(self, groups: Ints) -> tuple[Ints, Ints]:
+        """Return the files of row groups, and their numbers there."""
+        owners = self.owners[groups]
+        return owners, groups - self.starts[owners]
 
     def damaged_files(self) -> set[int]:
         """Return the numbers of files of which a filter is damaged."""
@@ -167,12 +175,3 @@ def unread(lake: Lake, columns: Sequence[Sequence[str]] | None) -> Manifest:
     named = {name: kind for name, kind in known if kind is not None}
     none = np.zeros((len(named), 0), np.uint64)
     return Manifest(named, schema, (), np.zeros(0, np.int64), none, none)
-
-
-def expression(predicates: Sequence[families.Predicate], schema: pa.Schema) -> ds.Expression | None:
-    """Join predicates for columns of a schema."""
-    joined = None
-    for predicate in predicates:
-        own = predicate.expression(schema)
-        joined = own if joined is None else joined & own
-    return joined

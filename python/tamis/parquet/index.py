@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -21,21 +20,16 @@ from tamis.collection import HALF_LIFE, UNSEEN, Collection, parse_budget
 from tamis.errors import FormatError
 from tamis.parquet import columns as families
 from tamis.parquet import manifest as persisted
-from tamis.parquet.answering import Answer, State, expression, saved_filters, unread
+from tamis.parquet import scanning
+from tamis.parquet.answering import Answer, State, saved_filters, unread
 from tamis.parquet.lake import Lake, Source, Watch
-from tamis.parquet.reading import Options, Reader, unified
-from tamis.parquet.threads import in_order
+from tamis.parquet.reading import Options, Reader
+from tamis.parquet.statistics import Statistics
 from tamis.planning.collection import Kind, Method, utilities
 from tamis.planning.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
 """What each column has to be: a value, None for null, or a list of which one is enough."""
-
-FOOTERS = 16
-"""Files whose footers are kept in memory once rows of them were read."""
-
-
-_FORMAT = ds.ParquetFileFormat()
 
 
 class RowGroup(NamedTuple):
@@ -43,35 +37,6 @@ class RowGroup(NamedTuple):
 
     path: str
     number: int
-
-
-@dataclass
-class Statistics:
-    """What an index has done since it was opened, and what it found of its files when it looked."""
-
-    questions: int = 0
-    considered: int = 0
-    """Row groups that a question had to decide about."""
-    skipped: int = 0
-    """Those of them that were not needed."""
-    read: int = 0
-    """Row groups that `SkippingIndex.scan` read."""
-    wasted: int = 0
-    """Those of them that held no row that was asked for."""
-    wasted_seconds: float = 0.0
-    rows: int = 0
-    """Rows that `SkippingIndex.scan` found."""
-    stale_files: int = 0
-    """Files that have changed since they were read, and are read whole."""
-    unknown_files: int = 0
-    """Files that were not there then, and are read whole."""
-    damaged: int = 0
-    """Filters that say maybe to all because their bits are damaged."""
-
-    @property
-    def skip_rate(self) -> float:
-        """The share of row groups that were skipped."""
-        return self.skipped / self.considered if self.considered else 0.0
 
 
 class SkippingIndex:
@@ -111,9 +76,9 @@ class SkippingIndex:
         self._path, self._memory, self._threads = path, memory, threads
         self._watch = Watch(recheck, threads)
         self._accesses = np.zeros(len(state.utility))
-        self._fragments: dict[tuple[str, str], ds.ParquetFileFragment] = {}
+        self._footers = scanning.Footers()
         self._rewrite = False
-        self._lock = threading.Lock()
+        self._lock, self._updating = threading.Lock(), threading.Lock()
         self.stats = Statistics()
 
     @classmethod
@@ -223,13 +188,12 @@ class SkippingIndex:
         """
         answer = self._answer(families.predicates(where, self.columns))
         self._count(answer.among, answer.among - len(answer.groups))
-        files, starts = answer.state.manifest.files, answer.state.starts
-        owners = answer.state.owners[answer.groups]
-        numbers = answer.groups - starts[owners]
+        files = answer.state.manifest.files
+        owners, numbers = answer.state.places(answer.groups)
         found = zip(owners.tolist(), numbers.tolist(), strict=True)
         named = [RowGroup(files[owner].path, number) for owner, number in found]
         for path in answer.unindexed:
-            count = _whole(answer.state, path).metadata.num_row_groups
+            count = scanning.whole(answer.state, path).metadata.num_row_groups
             named += [RowGroup(path, number) for number in range(count)]
         return named
 
@@ -241,23 +205,7 @@ class SkippingIndex:
         predicates = families.predicates(where or {}, self.columns)
         answer = self._answer(predicates)
         self._count(answer.among, answer.among - len(answer.groups))
-        state, schema = answer.state, self._schema(answer)
-        owners = state.owners[answer.groups]
-        order = np.argsort(owners, kind="stable")
-        numbers = (answer.groups - state.starts[owners])[order]
-        known, first = np.unique(owners, return_index=True)
-        each = np.split(numbers, np.searchsorted(owners[order], known)[1:])
-        fragments = [
-            _FORMAT.make_fragment(path, state.lake.filesystem, row_groups=own)
-            for path, own in (
-                (state.manifest.files[known[i]].path, sorted(each[i].tolist()))
-                for i in np.argsort(first)
-            )
-        ]
-        whole = [_whole(state, path) for path in answer.unindexed]
-        found = ds.FileSystemDataset([*fragments, *whole], schema, _FORMAT, state.lake.filesystem)
-        matching = expression(predicates, schema)
-        return found if matching is None else found.filter(matching)
+        return scanning.dataset(answer, predicates)
 
     def scan(
         self, where: Where, *, columns: Sequence[str] | None = None, limit: int | None = None
@@ -271,61 +219,47 @@ class SkippingIndex:
             raise ValueError(f"limit is {limit}; a number from 0 on, or None, is wanted")
         predicates = families.predicates(where, self.columns)
         answer = self._answer(predicates)
-        state, schema = answer.state, self._schema(answer)
-        matching, chosen = expression(predicates, schema), list(columns) if columns else None
-
-        def read(group: int) -> tuple[int, pa.Table, float]:
-            begin = time.perf_counter()
-            owner = int(state.owners[group])
-            number = group - int(state.starts[owner])
-            part = self._fragment(state, owner).subset(row_group_ids=[number])
-            table = part.to_table(schema, chosen, matching, use_threads=False)
-            return group, table, time.perf_counter() - begin
-
-        groups = answer.groups.tolist()
+        chosen = None if columns is None else list(columns)
+        # Reading ahead pays if all is read.
+        threads = self._threads if limit is None else 1
+        visits = scanning.visits(answer, self._footers, predicates, chosen, threads)
         tables, rows, visited = [], 0, 0
-        if limit is None and len(groups) > 1:
-            parts: Iterable[tuple[int, pa.Table, float]] = in_order(read, groups, self._threads)
-        else:
-            parts = map(read, groups)
-        if limit != 0:
-            for group, table, seconds in parts:
+        for visit in visits if limit != 0 else ():
+            tables.append(visit.table)
+            rows += visit.table.num_rows
+            if visit.group is not None:
                 visited += 1
-                rows += table.num_rows
-                tables.append(table)
-                self._visited(state, group, table.num_rows, seconds)
-                if limit is not None and rows >= limit:
-                    break
-            for path in answer.unindexed:
-                if limit is not None and rows >= limit:
-                    break
-                table = _whole(state, path).to_table(schema, chosen, matching)
-                rows += table.num_rows
-                tables.append(table)
+                self._visited(answer.state, visit.group, visit.table.num_rows, visit.seconds)
+            if limit is not None and rows >= limit:
+                break
         considered = answer.among if limit is None else answer.reach(visited)
         self._count(considered, considered - visited)
-        empty = ds.FileSystemDataset([], schema, _FORMAT, state.lake.filesystem)
-        found = pa.concat_tables([empty.to_table(chosen), *tables])
-        return found if limit is None else found.slice(0, limit)
+        return scanning.joined(answer, tables, chosen).slice(0, limit)
 
     def add(self, source: Source, *, progress: bool | None = None) -> int:
         """Index more files, also those that were taken out; how many files were read."""
-        other = self._state.lake.of_same(source)
-        if not other.files():
-            raise FileNotFoundError(f"source is {source!r}; there are no such files")
-        return self._update(self._state.lake.with_source(other), progress)
+        with self._updating:
+            other = self._state.lake.of_same(source)
+            if not other.files():
+                raise FileNotFoundError(f"source is {source!r}; there are no such files")
+            return self._update(self._state.lake.with_source(other), progress)
 
     def remove(self, source: Source) -> None:
         """Take files out: they are no part of any answer until they are added again."""
-        lake = self._state.lake
-        self._update(lake.without_source(lake.of_same(source)), None)
+        with self._updating:
+            lake = self._state.lake
+            rest = lake.without_source(lake.of_same(source))
+            if rest == lake:
+                raise FileNotFoundError(f"source is {source!r}; the index has no such files")
+            self._update(rest, None)
 
     def refresh(self, *, progress: bool | None = None) -> int:
         """Read the files that are new, changed or damaged, and forget those that are gone.
 
         The file of the index is written anew if anything was. How many files were read.
         """
-        return self._update(self._state.lake, progress)
+        with self._updating:
+            return self._update(self._state.lake, progress)
 
     def allocate(
         self,
@@ -339,15 +273,15 @@ class SkippingIndex:
         ``utility`` is one number per row group, in the order of the files and within them, or
         "accesses", what `scan` and `record` have counted: a row group's is the mean of its rows'.
         """
-        state = self._state
-        if isinstance(utility, str):
-            if utility != "accesses":
-                raise ValueError(f"utility is {utility!r}; numbers, or 'accesses', are wanted")
-            utility = self._by_accesses(state)
-        weights = state.utility if utility is None else utilities(utility, len(state.utility))
-        size = _memory(memory)
-        self._state = replace(state, utility=weights).within(size, method)
-        self._memory = size
+        with self._updating:
+            state, size = self._state, _memory(memory)
+            if isinstance(utility, str):
+                if utility != "accesses":
+                    raise ValueError(f"utility is {utility!r}; numbers, or 'accesses', are wanted")
+                utility = self._by_accesses(state)
+            weights = state.utility if utility is None else utilities(utility, len(state.utility))
+            self._state = replace(state, utility=weights).within(size, method)
+            self._memory = size
 
     def record(self, groups: Iterable[RowGroup], rows: int = 1) -> None:
         """Count that so many rows of each of these row groups were used; older use counts less."""
@@ -454,6 +388,7 @@ class SkippingIndex:
 
     def _settle(self, state: State) -> None:
         """Write a new state to the file of the index, if it has one, and answer from it."""
+        state.check(self._memory)
         if self._path is not None and state.collection is not None:
             hybrid = state.collection.hybrid
             frame = self._write(state.within(state.least_bytes), self._path)
@@ -477,26 +412,6 @@ class SkippingIndex:
 
         save_whole(target, write)
         return frame
-
-    def _fragment(self, state: State, owner: int) -> ds.ParquetFileFragment:
-        """An indexed file with its footer; those of the last few files are kept."""
-        file = state.manifest.files[owner]
-        with self._lock:
-            fragment = self._fragments.pop((file.path, file.footer), None)
-        if fragment is None:
-            fragment = _FORMAT.make_fragment(file.path, state.lake.filesystem)
-            fragment.ensure_complete_metadata()
-        with self._lock:
-            self._fragments[file.path, file.footer] = fragment
-            while len(self._fragments) > FOOTERS:
-                del self._fragments[next(iter(self._fragments))]
-        return fragment
-
-    def _schema(self, answer: Answer) -> pa.Schema:
-        """The columns of all files, also of those that are not indexed."""
-        schema = answer.state.manifest.schema
-        whole = [_whole(answer.state, path).physical_schema for path in answer.unindexed]
-        return unified([schema, *whole]) if whole else schema
 
     def _count(self, considered: int, skipped: int) -> None:
         with self._lock:
@@ -529,7 +444,3 @@ class SkippingIndex:
 
 def _memory(memory: int | str | None) -> int | None:
     return None if memory is None else parse_budget(memory)
-
-
-def _whole(state: State, path: str) -> ds.ParquetFileFragment:
-    return _FORMAT.make_fragment(path, state.lake.filesystem)

@@ -119,7 +119,7 @@ class Lake:
         """Take the sources of another lake out, and the files that they name."""
         sources = tuple(each for each in self.sources if each not in other.sources)
         rest = replace(self, sources=sources)
-        named = {*other.files(), *(each for each in other.sources if not _WILD.search(each))}
+        named = self.files().keys() & other.files().keys()
         return replace(rest, excluded=self.excluded | named)
 
     def files(self) -> dict[str, Stamp]:
