@@ -21,6 +21,7 @@ __all__ = [
     "Distinct",
     "Filter",
     "Filters",
+    "Full",
     "Function",
     "Hashes",
     "Inserting",

@@ -122,5 +122,7 @@ def visits(
 
 def joined(answer: Answer, tables: Sequence[pa.Table], columns: list[str] | None) -> pa.Table:
     """Put tables together; none have the columns too."""
-    empty = ds.FileSystemDataset([], schema_of(answer), FORMAT, answer.state.lake.filesystem)
-    return pa.concat_tables([empty.to_table(columns), *tables])
+    if tables:
+        return pa.concat_tables(tables)
+    empty = schema_of(answer).empty_table()
+    return empty if columns is None else empty.select(columns)
