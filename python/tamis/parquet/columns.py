@@ -146,6 +146,13 @@ class Predicate:
         found = field == some[0] if len(some) == 1 else field.isin(some)
         return found | field.is_null() if self.null else found
 
+    def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Tell which values of a column the predicate allows."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        found = pc.is_in(column, _column(self.raw, column.type))
+        return pc.or_(found, pc.is_null(column)) if self.null else found
+
 
 def _given(column: str, kind: str, value: Any) -> Any:
     """Return a value of a predicate in the form of `_raw`, or say what is accepted."""

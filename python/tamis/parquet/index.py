@@ -219,10 +219,10 @@ class SkippingIndex:
             raise ValueError(f"limit is {limit}; a number from 0 on, or None, is wanted")
         predicates = families.predicates(where, self.columns)
         answer = self._answer(predicates)
-        chosen = None if columns is None else list(columns)
+        wanted = scanning.Wanted.of(answer, predicates, columns)
         # Reading ahead pays if all is read.
         threads = self._threads if limit is None else 1
-        visits = scanning.visits(answer, self._footers, predicates, chosen, threads)
+        visits = scanning.visits(answer, self._footers, wanted, threads)
         tables, rows, visited = [], 0, 0
         for visit in visits if limit != 0 else ():
             tables.append(visit.table)
@@ -234,7 +234,7 @@ class SkippingIndex:
                 break
         considered = answer.among if limit is None else answer.reach(visited)
         self._count(considered, considered - visited)
-        return scanning.joined(answer, tables, chosen).slice(0, limit)
+        return pa.concat_tables([wanted.nothing, *tables]).slice(0, limit)
 
     def add(self, source: Source, *, progress: bool | None = None) -> int:
         """Index more files, also those that were taken out; how many files were read."""

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from tamis.parquet.answering import Answer, State
 from tamis.parquet.columns import Predicate
@@ -25,25 +27,25 @@ FORMAT = ds.ParquetFileFormat()
 
 
 class Footers:
-    """Files with their footers, which take longer to read than a row group: the last few."""
+    """The footers of the last few files, which take longer to read than a row group."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], ds.ParquetFileFragment] = {}
+        self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
         self._lock = threading.Lock()
 
-    def fragment(self, state: State, owner: int) -> ds.ParquetFileFragment:
-        """Return an indexed file."""
+    def of(self, state: State, owner: int) -> pq.FileMetaData:
+        """Return the footer of an indexed file."""
         file = state.manifest.files[owner]
         with self._lock:
-            fragment = self._kept.pop((file.path, file.footer), None)
-        if fragment is None:
-            fragment = whole(state, file.path)
-            fragment.ensure_complete_metadata()
+            footer = self._kept.pop((file.path, file.footer), None)
+        if footer is None:
+            with state.lake.filesystem.open_input_file(file.path) as source:
+                footer = pq.read_metadata(source)
         with self._lock:
-            self._kept[file.path, file.footer] = fragment
+            self._kept[file.path, file.footer] = footer
             while len(self._kept) > FOOTERS:
                 del self._kept[next(iter(self._kept))]
-        return fragment
+        return footer
 
 
 def whole(state: State, path: str) -> ds.ParquetFileFragment:
@@ -87,42 +89,91 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
 
 @dataclass(frozen=True)
 class Visit:
-    """What was read: the matching rows of a row group, or of a file that is not indexed."""
+    """What was read: the matching rows of a row group, which has no number if it is not indexed."""
 
     group: int | None
     table: pa.Table
     seconds: float
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Rows and columns to read: columns of predicates first, the others where any row matches."""
+
+    schema: pa.Schema
+    columns: list[str]
+    predicates: Sequence[Predicate]
+
+    @classmethod
+    def of(
+        cls, answer: Answer, predicates: Sequence[Predicate], columns: Sequence[str] | None
+    ) -> Wanted:
+        """Take these columns, all by default."""
+        schema = schema_of(answer)
+        names = schema.names if columns is None else list(columns)
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            there = ", ".join(schema.names)
+            raise ValueError(f"columns has {unknown[0]!r}; the files have {there}")
+        return cls(schema, names, predicates)
+
+    @property
+    def nothing(self) -> pa.Table:
+        """No rows."""
+        return pa.schema([self.schema.field(name) for name in self.columns]).empty_table()
+
+    def of_group(self, file: pq.ParquetFile, number: int) -> pa.Table:
+        """Read what is wanted of a row group."""
+        asked = [predicate.column for predicate in self.predicates]
+        table = self._read(file, number, asked)
+        mask = None
+        for predicate in self.predicates:
+            own = predicate.mask(table.column(predicate.column))
+            mask = own if mask is None else pc.and_(mask, own)
+        if mask is not None and not pc.any(mask, min_count=0).as_py():
+            return self.nothing
+        rest = self._read(file, number, [name for name in self.columns if name not in asked])
+        both = dict(zip(table.column_names, table.columns, strict=True))
+        both.update(zip(rest.column_names, rest.columns, strict=True))
+        found = pa.table([both[name] for name in self.columns], schema=self.nothing.schema)
+        return found if mask is None else found.filter(mask)
+
+    def _read(self, file: pq.ParquetFile, number: int, columns: list[str]) -> pa.Table:
+        """Read columns in the types of the schema; those that the file lacks are null."""
+        there = [name for name in columns if name in file.schema_arrow.names]
+        table = file.read_row_group(number, columns=there, use_threads=False)
+        rows = file.metadata.row_group(number).num_rows
+        fields = [self.schema.field(name) for name in columns]
+        arrays = [
+            table.column(field.name).cast(field.type)
+            if field.name in there
+            else pa.nulls(rows, field.type)
+            for field in fields
+        ]
+        return pa.table(arrays, schema=pa.schema(fields))
+
+
 def visits(
-    answer: Answer,
-    footers: Footers,
-    predicates: Sequence[Predicate],
-    columns: list[str] | None,
-    threads: int | None,
+    answer: Answer, footers: Footers, wanted: Wanted, threads: int | None
 ) -> Iterator[Visit]:
     """Read the answer's row groups one after the other, or on several threads ahead."""
-    state, schema = answer.state, schema_of(answer)
-    matching = expression(predicates, schema)
+    state = answer.state
+
+    def opened(path: str, footer: pq.FileMetaData | None) -> pq.ParquetFile:
+        source = state.lake.filesystem.open_input_file(path)
+        return pq.ParquetFile(source, metadata=footer, pre_buffer=not state.lake.local)
 
     def read(group: int) -> Visit:
         begin = time.perf_counter()
         owner = int(state.owners[group])
-        number = group - int(state.starts[owner])
-        part = footers.fragment(state, owner).subset(row_group_ids=[number])
-        table = part.to_table(schema, columns, matching, use_threads=False)
+        with opened(state.manifest.files[owner].path, footers.of(state, owner)) as file:
+            table = wanted.of_group(file, group - int(state.starts[owner]))
         return Visit(group, table, time.perf_counter() - begin)
 
     groups = answer.groups.tolist()
     several = threads != 1 and len(groups) >= AHEAD
     yield from in_order(read, groups, threads) if several else map(read, groups)
     for path in answer.unindexed:
-        yield Visit(None, whole(state, path).to_table(schema, columns, matching), 0.0)
-
-
-def joined(answer: Answer, tables: Sequence[pa.Table], columns: list[str] | None) -> pa.Table:
-    """Put tables together; none have the columns too."""
-    if tables:
-        return pa.concat_tables(tables)
-    empty = schema_of(answer).empty_table()
-    return empty if columns is None else empty.select(columns)
+        with opened(path, None) as file:
+            for number in range(file.num_row_groups):
+                yield Visit(None, wanted.of_group(file, number), 0.0)
