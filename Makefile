@@ -57,6 +57,7 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/checks.py
 	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/collection.py
+	$(BIN)/python benches/parquet.py
 	$(BIN)/python benches/stacked.py
 	$(BIN)/python benches/streams.py
 	$(BIN)/python benches/workloads.py

@@ -123,10 +123,36 @@ def main():
             f"{len(keys):,} rows, keys of {where}, {len(ix)} row groups in 10 files; an index of "
             f"{ix.size_in_bytes / 1e6:.1f} MB in memory, expected rate {ix.expected_fpr:.2g}"
         )
+        skipping(folder, ix, groups)
         for name, asked in groups.items():
             compare(name, asked, tasks, 2 if arguments.quick else 5)
     finally:
         shutil.rmtree(folder)
+
+
+def skipping(folder, ix, groups):
+    """Print the share of row groups that zones, Parquet's Bloom filters and the index skip."""
+    footers = [pq.read_metadata(path) for path in sorted((folder / "plain").iterdir())]
+    zones = [
+        footer.row_group(i).column(0).statistics
+        for footer in footers
+        for i in range(footer.num_row_groups)
+    ]
+    low, high = (np.array([getattr(zone, end) for zone in zones]) for end in ("min", "max"))
+    bloom = str(folder / "bloom" / "*.parquet")
+    probe = f"select avg(bloom_filter_excludes::int) from parquet_bloom_probe('{bloom}', 'key', "
+    lengths = f"select sum(bloom_filter_length) from parquet_metadata('{bloom}')"
+    [(size,)] = duckdb.sql(lengths).fetchall()
+    rows = [["zones", f"{16 * len(zones):,}"], ["Parquet's Bloom filters", f"{size:,}"]]
+    rows.append(["tamis", f"{ix.size_in_bytes:,}"])
+    for asked in groups.values():
+        own = [1 - len(ix.row_groups({"key": key})) / len(ix) for key in asked]
+        by_zone = [np.mean((low > key) | (high < key)) for key in asked]
+        by_bloom = [duckdb.sql(f"{probe}{key}::ubigint)").fetchall()[0][0] for key in asked]
+        for row, rates in zip(rows, (by_zone, by_bloom, own), strict=True):
+            row.append(f"{np.mean(rates):.4f}")
+    print()
+    print_table(["row groups skipped by", "bytes", *groups], rows, left={0})
 
 
 def compare(name, asked, tasks, rounds):

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 import tamis
 from conftest import SOAK
+from test_format import GOLDEN
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
 pq = pytest.importorskip("pyarrow.parquet")
 fs = pytest.importorskip("pyarrow.fs")
 
-from tamis.parquet import RowGroup, SkippingIndex  # noqa: E402
+from tamis.parquet import RowGroup, SkippingIndex, manifest  # noqa: E402
+from tamis.parquet import columns as families  # noqa: E402
 from tamis.parquet.columns import ACCEPTED, Predicate, family  # noqa: E402
 
 UTC = datetime.UTC
@@ -637,3 +639,27 @@ def test_a_look_lasts_as_long_as_asked(lake):
     pq.write_table(pa.table({"user": ["user 5"], "n": [1]}), lake / "new.parquet")
     assert ix.scan({"user": "user 5"}).num_rows == before
     assert SkippingIndex.open(lake / "index.tamis").scan({"user": "user 5"}).num_rows == before + 1
+
+
+def test_a_golden_index(tmp_path):
+    """The file stays readable: it was written over `users(0, 200)` in row groups of 50."""
+    path = GOLDEN / "v1-skipping.tamis"
+    opened = manifest.read(str(path))
+    assert opened.whole
+    assert opened.manifest.columns == {"user": "text", "n": "integer"}
+    assert [(file.path, file.groups) for file in opened.manifest.files] == [("a.parquet", 4)]
+    assert opened.manifest.rows.tolist() == [50] * 4
+    zones = [[2**63 + 25 * i for i in range(4)], [2**63 + 25 * i + 24 for i in range(4)]]
+    assert [ends[1].tolist() for ends in (opened.manifest.low, opened.manifest.high)] == zones
+    pq.write_table(users(0, 200), tmp_path / "a.parquet", row_group_size=50)
+    below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    ix = SkippingIndex.open(path, filesystem=below)
+    for i in range(200):
+        answer, _ = ix._state.may_hold(families.predicates({"n": i}, ix.columns))
+        assert np.flatnonzero(answer).tolist() == [i // 50]
+        if i % 17:
+            answer, _ = ix._state.may_hold(
+                families.predicates({"user": f"user {i % 97}"}, ix.columns)
+            )
+            assert answer[i // 50]
+    assert ix.scan({"user": "user 5"})["n"].to_pylist() == [5, 199]
