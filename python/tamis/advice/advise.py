@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
     from tamis.workload import Workload
 
-__all__ = ["Advice", "Choice", "RuledOut", "advise"]
+_ASKED_ALIKE = (
+    "All sets are taken to be asked equally often: utility=, such as what Collection.record has "
+    "counted, would tell which filters deserve more bits."
+)
 
 
 @dataclass(frozen=True)
@@ -202,13 +205,15 @@ def advise(
     situation = Situation(n, bits, workload, wanted, there, asked, miss, denial, scale, gaps)
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
+        open_questions = [_ASKED_ALIKE] if utility is None else []
     else:
         found = list(_single(situation, keys, features, nonmembers))
+        open_questions = list(_unjudged(situation, told_by_log, present, log))
     return Advice(
         situation,
         tuple(ranked(situation, [each for each in found if isinstance(each, Choice)])),
         tuple(each for each in found if isinstance(each, RuledOut)),
-        tuple(_unjudged(situation, told_by_log, present, log)),
+        tuple(open_questions),
     )
 
 

@@ -17,9 +17,9 @@ from tamis.planning.advice.situation import Choice, Situation
 from tamis.planning.advice.streams import since_last
 from tamis.stores import Hashes
 
-ROUNDS = 5
-TIMED = 200_000
-"""Questions that are timed in each round."""
+ROUNDS = 40
+TIMED = 2000
+"""Questions that are timed in each round: so few that a round is seldom interrupted."""
 
 _BATCH = 256
 """Questions between two adaptations: so few that hardly one comes twice among them."""
@@ -159,18 +159,19 @@ def _rate(f: Any, sample: Sample, adversary: bool) -> float:
 
 def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
     """Seconds per question, absent and present: the best of rounds in which all take turns."""
-    asked = [
-        take(sample.queries, np.flatnonzero(which)[:TIMED])
-        for which in (~sample.present, sample.present)
-    ]
-    best = np.full((len(filters), 2), np.inf)
-    for _ in range(ROUNDS):
-        for row, f in enumerate(filters):
-            for place, questions in enumerate(asked):
-                start = time.perf_counter()
+    asked = [np.flatnonzero(which) for which in (~sample.present, sample.present)]
+    best = np.tile([np.inf if len(which) else 0.0 for which in asked], (len(filters), 1))
+    for turn in range(ROUNDS):
+        for place, which in enumerate(asked):
+            if not len(which):
+                continue
+            start = turn * TIMED % len(which)
+            questions = take(sample.queries, which[start : start + TIMED])
+            for row, f in enumerate(filters):
+                begin = time.perf_counter()
                 f.contains(questions)
-                spent = (time.perf_counter() - start) / max(len(questions), 1)
-                best[row, place] = min(best[row, place], spent if len(questions) else 0.0)
+                spent = (time.perf_counter() - begin) / len(questions)
+                best[row, place] = min(best[row, place], spent)
     return [(float(absent), float(there)) for absent, there in best]
 
 

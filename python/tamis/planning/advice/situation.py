@@ -9,7 +9,7 @@ with π the share of questions for keys that are there, α the rate, c the cost 
 for filters that forget, ν the share of keys denied and d what a denial costs.
 
 References: Deeds, Hentschel, Idreos 2021 (stacks, theorem 3); Lee, McCauley, Singh, Stein 2021
-(adaptive filters); Liu, Chen et al. 2020, figure 12 (when learned and stable filters suit).
+(adaptive filters); Liu, Zheng, Shen, Chen 2020, figure 12 (when learned and stable filters suit).
 """
 
 from __future__ import annotations
