@@ -285,6 +285,49 @@ def test_demo(run, folder, monkeypatch):
     assert "10,000 other questions" in out
 
 
+def test_skip(run, folder):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (folder / "lake").mkdir()
+    for day in range(3):
+        events = {"user": [f"user {(7 * i + day) % 900}" for i in range(2000)], "n": range(2000)}
+        parquet.write_table(pa.table(events), folder / f"lake/{day}.parquet", row_group_size=100)
+    code, out, _ = run("skip build lake/*.parquet -c user -c n -o lake.tamis --json")
+    assert code == 0
+    assert json.loads(out)["row_groups"] == 60
+    command = ["skip", "query", "lake.tamis", "--where", "user=user 7"]
+    code, out, err = run(command)
+    rows = out.splitlines()
+    assert code == 0
+    assert rows[0] == "user,n"
+    assert len(rows) == 1 + 7
+    assert "row groups skipped" in err
+    _, out, _ = run([*command, "--json"])
+    assert json.loads(out)["skipped"] >= 50
+    _, out, _ = run([*command, "--where", "n=0", "--where", "n=1", "--select", "n", "--limit", "5"])
+    assert out.splitlines()[0] == "n"
+    assert len(run([*command, "--groups"])[1].splitlines()) <= 10
+    assert run([*command[:-1], "user=nobody", "-o", "none.parquet"])[0] == 1
+    assert parquet.read_table("none.parquet").num_rows == 0
+    parquet.write_table(pa.table({"user": ["user 7"], "n": [-1]}), folder / "lake/new.parquet")
+    _, out, _ = run("skip add lake.tamis --json")
+    assert json.loads(out)["files"] == 4
+    assert len(run(command)[1].splitlines()) == 1 + 8
+    assert "row groups" in run("skip stats lake.tamis --memory 64kB")[1]
+    for wrong in (
+        "skip query lake.tamis --where user",
+        "skip query lake.tamis --where day=3",
+        "skip query lake.tamis --where n=three",
+        "skip query lake.tamis --where n=3 --select nocolumn",
+        "skip stats lake.tamis --memory 10",
+        "skip add lake.tamis absent.parquet",
+        "skip build lake/*.parquet -c nocolumn -o out.tamis",
+        "skip build lake/*.parquet -c n -o nofolder/out.tamis",
+    ):
+        refused(run(wrong))
+
+
 def test_search(run, folder):
     (folder / "a.txt").write_text("A drum sieve: a fine mesh on a round frame.")
     (folder / "b.txt").write_text("A conical sieve with a very fine mesh.")
@@ -333,7 +376,7 @@ def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
     assert run("inspect sharded.tamis")[0] == 0
 
 
-GROUPS = ["search build", "search query"]
+GROUPS = ["search build", "search query", "skip add", "skip build", "skip query", "skip stats"]
 
 
 @pytest.mark.parametrize("name", [*cli._COMMANDS, *GROUPS])
@@ -373,6 +416,10 @@ COMMANDS = {
     "query": "query keys.tamis --from {input}",
     "search build": "search build {input} -o out.tamis",
     "search query": "search query {input} a",
+    "skip build": "skip build {input} -c email -o out.tamis",
+    "skip add": "skip add {input}",
+    "skip query": "skip query {input} --where email=a",
+    "skip stats": "skip stats {input}",
     "verify": "verify keys.tamis --keys {input}",
     "verify, absent": "verify keys.tamis --absent {input}",
 }
@@ -459,6 +506,10 @@ def test_wrong_tables_are_one_line(run, name, input):
         "advise 1000 --zipf 1,10 --queries log.txt",
         "advise 1000 --queries log.txt --measure",
         "advise keys.txt --measure",
+        "skip",
+        "skip build keys.csv -c email -o out.tamis",
+        "skip stats keys.tamis",
+        "skip stats damaged.tamis",
         "search",
         "search build keys.csv -o out.tamis",
         "search build keys.csv --name id --text nocolumn -o out.tamis",

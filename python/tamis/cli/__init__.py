@@ -30,6 +30,7 @@ _COMMANDS = {
     "plan": "Find the best stack of layers for a workload.",
     "query": "Ask a filter for keys.",
     "search": "Find documents by their words.",
+    "skip": "Skip row groups of Parquet files.",
     "verify": "Check a filter: its bytes, its keys, its rate.",
 }
 
