@@ -167,6 +167,14 @@ def test_standard_input_is_a_file_too(run, folder, name):
     assert json.loads(out) == {"asked": 2000, "maybe": 2000, "no": 0}
 
 
+def test_wrong_input_leaves_the_output_as_it_was(run, folder):
+    (folder / "kept.txt").write_text("as it was")
+    refused(run("query keys.tamis --from absent.txt -o kept.txt"))
+    assert (folder / "kept.txt").read_text() == "as it was"
+    assert run("query keys.tamis --from keys.txt --only no -o kept.txt")[0] == 0
+    assert (folder / "kept.txt").read_text() == ""
+
+
 def test_integers_are_not_text(run):
     run("build numbers.txt --integers --fpr 0.0001 -o n.tamis")
     f = tamis.load("n.tamis")

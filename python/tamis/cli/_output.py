@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, BinaryIO, cast
 
 
@@ -107,19 +108,22 @@ class Writer:
     """Writes records as they came: lines as lines, tables as CSV or by the path's ending."""
 
     def __init__(self, path: str | None) -> None:
-        self._ending = (path or "").rpartition(".")[2].lower()
-        self._file = cast(BinaryIO, io.FileIO(path, "wb") if path else sys.stdout.buffer)
-        self._own = path is not None
+        self._path, self._ending = path, (path or "").rpartition(".")[2].lower()
         self._table: Any = None
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, wrong: type[BaseException] | None, *_: object) -> None:
         if self._table is not None:
             self._table.close()
-        if self._own:
+        # A file of no records is made too, but none in the place of another if the input is wrong.
+        if self._path is not None and (wrong is None or "_file" in vars(self)):
             self._file.close()
+
+    @cached_property
+    def _file(self) -> BinaryIO:
+        return cast(BinaryIO, io.FileIO(self._path, "wb") if self._path else sys.stdout.buffer)
 
     def write(self, batch: Any) -> None:
         """Write a list of lines or an Arrow record batch."""
