@@ -75,19 +75,14 @@ impl Processor for Bmi2 {
     }
 }
 
-/// Runs `work` where the compiler may use AVX2, if this processor has it.
+/// Whether this processor has AVX2 and POPCNT: what loops over many rows are compiled for, too.
 #[inline(always)]
-pub fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        #[target_feature(enable = "avx2")]
-        fn wide<R>(work: impl FnOnce() -> R) -> R {
-            work()
-        }
-        // SAFETY: just checked.
-        return unsafe { wide(work) };
-    }
-    work()
+    return std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("popcnt");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Evaluates an expression with the name bound to the best [`Processor`] of this machine.

@@ -601,6 +601,13 @@ def leaf_of(tree, levels):
     return leaves[255 - place]
 
 
+def oblivious_leaf_of(tree, levels):
+    """The leaf that a row comes to in an oblivious tree of (questions, leaves)."""
+    questions, leaves = tree
+    answers = [levels[feature] > level for feature, level in questions]
+    return leaves[sum(2**depth for depth, answer in enumerate(answers) if answer)]
+
+
 def parts(data):
     """What a frame says, as the arguments of `reference.frame`."""
     kind, hash_id, sections = struct.unpack_from("<HHH", data, 10)

@@ -94,14 +94,15 @@ def golden_stable_learned():
     return f
 
 
-def golden_model():
-    """A classifier of a number and a category by two trees; not a filter either."""
+def golden_models():
+    """Classifiers of a number and a category by two trees of either form; not filters either."""
     number = flat.Number(7, np.float32([-1, 0.5, 2]))
     category = flat.Category(9, 3, np.arange(16, dtype=np.uint8) % 3)
     small = flat.Tree([(0, 1, 1, 254), (1, 0, 255, 253)], [0.5, -1.0, 2.0])
-    return Model._of(
-        flat.forest([number, category], np.empty(0), [small, flat.Tree([], [0.25])], 0.1, 10)
-    )
+    depths = flat.Tree([(0, 1), (1, 0)], [0.5, -1.0, 2.0, 1.5])
+    for name, tree in (("v1-model", small), ("v1-model-oblivious", depths)):
+        forest = flat.Forest([tree, flat.Tree([], [0.25])], 0.1, oblivious=tree is depths)
+        yield name, Model._of(flat.forest([number, category], np.empty(0), forest, 10))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +148,9 @@ def test_golden_stable_learned():
         assert (opened.contains(range(3000)) == f.contains(range(3000))).all()
 
 
-def test_golden_model():
-    path = GOLDEN / "v1-model.tamis"
-    model = golden_model()
+@pytest.mark.parametrize(("name", "model"), list(golden_models()), ids=["branching", "oblivious"])
+def test_golden_models(name, model):
+    path = GOLDEN / f"{name}.tamis"
     assert model.to_bytes() == path.read_bytes()
     rows = np.arange(-20, 20).reshape(20, 2)
     for opened in (tamis.load(path), tamis.load(path, mmap=True)):
@@ -332,6 +333,6 @@ if __name__ == "__main__":  # run once per format version; frozen from then on
         ("v1-staticfunction", golden_function()),
         ("v1-learnedbloom", golden_learned()),
         ("v1-stablelearned", golden_stable_learned()),
-        ("v1-model", golden_model()),
+        *golden_models(),
     ]:
         filter_.save(GOLDEN / f"{name}.tamis")

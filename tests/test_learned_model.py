@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tamis
-from reference import frame, grams, hash_key, leaf_of, reduce
+from reference import frame, grams, hash_key, leaf_of, oblivious_leaf_of, reduce
 from tamis.learned import Model, Scorer, flat, scorer, train
 from test_format import parts
 
@@ -40,19 +40,52 @@ def trees(draw, features):
     return [tuple(node) for node in nodes], leaves
 
 
-@given(st.data())
-def test_trees_lead_where_walking_leads(data):
+@st.composite
+def oblivious_trees(draw, features):
+    depth = draw(st.integers(0, 7))
+    question = st.tuples(st.integers(0, features - 1), st.integers(0, 5))
+    questions = draw(st.lists(question, min_size=depth, max_size=depth))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    return questions, rng.integers(-500, 500, 2**depth).tolist()
+
+
+@pytest.mark.parametrize("oblivious", [False, True])
+@given(data=st.data())
+def test_trees_lead_where_walking_leads(oblivious, data):
+    tree, leaf_in = (oblivious_trees, oblivious_leaf_of) if oblivious else (trees, leaf_of)
     features = [flat.Number(0, np.float32([0, 1, 2, 3])) for _ in range(3)]
-    drawn = data.draw(st.lists(trees(3), min_size=1, max_size=4))
-    forest = [flat.Tree(list(nodes), [float(leaf) for leaf in leaves]) for nodes, leaves in drawn]
-    model = Model._of(flat.forest(features, np.empty(0), forest, 0.25, 7))
+    drawn = data.draw(st.lists(tree(3), min_size=1, max_size=4))
+    forest = flat.Forest(
+        [flat.Tree(list(nodes), [float(leaf) for leaf in leaves]) for nodes, leaves in drawn],
+        0.25,
+        oblivious,
+    )
+    model = Model._of(flat.forest(features, np.empty(0), forest, 7))
     rows = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, 6, (300, 3))
     scores = model.scores(rows)
     most = max((abs(leaf) for _, leaves in drawn for leaf in leaves), default=0)
     for row, score in zip(rows.tolist(), scores, strict=True):
         levels = [sum(value > t for t in range(4)) for value in row]
-        total = sum(leaf_of(tree, levels) for tree in drawn)
+        total = sum(leaf_in(tree, levels) for tree in drawn)
         assert math.isclose(score, sigmoid(0.25 + total), rel_tol=1e-4 * (1 + most), abs_tol=1e-5)
+
+
+@given(st.integers(0, 127), st.integers(0, 99))
+def test_a_level_is_how_many_thresholds_are_exceeded(count, seed):
+    rng = np.random.default_rng(seed)
+    thresholds = np.unique(rng.normal(size=count).astype(np.float32))
+    if count > 1:
+        thresholds[[0, -1]] = -np.inf, np.inf
+    tree = flat.Tree([(0, i, 255 - i, i + 1) for i in range(len(thresholds))], [])
+    tree.nodes[-1:] = [(*node[:3], 255 - len(thresholds)) for node in tree.nodes[-1:]]
+    tree.leaves = np.linspace(-1, 1, len(thresholds) + 1).tolist()
+    feature = flat.Number(0, thresholds)
+    model = Model._of(flat.forest([feature], np.empty(0), flat.Forest([tree]), 1))
+    special = np.float32([np.nan, np.inf, -np.inf, 0])
+    rows = np.concatenate([special, thresholds, rng.normal(size=150).astype(np.float32)])
+    levels = (rows[:, None] > thresholds).sum(axis=1)
+    wanted = [sigmoid(tree.leaves[level]) for level in levels]
+    assert np.abs(model.scores(rows[:, None]) - wanted).max() < 1e-4
 
 
 @given(st.lists(st.binary(max_size=300), max_size=9), st.integers(1, 8), st.integers(0, 4))
@@ -72,7 +105,7 @@ def test_text_trees_count_grams_and_length():
     grams_of = flat.Grams(1, 2, 40)
     used = np.array([3, 17, 40])
     tree = flat.Tree([(0, 0, 255, 1), (2, 4, 254, 253)], [1.0, 2.0, 3.0])
-    model = Model._of(flat.forest(grams_of, used, [tree], 0.0, 1))
+    model = Model._of(flat.forest(grams_of, used, flat.Forest([tree]), 1))
     for text in [b"", b"a", b"abcdef", b"zz" * 300]:
         found = list(grams(text, 1, 2, 40))
         levels = [found.count(3), found.count(17), len(text)]
@@ -199,13 +232,50 @@ def test_boosted_trees_learn_and_score_as_lightgbm_does():
     assert np.abs(theirs - scores).max() < 1e-3
 
 
-def test_boosted_trees_on_categories_and_text():
-    pytest.importorskip("lightgbm")
+def test_oblivious_trees_learn_and_score_as_catboost_does():
+    catboost = pytest.importorskip("catboost")
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 100, (4000, 3))
+    inside = (rows[:, 0] > 30) ^ (rows[:, 1] > 60)
+    settings = {"library": "catboost", "trees": 20, "leaves": 8}
+    model = train(rows[inside], rows[~inside], **settings)
+    assert model.to_bytes() == train(rows[inside], rows[~inside], **settings).to_bytes()
+    fresh = rng.integers(0, 100, (4000, 3))
+    truth = (fresh[:, 0] > 30) ^ (fresh[:, 1] > 60)
+    scores = model.scores(fresh)
+    assert ((scores > 0.5) == truth).mean() > 0.99
+    theirs = catboost.CatBoostClassifier(
+        iterations=20,
+        depth=3,
+        learning_rate=0.1,
+        border_count=254,
+        bootstrap_type="No",
+        random_strength=0,
+        boosting_type="Plain",
+        random_seed=0,
+        allow_writing_files=False,
+        verbose=False,
+    )
+    theirs.fit(
+        np.concatenate([rows[inside], rows[~inside]]).astype(np.float32),
+        np.repeat([1, 0], [inside.sum(), (~inside).sum()]),
+    )
+    assert np.abs(theirs.predict_proba(fresh.astype(np.float32))[:, 1] - scores).max() < 1e-3
+    assert (scorer(theirs).scores(fresh.astype(np.float32)) > 0.5).mean() > 0.3
+    branching = 8 * 20 * (7 * 5 + 8 * 2)
+    assert model.size_in_bits < branching
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "catboost"])
+def test_boosted_trees_on_categories_and_text(library):
+    pytest.importorskip(library)
     members, others = table(800, 0), table(800, 1)
-    model = train(members, others, trees=5, categorical=["port"])
+    model = train(members, others, trees=5, categorical=["port"], library=library)
     assert model.scores(table(300, 0)).mean() > 0.6 > 0.4 > model.scores(table(300, 1)).mean()
     names = [f"user-{i}" for i in range(400)]
-    model = train(names, [f"{i}.example.com" for i in range(400)], trees=5, buckets=64)
+    model = train(
+        names, [f"{i}.example.com" for i in range(400)], trees=5, buckets=64, library=library
+    )
     assert model.scores(["user-999"])[0] > 0.6 > 0.4 > model.scores(["999.example.com"])[0]
 
 
@@ -228,6 +298,8 @@ def test_a_model_is_saved_without_what_trained_it(tmp_path):
 def test_what_cannot_be_learned_from():
     with pytest.raises(ValueError, match="kind is 'forest'; gbt, logistic, svm are possible"):
         train(["a"], ["b"], kind="forest")
+    with pytest.raises(ValueError, match="library is 'xgboost'; lightgbm, catboost are possible"):
+        train(["a"], ["b"], library="xgboost")
     with pytest.raises(ValueError, match="members is empty"):
         train([], ["b"], kind="logistic")
     with pytest.raises(ValueError, match="nonmembers is empty"):
@@ -272,15 +344,21 @@ def models():
     category = flat.Category(9, 3, np.arange(16, dtype=np.uint8) % 3)
     tree = flat.Tree([(0, 1, 1, 254), (1, 0, 255, 253)], [0.5, -1.0, 2.0])
     weights = np.linspace(-1, 1, 7)
-    yield flat.linear([number, category], weights, 0.1, 10)
-    yield flat.forest([number, category], np.empty(0), [tree], 0.1, 10)
-    yield flat.linear(flat.Grams(1, 3, 20), np.linspace(-1, 1, 20), 0.1, 10)
-    yield flat.forest(flat.Grams(1, 3, 20), np.array([2, 20]), [tree], 0.1, 10)
+    text = flat.Grams(1, 3, 20)
+    yield "linear", flat.linear([number, category], weights, 0.1, 10)
+    yield "text", flat.linear(text, np.linspace(-1, 1, 20), 0.1, 10)
+    depths = flat.Tree([(0, 1), (1, 0)], [0.5, -1.0, 2.0, 1.5])
+    for name, forest in (
+        ("trees", flat.Forest([tree], 0.1)),
+        ("oblivious", flat.Forest([depths], 0.1, oblivious=True)),
+    ):
+        yield name, flat.forest([number, category], np.empty(0), forest, 10)
+        yield f"text-{name}", flat.forest(text, np.array([2, 20]), forest, 10)
 
 
-@pytest.mark.parametrize("kernel", list(models()), ids=["linear", "trees", "text", "text-trees"])
+@pytest.mark.parametrize(("name", "kernel"), list(models()), ids=[name for name, _ in models()])
 @given(data=st.data())
-def test_bytes_that_lie(kernel, data):
+def test_bytes_that_lie(name, kernel, data):
     """Refused, or a model whose scores are numbers from 0 to 1."""
     kind, hash_id, tag, count, capacity, values, contents = parts(Model._of(kernel).to_bytes())
     type_, piece, content = contents[0]

@@ -2,9 +2,10 @@
 //! later without looking again.
 
 use super::grams::{Grams, LONGEST_GRAM, Used};
-use super::table::{Feature, Levels};
+use super::oblivious::{MOST_DEPTH, Oblivious, Question};
+use super::table::{Feature, Levels, Thresholds};
 use super::trees::{MOST_NODES, Node, Trees};
-use super::{Head, Input, MOST_LEVELS, Model};
+use super::{Forest, Head, Input, MOST_LEVELS, Model};
 use crate::error::{Error, Result};
 use crate::format::{self, SECTION_BITS, Section};
 
@@ -19,6 +20,7 @@ const TABLE: u64 = 0;
 const TEXT: u64 = 1;
 const LINEAR: u64 = 0;
 const TREES: u64 = 1;
+const OBLIVIOUS: u64 = 2;
 
 impl Model {
     /// Opens the model in a frame.
@@ -54,7 +56,12 @@ impl Model {
             .ok_or_else(|| damaged("its features are not as many, or not such, as it says"))?;
         let head = match head {
             LINEAR => rest.linear(&input),
-            TREES => rest.trees(used, features as usize),
+            TREES => rest
+                .trees(features as usize)
+                .map(|trees| Head::Trees { trees: Forest::Branching(trees), used }),
+            OBLIVIOUS => rest
+                .oblivious(features as usize)
+                .map(|trees| Head::Trees { trees: Forest::Oblivious(trees), used }),
             _ => None,
         };
         let Some(head) = head.filter(|_| rest.0.is_empty()) else {
@@ -68,7 +75,8 @@ impl Model {
         let input = if self.reads_text() { TEXT } else { TABLE };
         let head = match self.head {
             Head::Linear(_) => LINEAR,
-            Head::Trees { .. } => TREES,
+            Head::Trees { trees: Forest::Branching(_), .. } => TREES,
+            Head::Trees { trees: Forest::Oblivious(_), .. } => OBLIVIOUS,
         };
         [input, head, self.width() as u64]
     }
@@ -116,9 +124,9 @@ impl<'a> Reader<'a> {
             return None;
         }
         let used = match head {
-            TREES if u64::from(grams.buckets) >= MOST_FEATURES => return None,
+            TREES | OBLIVIOUS if u64::from(grams.buckets) >= MOST_FEATURES => return None,
             LINEAR if features == 0 => Used::default(),
-            TREES => {
+            TREES | OBLIVIOUS => {
                 let used = self.numbers(usize::try_from(features).ok()?, u32::from_le_bytes)?;
                 Used::new(grams.buckets, &used)?
             }
@@ -139,7 +147,7 @@ impl<'a> Reader<'a> {
                 let thresholds = self.numbers(count, f32::from_le_bytes)?;
                 let rising = thresholds.windows(2).all(|pair| pair[0] < pair[1]);
                 let known = thresholds.iter().all(|threshold| !threshold.is_nan());
-                (rising && known).then_some(Levels::Number(thresholds))?
+                (rising && known).then(|| Levels::Number(Thresholds::new(&thresholds)))?
             }
             1 => {
                 let (buckets, count) = (self.buckets()?, self.byte()?);
@@ -160,14 +168,11 @@ impl<'a> Reader<'a> {
         Some(Head::Linear(self.numbers(count, i8::from_le_bytes)?))
     }
 
-    fn trees(&mut self, used: Used, features: usize) -> Option<Head> {
+    fn trees(&mut self, features: usize) -> Option<Trees> {
         let count = self.word().filter(|&count| count <= MOST_TREES)?;
         let mut trees = Trees::default();
         for _ in 0..count {
-            let nodes = usize::from(self.byte()?);
-            if nodes > MOST_NODES {
-                return None;
-            }
+            let nodes = self.byte().map(usize::from).filter(|&nodes| nodes <= MOST_NODES)?;
             let leaves = nodes + 1;
             let nodes = self.numbers(nodes, |[a, b, level, left, right]| Node {
                 feature: u16::from_le_bytes([a, b]),
@@ -176,6 +181,20 @@ impl<'a> Reader<'a> {
             })?;
             trees.push(&nodes, &self.numbers(leaves, i16::from_le_bytes)?, features)?;
         }
-        Some(Head::Trees { trees, used })
+        Some(trees)
+    }
+
+    fn oblivious(&mut self, features: usize) -> Option<Oblivious> {
+        let count = self.word().filter(|&count| count <= MOST_TREES)?;
+        let mut trees = Oblivious::default();
+        for _ in 0..count {
+            let depth = self.byte().map(usize::from).filter(|&depth| depth <= MOST_DEPTH)?;
+            let questions = self.numbers(depth, |[a, b, level]| Question {
+                feature: u16::from_le_bytes([a, b]),
+                level: level as i8,
+            })?;
+            trees.push(&questions, &self.numbers(1 << depth, i16::from_le_bytes)?, features)?;
+        }
+        Some(trees)
     }
 }

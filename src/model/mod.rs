@@ -17,11 +17,14 @@
 //!
 //! * `table.rs`: numbers and categories to levels
 //! * `grams.rs`: text to levels
-//! * `trees.rs`: levels to sums
+//! * `trees.rs`, `oblivious.rs`: levels to leaves
+//! * `leaves.rs`: leaves to sums
 //! * `frame.rs`: bytes to a model, believing nothing
 
 mod frame;
 mod grams;
+mod leaves;
+mod oblivious;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,9 +34,10 @@ use crate::error::Result;
 use crate::format::{SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel};
-use crate::processor::with_avx2;
+use crate::processor::has_avx2;
 use grams::Used;
 pub use grams::{Grams, LONGEST_GRAM};
+use oblivious::Oblivious;
 use std::sync::Arc;
 pub use table::{Feature, Levels, Rows};
 use trees::Trees;
@@ -59,10 +63,17 @@ enum Head {
     /// The weights of all levels, one feature (or bucket) after the other.
     Linear(Vec<i8>),
     Trees {
-        trees: Trees,
+        trees: Forest,
         /// Of text: the buckets that the trees look at.
         used: Used,
     },
+}
+
+enum Forest {
+    /// Every node asks a question of its own.
+    Branching(Trees),
+    /// Every depth asks one.
+    Oblivious(Oblivious),
 }
 
 /// A trained classifier.
@@ -114,8 +125,22 @@ impl Model {
         Block { levels, sums: [0.0; BLOCK], state: trees::State::new() }
     }
 
+    /// The scores of rows of a table, from `first` on.
+    pub fn score_rows<R: Rows>(
+        &self,
+        rows: &R,
+        first: usize,
+        out: &mut [f32],
+        block: &mut Block,
+    ) -> std::result::Result<(), R::Error> {
+        for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+            self.levels(rows, first + i * BLOCK, out.len(), block)?;
+            self.finish(block, out);
+        }
+        Ok(())
+    }
+
     /// The levels of up to [`BLOCK`] rows of a table, one feature after the other.
-    #[inline(always)]
     fn levels<R: Rows>(
         &self,
         rows: &R,
@@ -127,23 +152,6 @@ impl Model {
             feature.levels(rows, i, first, &mut levels[..count])?;
         }
         Ok(())
-    }
-
-    /// The scores of rows of a table, from `first` on.
-    pub fn score_rows<R: Rows>(
-        &self,
-        rows: &R,
-        first: usize,
-        out: &mut [f32],
-        block: &mut Block,
-    ) -> std::result::Result<(), R::Error> {
-        with_avx2(|| {
-            for (i, out) in out.chunks_mut(BLOCK).enumerate() {
-                self.levels(rows, first + i * BLOCK, out.len(), block)?;
-                self.finish(block, out);
-            }
-            Ok(())
-        })
     }
 
     /// Takes the text of one row of the block in; the rows come in order.
@@ -164,11 +172,27 @@ impl Model {
 
     /// The scores of the rows whose text was read.
     pub fn score_text(&self, block: &mut Block, out: &mut [f32]) {
-        with_avx2(|| self.finish(block, out));
+        self.finish(block, out);
+    }
+
+    /// The scores of the rows whose levels, or sums of text, are there.
+    fn finish(&self, block: &mut Block, out: &mut [f32]) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,popcnt")]
+            fn wide(model: &Model, block: &mut Block, out: &mut [f32]) {
+                model.finish_plain(block, out);
+            }
+            if has_avx2() {
+                // SAFETY: just checked.
+                return unsafe { wide(self, block, out) };
+            }
+        }
+        self.finish_plain(block, out);
     }
 
     #[inline(always)]
-    fn finish(&self, block: &mut Block, out: &mut [f32]) {
+    fn finish_plain(&self, block: &mut Block, out: &mut [f32]) {
         match (&self.head, &self.input) {
             (Head::Linear(_), Input::Text(_)) => {
                 for (out, sum) in out.iter_mut().zip(block.sums) {
@@ -189,7 +213,12 @@ impl Model {
             }
             (Head::Trees { trees, .. }, _) => {
                 let mut sums = [0; BLOCK];
-                trees.add(&block.levels, &mut block.state, &mut sums);
+                match trees {
+                    Forest::Branching(trees) => {
+                        trees.add(&block.levels, &mut block.state, &mut sums);
+                    }
+                    Forest::Oblivious(trees) => trees.add(&block.levels, &mut sums),
+                }
                 self.score_sums(&sums, out);
             }
         }

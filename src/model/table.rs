@@ -1,7 +1,8 @@
 //! Numbers and categories to levels.
 
-use super::BLOCK;
+use super::{BLOCK, Lanes};
 use crate::bits::reduce;
+use crate::processor::has_avx2;
 
 /// The columns of a table, as a model reads them.
 pub trait Rows {
@@ -24,7 +25,7 @@ pub struct Feature {
 /// How values become levels.
 pub enum Levels {
     /// A number exceeds so many of these thresholds, which rise; NaN exceeds none.
-    Number(Vec<f32>),
+    Number(Thresholds),
     /// A category's hash chooses a bucket, which holds the level.
     Category {
         /// The levels are below this.
@@ -38,13 +39,12 @@ impl Feature {
     /// How many levels there are.
     pub fn count(&self) -> usize {
         match &self.levels {
-            Levels::Number(thresholds) => thresholds.len() + 1,
+            Levels::Number(thresholds) => thresholds.count + 1,
             Levels::Category { count, .. } => usize::from(*count),
         }
     }
 
     /// The levels of up to [`BLOCK`] rows, read from a column.
-    #[inline(always)]
     pub fn levels<R: Rows>(
         &self,
         rows: &R,
@@ -56,13 +56,7 @@ impl Feature {
             Levels::Number(thresholds) => {
                 let mut numbers = [0.0; BLOCK];
                 rows.numbers(column, first, &mut numbers[..out.len()])?;
-                let mut levels = [0; BLOCK];
-                for (numbers, levels) in
-                    numbers.as_chunks::<STEP>().0.iter().zip(levels.as_chunks_mut::<STEP>().0)
-                {
-                    exceeded(thresholds, numbers, levels);
-                }
-                out.copy_from_slice(&levels[..out.len()]);
+                out.copy_from_slice(&thresholds.exceeded(&numbers)[..out.len()]);
             }
             Levels::Category { buckets, .. } => {
                 let mut hashes = [0; BLOCK];
@@ -78,17 +72,62 @@ impl Feature {
 
 /// Numbers that are compared with one threshold after the other while they stay in registers.
 const STEP: usize = 32;
+/// Thresholds that one number is compared with at once.
+const EIGHT: usize = 8;
 
-/// Counts them all: with few thresholds and no branch, faster than searching.
-#[inline(always)]
-fn exceeded(thresholds: &[f32], numbers: &[f32; STEP], levels: &mut [i8; STEP]) {
-    let mut counts = [0u32; STEP];
-    for &threshold in thresholds {
-        for (count, &number) in counts.iter_mut().zip(numbers) {
-            *count += u32::from(number > threshold);
-        }
+/// Rising thresholds, eight by eight, with infinities at the end that nothing exceeds.
+pub struct Thresholds {
+    count: usize,
+    eights: Vec<[f32; EIGHT]>,
+    /// The last of each eight but those at the end.
+    lasts: Vec<f32>,
+}
+
+impl Thresholds {
+    /// From thresholds that rise, none of which is NaN.
+    pub fn new(rising: &[f32]) -> Thresholds {
+        let (whole, rest) = rising.as_chunks::<EIGHT>();
+        let mut end = [f32::INFINITY; EIGHT];
+        end[..rest.len()].copy_from_slice(rest);
+        let lasts = whole.iter().map(|eight| eight[EIGHT - 1]).collect();
+        Thresholds { count: rising.len(), eights: [whole, &[end]].concat(), lasts }
     }
-    for (level, count) in levels.iter_mut().zip(counts) {
-        *level = count as i8;
+
+    /// How many each number exceeds.
+    fn exceeded(&self, numbers: &[f32; BLOCK]) -> Lanes {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,popcnt")]
+            fn wide(thresholds: &Thresholds, numbers: &[f32; BLOCK]) -> Lanes {
+                thresholds.exceeded_plain(numbers)
+            }
+            if has_avx2() {
+                // SAFETY: just checked.
+                return unsafe { wide(self, numbers) };
+            }
+        }
+        self.exceeded_plain(numbers)
+    }
+
+    /// As many eights as it exceeds the last of, and some of the next: without a branch, a third
+    /// of the time of comparing with all.
+    #[inline(always)]
+    fn exceeded_plain(&self, numbers: &[f32; BLOCK]) -> Lanes {
+        let mut levels = [0; BLOCK];
+        let parts = numbers.as_chunks::<STEP>().0.iter().zip(levels.as_chunks_mut::<STEP>().0);
+        for (numbers, levels) in parts {
+            let mut eights = [0u32; STEP];
+            for &last in &self.lasts {
+                for (count, &number) in eights.iter_mut().zip(numbers) {
+                    *count += u32::from(number > last);
+                }
+            }
+            for ((level, &number), eight) in levels.iter_mut().zip(numbers).zip(eights) {
+                let next = &self.eights[eight as usize];
+                let more = next.iter().map(|&threshold| u32::from(number > threshold)).sum::<u32>();
+                *level = (EIGHT as u32 * eight + more) as i8;
+            }
+        }
+        levels
     }
 }

@@ -13,17 +13,15 @@
 //! takes as many per level and row. (The idea that a whole tree is evaluated by comparing all of
 //! its nodes is QuickScorer's: Lucchese et al. 2015.)
 
+use super::leaves::{Leaves, MOST_LEAVES};
 use super::{BLOCK, Lanes};
 
 /// The most nodes of a tree: with one leaf more, all places fit a byte.
-pub const MOST_NODES: usize = 127;
+pub const MOST_NODES: usize = MOST_LEAVES - 1;
 /// Places for nodes, then for leaves from the last one backwards.
 const PLACES: usize = 256;
 /// The place of leaf `i` is `LAST - i`.
 const LAST: u8 = 255;
-
-/// Rows that one vector decides for.
-const PART: usize = 32;
 
 /// A question: is this feature above this level?
 #[derive(Clone, Copy)]
@@ -39,15 +37,15 @@ pub struct Node {
 pub struct Trees {
     nodes: Vec<Node>,
     /// By tree: how many nodes, and what its leaves add.
-    trees: Vec<(usize, [i16; MOST_NODES + 1])>,
+    trees: Vec<(usize, Leaves)>,
 }
 
 /// A leaf for each row of a block.
-type Leaves = [u8; BLOCK];
+type Chosen = [u8; BLOCK];
 
 /// What each node of one tree chose for each row.
 pub struct State {
-    chosen: [Leaves; PLACES],
+    chosen: [Chosen; PLACES],
 }
 
 impl State {
@@ -77,10 +75,8 @@ impl Trees {
         if !nodes.iter().enumerate().all(fits) {
             return None;
         }
+        self.trees.push((nodes.len(), Leaves::new(leaves)?));
         self.nodes.extend_from_slice(nodes);
-        let mut values = [0; MOST_NODES + 1];
-        values[..leaves.len()].copy_from_slice(leaves);
-        self.trees.push((nodes.len(), values));
         Some(())
     }
 
@@ -92,32 +88,23 @@ impl Trees {
             let (own, rest) = nodes.split_at(*count);
             nodes = rest;
             for (i, node) in own.iter().enumerate().rev() {
-                let (until, later) = state.chosen.split_at_mut(i + 1);
-                let [left, right] = node.children.map(|child| &later[usize::from(child) - i - 1]);
+                let [left, right] = node.children.map(|child| &state.chosen[usize::from(child)]);
                 let asked = &levels[usize::from(node.feature)];
-                choose(&mut until[i], asked, node.level, left, right);
+                state.chosen[i % PLACES] = choose(asked, node.level, left, right);
             }
             if own.is_empty() {
                 state.chosen[0] = [0; BLOCK];
             }
-            for (sum, &leaf) in sums.iter_mut().zip(&state.chosen[0]) {
-                *sum += i32::from(leaves[usize::from(leaf) & MOST_NODES]);
-            }
+            leaves.add(&state.chosen[0], sums);
         }
     }
 }
 
 #[inline(always)]
-fn choose(out: &mut Leaves, asked: &Lanes, level: i8, left: &Leaves, right: &Leaves) {
-    // Without a branch, and by parts that fit registers, so that the compiler uses vectors.
-    let parts = asked.as_chunks::<PART>().0.iter().zip(left.as_chunks::<PART>().0);
-    let parts = parts.zip(right.as_chunks::<PART>().0);
-    for (out, ((asked, left), right)) in out.as_chunks_mut::<PART>().0.iter_mut().zip(parts) {
-        let mut chosen = [0; PART];
-        for i in 0..PART {
-            let mask = u8::from(asked[i] > level).wrapping_neg();
-            chosen[i] = left[i] ^ ((left[i] ^ right[i]) & mask);
-        }
-        *out = chosen;
-    }
+fn choose(asked: &Lanes, level: i8, left: &Chosen, right: &Chosen) -> Chosen {
+    // Without a branch, so that the compiler uses vectors.
+    std::array::from_fn(|row| {
+        let mask = u8::from(asked[row] > level).wrapping_neg();
+        left[row] ^ ((left[row] ^ right[row]) & mask)
+    })
 }

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tamis import _native
 
 TABLE, TEXT = 0, 1
-LINEAR, TREES = 0, 1
+LINEAR, TREES, OBLIVIOUS = 0, 1, 2
 LAST_PLACE = 255
 MOST_LEAVES = 128
 MOST_LEVELS = 128
@@ -68,13 +68,24 @@ class Grams:
 
 @dataclass
 class Tree:
-    """A tree: nodes of (feature, level, left place, right place), and what each leaf adds.
+    """A tree: its nodes, and what each leaf adds.
 
-    The place of node i is i, that of leaf i is 255 − i; children come after their parents.
+    A node is (feature, level, left place, right place); the place of node i is i, that of leaf i
+    is 255 − i, and children come after their parents. In an oblivious tree it is the (feature,
+    level) of a depth, whose answer is that bit of the leaf's number.
     """
 
-    nodes: list[tuple[int, int, int, int]]
+    nodes: list[tuple[int, ...]]
     leaves: list[float]
+
+
+@dataclass
+class Forest:
+    """Trees, what is added to their sum, and whether they are oblivious."""
+
+    trees: list[Tree]
+    bias: float = 0.0
+    oblivious: bool = False
 
 
 def quantized(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
@@ -106,28 +117,28 @@ def linear(
 def forest(
     features: list[Feature] | Grams,
     used: npt.NDArray[Any],
-    trees: list[Tree],
-    bias: float,
+    forest: Forest,
     rows: int,
 ) -> _native.Kernel:
     """Make the model of trees over features, or over the used buckets of text."""
-    leaves = np.array([leaf for tree in trees for leaf in tree.leaves], dtype=np.float64)
+    leaves = np.array([leaf for tree in forest.trees for leaf in tree.leaves], dtype=np.float64)
     whole, scale = quantized(leaves, 32_767)
     parts = [_input(features)]
-    if isinstance(features, Grams):
+    text = isinstance(features, Grams)
+    if text:
         parts.append(used.astype("<u4").tobytes())
-    parts.append(struct.pack("<I", len(trees)))
+    parts.append(struct.pack("<I", len(forest.trees)))
+    node = "<HB" if forest.oblivious else "<HBBB"
     start = 0
-    for tree in trees:
+    for tree in forest.trees:
         parts.append(struct.pack("<B", len(tree.nodes)))
-        parts += [struct.pack("<HBBB", *node) for node in tree.nodes]
+        parts += [struct.pack(node, *fields) for fields in tree.nodes]
         stop = start + len(tree.leaves)
         parts.append(whole[start:stop].astype("<i2").tobytes())
         start = stop
-    text = isinstance(features, Grams)
     count = len(used) if isinstance(features, Grams) else len(features)
-    form = [TEXT if text else TABLE, TREES, count]
-    return _native.model(form, (scale, bias), rows, b"".join(parts))
+    form = [TEXT if text else TABLE, OBLIVIOUS if forest.oblivious else TREES, count]
+    return _native.model(form, (scale, forest.bias), rows, b"".join(parts))
 
 
 def _input(features: list[Feature] | Grams) -> bytes:

@@ -12,14 +12,13 @@ from scipy import sparse
 
 from tamis import _native
 from tamis.learned import flat, linear
+from tamis.learned.boosting import LIBRARIES, Library, grown
 from tamis.learned.columns import Column, columns
 from tamis.learned.model import Model
 
 Kind = Literal["gbt", "logistic", "svm"]
 
 KINDS = ("gbt", "logistic", "svm")
-
-_LEARNING_RATE = 0.1
 
 
 def train(
@@ -31,6 +30,7 @@ def train(
     ngrams: tuple[int, int] = (1, 4),
     buckets: int | None = None,
     levels: int | None = None,
+    library: Library = "lightgbm",
     trees: int = 40,
     leaves: int = 31,
     penalty: float = 1e-6,
@@ -41,12 +41,15 @@ def train(
     Both are tables (NumPy arrays of numbers, or Arrow, Polars or pandas tables with the same
     columns), or both are keys, whose text is read (integers as decimal digits).
 
-    - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``), or a
-      weight for each level of each feature (``"logistic"``, ``"svm"`` with squared hinge loss).
+    - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``, or
+      ``tamis[catboost]``), or a weight for each level of each feature (``"logistic"``, ``"svm"``
+      with squared hinge loss).
     - ``categorical``: columns of integers whose values are names; text columns always are.
     - ``ngrams``: text is read as all its pieces of so many bytes, from the shortest to the longest.
     - ``buckets``: pieces of text, and categories, are hashed to at most so many.
     - ``levels``: numbers and categories are told apart to at most so many levels each.
+    - ``library``: who grows the trees. Those of ``"catboost"`` ask one question per depth: smaller
+      and faster for as many leaves, which are rounded up to a power of two.
     - ``trees``, ``leaves``: how many trees, and how many leaves each has at most.
     - ``penalty``: of the squared weights, against the mean loss, for the linear kinds.
 
@@ -60,6 +63,8 @@ def train(
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; {', '.join(KINDS)} are possible")
+    if library not in LIBRARIES:
+        raise ValueError(f"library is {library!r}; {', '.join(LIBRARIES)} are possible")
     _check("trees", trees, 1, 1 << 15)
     _check("leaves", leaves, 2, flat.MOST_LEAVES)
     text = _is_text("members", members)
@@ -74,8 +79,8 @@ def train(
         counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
         grams = flat.Grams(ngrams[0], ngrams[1], buckets)
         if kind == "gbt":
-            grown = _grown(counts, labels, trees, leaves, seed)
-            return Model._of(_text_forest(grams, grown, len(labels)))
+            forest = grown(library, counts, labels, trees, leaves, seed)
+            return Model._of(_text_forest(grams, forest, len(labels)))
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
     levels = levels or (flat.MOST_LEVELS if kind == "gbt" else 32)
@@ -91,8 +96,8 @@ def train(
     )
     if kind == "gbt":
         matrix = np.stack([column.levels for column in read], axis=1)
-        grown = _grown(matrix, labels, trees, leaves, seed)
-        return Model._of(_table_forest(read, grown, len(labels)))
+        forest = grown(library, matrix, labels, trees, leaves, seed)
+        return Model._of(_table_forest(read, forest, len(labels)))
     fitted = linear.fit(_one_hot(read), labels, kind, penalty)
     features = [column.feature for column in read]
     return Model._of(flat.linear(features, fitted.weights, fitted.bias, len(labels), fitted.slope))
@@ -159,72 +164,25 @@ def _one_hot(read: list[Column]) -> sparse.csr_matrix:
     return sparse.csr_matrix((ones, indices.ravel(), ends), shape=(rows, starts[-1]))
 
 
-def _grown(
-    matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
-) -> list[flat.Tree]:
-    """Grow trees on levels; nodes name columns of the matrix, and levels as they are there."""
-    try:
-        import lightgbm
-    except ImportError:
-        raise ImportError(
-            'kind is "gbt", which needs LightGBM: pip install tamis[learned]; '
-            '"logistic" and "svm" need nothing more'
-        ) from None
-    settings = {
-        "objective": "binary",
-        "num_leaves": leaves,
-        "learning_rate": _LEARNING_RATE,
-        "max_bin": 255,
-        "min_data_in_bin": 1,
-        "min_data_in_leaf": min(20, max(1, len(labels) // 50)),
-        "deterministic": True,
-        "force_row_wise": True,
-        "seed": seed % 2**31,
-        "verbosity": -1,
-    }
-    data = lightgbm.Dataset(matrix.astype(np.float64), label=labels, free_raw_data=True)
-    booster = lightgbm.train(settings, data, num_boost_round=trees)
-    return [_tree(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
-
-
-def _tree(root: dict[str, Any]) -> flat.Tree:
-    """Flatten a tree of LightGBM, parents before their children."""
-    tree = flat.Tree([], [])
-
-    def place(node: dict[str, Any]) -> int:
-        if "split_feature" not in node:
-            tree.leaves.append(float(node["leaf_value"]))
-            return flat.LAST_PLACE - (len(tree.leaves) - 1)
-        at = len(tree.nodes)
-        tree.nodes.append((0, 0, 0, 0))
-        level = max(0, int(np.floor(node["threshold"])))
-        left, right = place(node["left_child"]), place(node["right_child"])
-        tree.nodes[at] = (int(node["split_feature"]), level, left, right)
-        return at
-
-    place(root)
-    return tree
-
-
-def _table_forest(read: list[Column], trees: list[flat.Tree], rows: int) -> _native.Kernel:
+def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native.Kernel:
     """Keep of each feature only the levels that some node asks for."""
     asked: list[set[int]] = [set() for _ in read]
-    for tree in trees:
-        for feature, level, _, _ in tree.nodes:
+    for tree in forest.trees:
+        for feature, level, *_ in tree.nodes:
             asked[feature].add(level)
     kept = [np.array(sorted(levels), dtype=np.intp) for levels in asked]
     features = [column.kept(levels) for column, levels in zip(read, kept, strict=True)]
-    for tree in trees:
+    for tree in forest.trees:
         tree.nodes = [
-            (feature, int(np.searchsorted(kept[feature], level)), left, right)
-            for feature, level, left, right in tree.nodes
+            (feature, int(np.searchsorted(kept[feature], level)), *children)
+            for feature, level, *children in tree.nodes
         ]
-    return flat.forest(features, np.empty(0), trees, 0.0, rows)
+    return flat.forest(features, np.empty(0), forest, rows)
 
 
-def _text_forest(grams: flat.Grams, trees: list[flat.Tree], rows: int) -> _native.Kernel:
+def _text_forest(grams: flat.Grams, forest: flat.Forest, rows: int) -> _native.Kernel:
     """Keep only the buckets that some node asks for."""
-    used = np.unique([node[0] for tree in trees for node in tree.nodes]).astype(np.intp)
-    for tree in trees:
+    used = np.unique([node[0] for tree in forest.trees for node in tree.nodes]).astype(np.intp)
+    for tree in forest.trees:
         tree.nodes = [(int(np.searchsorted(used, node[0])), *node[1:]) for node in tree.nodes]
-    return flat.forest(grams, used, trees, 0.0, rows)
+    return flat.forest(grams, used, forest, rows)
