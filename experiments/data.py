@@ -28,3 +28,9 @@ def table(name: str, columns: list[str] | None = None) -> pa.Table:
     import pyarrow.parquet as pq
 
     return pq.read_table(path(name), columns=columns)
+
+
+def distinct(table: pa.Table) -> pa.Table:
+    """Return the rows without repetitions, in the order in which they come first."""
+    # One thread: with more, the order of the groups, and all that is drawn from it, would vary.
+    return table.group_by(table.column_names, use_threads=False).aggregate([])

@@ -114,6 +114,16 @@ impl Learned {
         Ok(self)
     }
 
+    /// [`Learned::contains_scored`] for one hash.
+    pub fn contains_one_scored(&self, hash: Hash128, score: f32) -> bool {
+        let inside = match &self.regions[region_of(score, &self.borders)].0 {
+            Region::None => false,
+            Region::All => true,
+            Region::Filter(filter) => filter.contains_one(hash),
+        };
+        inside && self.front.as_ref().is_none_or(|front| front.contains_one(in_front(hash)))
+    }
+
     /// Whether each hash, with its score, may be in the set.
     pub fn contains_scored(&self, hashes: &[Hash128], scores: &[f32], out: &mut [bool]) {
         match &self.front {

@@ -105,6 +105,14 @@ impl StableLearned {
         Ok(self)
     }
 
+    /// [`StableLearned::pass`] for one hash.
+    pub fn pass_one(&self, hash: Hash128, score: f32, insert: bool) -> Result<bool> {
+        let group = &self.groups[group_of(score, &self.borders)];
+        let mut answer = [group.answer];
+        group.pass(&[hash], insert, &mut answer)?;
+        Ok(answer[0])
+    }
+
     /// Whether each hash, with its score, may have come before; with `insert`, it comes now.
     pub fn pass(
         &self,

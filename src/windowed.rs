@@ -13,9 +13,11 @@
 //! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
 //! `planning/windowed.py` chooses k, l and the bits for it.
 //!
-//! A question looks for the run from its far end: where the slice of age i + k − 1 denies, no run
-//! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
-//! are denied by about (k + l)/k looks at slices that are half full, not by k + l.
+//! A question looks at all slices at once, as the bits of a word, and for k ones in a row there.
+//! To look for the run from its far end needs fewer looks (where the slice of age i + k − 1 denies,
+//! the next run to look at ends k further), but each of them waits for the one before and is
+//! guessed wrongly half of the time: so it is done only where the slices are more than a word has
+//! bits.
 //!
 //! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
 //! a change of generation answers as before it or after it.
@@ -165,6 +167,32 @@ impl Windowed {
 
     /// Whether k consecutive slices have the bits of a hash.
     #[inline(always)]
+    fn there(&self, hash: Hash128, newest: u64) -> bool {
+        let slices = self.shape.slices();
+        if slices > u64::BITS.into() {
+            return self.run(hash, newest);
+        }
+        let words = self.bits.words();
+        let mut found = 0;
+        for slice in 0..slices {
+            let position = self.shape.position(hash, slice);
+            let word = words[(position / 64) as usize].load(Ordering::Relaxed);
+            found |= (word >> (position % 64) & 1) << slice;
+        }
+        // By age: the slices from the newest on come first, those before it behind them.
+        let (young, old) = (found >> newest, found & ((1 << newest) - 1));
+        let mut run = young | old << ((slices - newest) % 64);
+        // `run` has a bit where `length` ones begin.
+        let (k, mut length) = (self.shape.hashes, 1);
+        while length < k {
+            let step = length.min(k - length);
+            run &= run >> step;
+            length += step;
+        }
+        run != 0
+    }
+
+    /// [`Windowed::there`] for any number of slices, one look after the other.
     fn run(&self, hash: Hash128, newest: u64) -> bool {
         let k = self.shape.hashes;
         // `known` slices from `start` on are known to have their bit.
@@ -227,7 +255,7 @@ impl Windowed {
                 newest = self.newest.load(Ordering::Relaxed);
             }
             if let Some(out) = &mut out {
-                out[i] = self.run(hash, newest);
+                out[i] = self.there(hash, newest);
             }
             for age in 0..self.shape.hashes {
                 let position = self.shape.position(hash, self.shape.slice(newest, age));
@@ -282,22 +310,13 @@ impl Kernel for Windowed {
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         let newest = self.newest.load(Ordering::Acquire);
-        let words = self.bits.words().as_ptr();
-        let Shape { hashes: k, ages, .. } = self.shape;
-        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
-            if let Some(&later) = hashes.get(i + AHEAD) {
-                // The far ends of the runs that are looked at first.
-                for age in (k - 1..k + ages).step_by(k as usize) {
-                    let position = self.shape.position(later, self.shape.slice(newest, age));
-                    prefetch(words.wrapping_add((position / 64) as usize));
-                }
-            }
-            *out = self.run(hash, newest);
+        for (&hash, out) in hashes.iter().zip(out) {
+            *out = self.there(hash, newest);
         }
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
-        self.run(hash, self.newest.load(Ordering::Acquire))
+        self.there(hash, self.newest.load(Ordering::Acquire))
     }
 
     /// Insertions of the generations that are remembered whole.

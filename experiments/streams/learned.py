@@ -108,35 +108,14 @@ def learned_rate(keys, members, held, asked, absent, model: Model, form, budget)
     return f"{100 * f.contains(absent, features=asked).mean():.4f}"
 
 
-def throughput(quick: bool) -> None:
-    """Scores per second of a model of the paper's size (173 to 328 Kbit)."""
-    rng = np.random.default_rng(SEED)
-    rows = rng.normal(size=(40_000, 10)).astype(np.float32)
-    inside = rows[:, 0] * rows[:, 1] + rows[:, 2] + rng.normal(size=40_000) > 0
-    model = train(rows[inside], rows[~inside], trees=80, leaves=32)
-    many = rng.normal(size=((1 << 20) if quick else (1 << 22), 10)).astype(np.float32)
-    best = min(timed(model, many) for _ in range(5))
-    few = many[: (1 << 16) - 1]
-    alone = min(timed(model, few) for _ in range(20))
-    print(f"\nScoring, features given, a model of {model.size_in_bits / 1000:.0f} Kbit")
-    print(f"  {len(many) / best / 1e6:.1f} million per second in one batch (target 9)")
-    print(f"  {len(few) / alone / 1e6:.1f} million per second on one thread")
-
-
-def timed(model: Model, rows: np.ndarray) -> float:
-    start = time.perf_counter()
-    model.scores(rows)
-    return time.perf_counter() - start
-
-
 def main() -> None:
     quick = "--quick" in sys.argv[1:]
-    throughput(quick)
     anchors(quick)
     table_kinds = {"gbt": {"kind": "gbt"}, "logistic": {"kind": "logistic"}}
     amazon = data.table("amazon_access_train")
     features = amazon.drop(["ACTION"])
-    small = {"gbt": {"kind": "gbt", "trees": 20, "leaves": 8, "levels": 32}}
+    names = features.column_names
+    small = {"gbt": {"kind": "gbt", "trees": 20, "leaves": 8, "buckets": 512, "categorical": names}}
     allowed = pc.equal(amazon["ACTION"], 1)
     compare(
         "Amazon access",
@@ -146,8 +125,7 @@ def main() -> None:
         [4, 8, 12],
     )
     kdd = data.table("kdd99_10pct")
-    distinct = kdd.group_by(kdd.column_names).aggregate([]).select(kdd.column_names)
-    for name, rows in (("KDD 99, de-duplicated", distinct), ("KDD 99, raw", kdd)):
+    for name, rows in (("KDD 99, de-duplicated", data.distinct(kdd)), ("KDD 99, raw", kdd)):
         if quick and name.endswith("raw"):
             continue
         rows = rows.combine_chunks()

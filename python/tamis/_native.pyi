@@ -55,6 +55,7 @@ __all__ = [
     "hash_keys",
     "learned",
     "learned_contains",
+    "learned_contains_one",
     "learned_model",
     "learned_scores",
     "learned_shape",
@@ -81,6 +82,7 @@ __all__ = [
     "stable_learned",
     "stable_learned_model",
     "stable_learned_pass",
+    "stable_learned_pass_one",
     "stable_learned_shape",
     "stable_learned_swapped",
     "stable_shape",
@@ -478,6 +480,7 @@ def stable_learned_swapped(
 def stable_learned_pass(
     kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32], insert: bool
 ) -> npt.NDArray[np.bool_]: ...
+def stable_learned_pass_one(kernel: Kernel, key: Key, insert: bool) -> bool: ...
 def stable_learned_model(kernel: Kernel) -> Kernel | None: ...
 def stable_learned_shape(kernel: Kernel) -> tuple[list[float], list[_StableGroup], list[int]]: ...
 def windowed(
@@ -519,6 +522,7 @@ def learned(
 def learned_contains(
     kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]: ...
+def learned_contains_one(kernel: Kernel, key: Key) -> bool: ...
 def learned_model(kernel: Kernel) -> Kernel | None: ...
 def learned_shape(kernel: Kernel) -> tuple[bool, list[float], list[tuple[float, float]]]: ...
 def model(form: Sequence[int], link: tuple[float, float], rows: int, flat: bytes) -> Kernel: ...

@@ -4,6 +4,7 @@ use super::batch::{self, Distinct};
 use super::column::Keys;
 use super::handle::Kernel;
 use super::keys::{self, hasher};
+use super::model::hash_and_score;
 use crate::distinct;
 use crate::hash::Hash128;
 use crate::learned::{Learned, Region, in_front, region_of};
@@ -124,6 +125,14 @@ pub fn learned_contains<'py>(
         learned.contains_scored(hashes, &scores[range.clone()], &mut out[range]);
     })?;
     Ok(answers)
+}
+
+/// Whether one key, scored as text, may be in the set.
+#[pyfunction]
+pub fn learned_contains_one(kernel: &Kernel, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let learned = kernel.of::<Learned>()?;
+    let (hash, score) = hash_and_score(kernel, learned.model.as_ref(), key)?;
+    Ok(learned.contains_one_scored(hash, score))
 }
 
 /// The classifier, where it is kept.

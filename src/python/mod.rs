@@ -73,7 +73,8 @@ mod _native {
     use super::hashes::Hashes;
     #[pymodule_export]
     use super::learned::{
-        learned, learned_contains, learned_model, learned_scores, learned_shape, learned_split,
+        learned, learned_contains, learned_contains_one, learned_model, learned_scores,
+        learned_shape, learned_split,
     };
     #[pymodule_export]
     use super::model::{model, model_name, model_scores, model_shape, text_grams};
@@ -89,8 +90,8 @@ mod _native {
     use super::sharded::{Spill, sharded, sharded_shape};
     #[pymodule_export]
     use super::stable_learned::{
-        stable_learned, stable_learned_model, stable_learned_pass, stable_learned_shape,
-        stable_learned_swapped,
+        stable_learned, stable_learned_model, stable_learned_pass, stable_learned_pass_one,
+        stable_learned_shape, stable_learned_swapped,
     };
     #[pymodule_export]
     use super::stacked::{

@@ -3,13 +3,16 @@
 use super::batch::{afford, at_index, in_threads};
 use super::column::Keys;
 use super::handle::Kernel;
-use super::keys::with_text;
+use super::keys::{NotAKey, hash_object, with_text};
 use super::table::{NoValue, Table};
-use crate::hash::Hasher;
-use crate::model::{BLOCK, Grams, LONGEST_GRAM, Model};
+use crate::hash::{Hash128, Hasher};
+use crate::kernel;
+use crate::model::{BLOCK, Block, Grams, LONGEST_GRAM, Model};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use std::any::Any;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -112,6 +115,35 @@ fn text_scores<'py>(
         }
     }
     Ok(scores)
+}
+
+thread_local! {
+    /// Room for one key's score, kept for the next one.
+    static ROOM: Cell<Option<(usize, Block)>> = const { Cell::new(None) };
+}
+
+/// The hash of one key, and its score as text by the model that a learned filter keeps.
+pub(super) fn hash_and_score(
+    kernel: &Kernel,
+    model: Option<&Arc<dyn kernel::Kernel>>,
+    key: &Bound<'_, PyAny>,
+) -> PyResult<(Hash128, f32)> {
+    let model = model.and_then(|model| (&**model as &dyn Any).downcast_ref::<Model>());
+    let Some(model) = model.filter(|model| model.reads_text()) else {
+        return Err(PyTypeError::new_err(
+            "features is missing; the model reads a table, with a row for each key",
+        ));
+    };
+    let named = |reason: NotAKey| reason.named("key");
+    let (hash, _) = hash_object(&kernel.hasher, key).map_err(named)?;
+    // Taken out meanwhile: reading a key may run code of others, which may ask again.
+    let kept = ROOM.take().filter(|(width, _)| *width == model.width());
+    let mut block = kept.map_or_else(|| model.block(), |(_, block)| block);
+    with_text(key, |text| model.read_text(0, text, &mut block)).map_err(named)?;
+    let mut score = [0.0];
+    model.score_text(&mut block, &mut score);
+    ROOM.set(Some((model.width(), block)));
+    Ok((hash, score[0]))
 }
 
 /// What [`text_grams`] returns: ends, buckets, lengths up to 127.

@@ -4,6 +4,7 @@ use super::batch;
 use super::handle::Kernel;
 use super::keys::{self, hasher};
 use super::learned::one_each;
+use super::model::hash_and_score;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel;
 use crate::stable::{Shape, Stable};
@@ -89,6 +90,19 @@ pub fn stable_learned_pass<'py>(
     let out = unsafe { answers.as_slice_mut()? };
     py.detach(|| learned.pass(&hashes, scores, insert, out))?;
     Ok(answers)
+}
+
+/// Whether one key, scored as text, may have come before; with `insert`, it comes now.
+#[pyfunction]
+pub fn stable_learned_pass_one(
+    py: Python<'_>,
+    kernel: &Kernel,
+    key: &Bound<'_, PyAny>,
+    insert: bool,
+) -> PyResult<bool> {
+    let learned = kernel.of::<StableLearned>()?;
+    let (hash, score) = hash_and_score(kernel, learned.model.as_ref(), key)?;
+    Ok(py.detach(|| learned.pass_one(hash, score, insert))?)
 }
 
 /// The classifier, where it is kept.

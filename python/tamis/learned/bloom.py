@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._types import Keys
+from tamis._types import Key, Keys
 from tamis.errors import BuildError
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
@@ -128,6 +128,9 @@ class LearnedBloom(Scored):
         """Tell for each key, with its row of features if the model reads those, if it may be in."""
         keys, scores = with_scores(self._asked(), keys, features)
         return _native.learned_contains(self._kernel, keys, scores)
+
+    def _contains_one(self, key: Key) -> bool:
+        return _native.learned_contains_one(self._kernel, key)
 
     def _kept(self) -> _native.Kernel | None:
         return _native.learned_model(self._kernel)

@@ -115,7 +115,7 @@ def _by_catboost(
     def tree(dumped: dict[str, Any]) -> flat.Tree:
         # A tree that found nothing to ask for has no splits.
         splits = dumped.get("splits") or []
-        nodes = [
+        nodes: list[tuple[int, ...]] = [
             (split["float_feature_index"], max(0, math.floor(split["border"]))) for split in splits
         ]
         return flat.Tree(nodes, [scale * leaf for leaf in dumped["leaf_values"]])

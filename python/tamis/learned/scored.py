@@ -30,7 +30,13 @@ class Scored(Contract):
         raise NotImplementedError
 
     def __contains__(self, key: Key, /) -> bool:
+        if isinstance(self._asked(), Model):
+            return self._contains_one(key)
         return bool(self.contains([key])[0])  # type: ignore[arg-type]
+
+    def _contains_one(self, key: Key) -> bool:
+        """Answer for one key whose text the kept model scores."""
+        raise NotImplementedError
 
     def copy(self) -> Self:
         """Return a filter of its own with the same content."""

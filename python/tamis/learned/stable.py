@@ -194,7 +194,7 @@ class StableLearned(Scored):
 
     def add(self, key: Key, features: Any = None) -> None:
         """Insert a key."""
-        self.seen_many([key], features)  # type: ignore[arg-type]
+        self.seen(key, features)
 
     def update(self, keys: Keys, features: Any = None) -> None:
         """Insert many keys in their order, or none of them if one is not a key."""
@@ -202,6 +202,8 @@ class StableLearned(Scored):
 
     def seen(self, key: Key, features: Any = None) -> bool:
         """Tell whether the key was there, and insert it; features are a table of one row."""
+        if features is None and isinstance(self._asked(), Model):
+            return _native.stable_learned_pass_one(self._kernel, key, insert=True)
         return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
 
     def seen_many(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
@@ -260,6 +262,9 @@ class StableLearned(Scored):
     def _passed(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
         keys, scores = with_scores(self._asked(), keys, features)
         return _native.stable_learned_pass(self._kernel, keys, scores, insert)
+
+    def _contains_one(self, key: Key) -> bool:
+        return _native.stable_learned_pass_one(self._kernel, key, insert=False)
 
     def _kept(self) -> _native.Kernel | None:
         return _native.stable_learned_model(self._kernel)

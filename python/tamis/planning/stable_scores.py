@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,8 @@ def plan_scores(
 
     By the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
     rising (`monotone`). The optimal method cuts where members and other keys differ most, as
-    partitioned learned filters do, and takes the number of groups with the fewest denied.
+    partitioned learned filters do, and takes the number of groups, one among them, with the fewest
+    denied.
 
     >>> rng = np.random.default_rng(1)
     >>> members, others = rng.beta(4, 2, 5000), rng.beta(2, 4, 5000)
@@ -68,6 +70,8 @@ def plan_scores(
         if found and plan.expected_fnr > 0.995 * found[-1].expected_fnr:
             break
         found.append(plan)
+    with suppress(ValueError):  # no threshold leaves one filter room
+        found.append(_single(members, others, **given))
     return min(found, key=lambda plan: plan.expected_fnr)
 
 
