@@ -13,11 +13,11 @@
 //! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
 //! `planning/windowed.py` chooses k, l and the bits for it.
 //!
-//! A question looks at all slices at once, as the bits of a word, and for k ones in a row there.
-//! To look for the run from its far end needs fewer looks (where the slice of age i + k − 1 denies,
-//! the next run to look at ends k further), but each of them waits for the one before and is
-//! guessed wrongly half of the time: so it is done only where the slices are more than a word has
-//! bits.
+//! A question looks for the run from its far end: where the slice of age i + k − 1 denies, no run
+//! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
+//! are denied by about (k + l)/k looks at slices that are half full, not by k + l. Many keys are
+//! asked for in turns, one look each ([`Search`]): the memory of a look is on its way while the
+//! others take theirs, and which way a look goes is computed, since it cannot be guessed.
 //!
 //! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
 //! a change of generation answers as before it or after it.
@@ -36,8 +36,8 @@ pub const KIND: u16 = 13;
 pub const MOST_SLICES: u64 = 256;
 /// The shortest generation in seconds: shorter ones would have no number in this century.
 const LEAST_STEP: f64 = 1e-6;
-/// Hashes that are asked for ahead of the one that is looked at.
-const AHEAD: usize = 8;
+/// Hashes that are asked for in turns.
+const GROUP: usize = 32;
 
 /// Sizes of a windowed filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,6 +118,35 @@ impl Shape {
     }
 }
 
+/// Where the search for a run is: from its far end, `age`, down to `low`, below which the slices
+/// from `start` on are known to have their bits.
+#[derive(Clone, Copy)]
+struct Search {
+    start: u64,
+    low: u64,
+    age: u64,
+}
+
+impl Search {
+    fn new(shape: Shape) -> Search {
+        Search { start: 0, low: 0, age: shape.hashes - 1 }
+    }
+
+    /// Takes in whether the slice of `age` has the bit; the answer, if that decides it.
+    #[inline(always)]
+    fn look(&mut self, shape: Shape, found: bool) -> Option<bool> {
+        let Search { start, low, age } = *self;
+        // After a denial the next run begins behind it. What was known is up to the end of the run
+        // before, at `start + k`. The last values are never looked at, but must name a slice.
+        let next = (age + shape.hashes).min(shape.slices() - 1);
+        self.start = if found { start } else { age + 1 };
+        self.low = if found { low } else { start + shape.hashes };
+        self.age = if found { age.saturating_sub(1) } else { next };
+        let ended = if found { age == low } else { age >= shape.ages };
+        ended.then_some(found)
+    }
+}
+
 /// A windowed filter over hashes.
 pub struct Windowed {
     shape: Shape,
@@ -167,43 +196,42 @@ impl Windowed {
 
     /// Whether k consecutive slices have the bits of a hash.
     #[inline(always)]
-    fn there(&self, hash: Hash128, newest: u64) -> bool {
-        let slices = self.shape.slices();
-        if slices > u64::BITS.into() {
-            return self.run(hash, newest);
+    fn run(&self, hash: Hash128, newest: u64) -> bool {
+        let mut search = Search::new(self.shape);
+        loop {
+            let found = self.bit(hash, newest, search.age);
+            if let Some(answer) = search.look(self.shape, found) {
+                return answer;
+            }
         }
-        let words = self.bits.words();
-        let mut found = 0;
-        for slice in 0..slices {
-            let position = self.shape.position(hash, slice);
-            let word = words[(position / 64) as usize].load(Ordering::Relaxed);
-            found |= (word >> (position % 64) & 1) << slice;
-        }
-        // By age: the slices from the newest on come first, those before it behind them.
-        let (young, old) = (found >> newest, found & ((1 << newest) - 1));
-        let mut run = young | old << ((slices - newest) % 64);
-        // `run` has a bit where `length` ones begin.
-        let (k, mut length) = (self.shape.hashes, 1);
-        while length < k {
-            let step = length.min(k - length);
-            run &= run >> step;
-            length += step;
-        }
-        run != 0
     }
 
-    /// [`Windowed::there`] for any number of slices, one look after the other.
-    fn run(&self, hash: Hash128, newest: u64) -> bool {
-        let k = self.shape.hashes;
-        // `known` slices from `start` on are known to have their bit.
-        let (mut start, mut known) = (0, 0);
-        while start <= self.shape.ages {
-            let denied = (start + known..start + k).rev().find(|&age| !self.bit(hash, newest, age));
-            let Some(age) = denied else { return true };
-            known = start + k - 1 - age;
-            start = age + 1;
+    /// [`Windowed::run`] for up to [`GROUP`] hashes, in turns of one look each.
+    fn runs(&self, hashes: &[Hash128], newest: u64, out: &mut [bool]) {
+        let words = self.bits.words();
+        let place = |hash: Hash128, age: u64| {
+            let position = self.shape.position(hash, self.shape.slice(newest, age));
+            prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
+            position
+        };
+        let mut searches = [(Search::new(self.shape), 0, 0); GROUP];
+        for (i, (&hash, search)) in hashes.iter().zip(&mut searches).enumerate() {
+            (search.1, search.2) = (i, place(hash, search.0.age));
         }
-        false
+        let mut left = hashes.len();
+        while left > 0 {
+            let mut open = 0;
+            for at in 0..left {
+                let (mut search, i, position) = searches[at];
+                let word = words[(position / 64) as usize].load(Ordering::Relaxed);
+                let ended = search.look(self.shape, word >> (position % 64) & 1 == 1);
+                // What is left moves to the front; what has ended is written over.
+                out[i] = ended == Some(true);
+                searches[open] = (search, i, place(hashes[i], search.age));
+                open += usize::from(ended.is_none());
+            }
+            left = open;
+        }
     }
 
     /// Starts a generation: the oldest slice becomes the newest, empty.
@@ -240,30 +268,68 @@ impl Windowed {
     pub fn pass(&self, hashes: &[Hash128], generation: u64, mut out: Option<&mut [bool]>) {
         let _lock = self.lock();
         self.reach(generation);
-        let words = self.bits.words();
-        for (i, &hash) in hashes.iter().enumerate() {
+        let mut done = 0;
+        while done < hashes.len() {
             let mut newest = self.newest.load(Ordering::Relaxed);
-            if let Some(&later) = hashes.get(i + AHEAD) {
-                for age in 0..self.shape.hashes {
-                    let position = self.shape.position(later, self.shape.slice(newest, age));
-                    prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
-                }
-            }
-            let full = self.counts.words()[newest as usize].load(Ordering::Relaxed);
+            let mut full = self.counts.words()[newest as usize].load(Ordering::Relaxed);
             if !self.shape.timed() && full == self.shape.generation {
                 self.shift();
                 newest = self.newest.load(Ordering::Relaxed);
+                full = 0;
             }
-            if let Some(out) = &mut out {
-                out[i] = self.there(hash, newest);
-            }
+            // A group ends where its generation does.
+            let room = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
+            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(room as usize)];
+            let out = out.as_deref_mut().map(|out| &mut out[done..][..group.len()]);
+            self.pass_group(group, newest, out);
+            let count = full.saturating_add(group.len() as u64);
+            self.counts.words()[newest as usize].store(count, Ordering::Relaxed);
+            done += group.len();
+        }
+    }
+
+    /// Inserts up to [`GROUP`] hashes of one generation in their order.
+    fn pass_group(&self, hashes: &[Hash128], newest: u64, out: Option<&mut [bool]>) {
+        let words = self.bits.words();
+        for &hash in hashes {
             for age in 0..self.shape.hashes {
                 let position = self.shape.position(hash, self.shape.slice(newest, age));
-                let word = &words[(position / 64) as usize];
-                word.store(word.load(Ordering::Relaxed) | 1 << (position % 64), Ordering::Relaxed);
+                prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
             }
-            let count = &self.counts.words()[newest as usize];
-            count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        }
+        let Some(out) = out else {
+            for &hash in hashes {
+                self.set(hash, newest);
+            }
+            return;
+        };
+        // All are asked for before any is inserted. An answer changes only where one before it in
+        // the group has set a bit of the hash: that hash is asked for again.
+        let mut ones = [0; GROUP];
+        for (ones, &hash) in ones.iter_mut().zip(hashes) {
+            *ones = self.ones(hash, newest);
+        }
+        self.runs(hashes, newest, out);
+        for ((&hash, out), ones) in hashes.iter().zip(out).zip(ones) {
+            // Writers take turns, so that nobody else sets a bit between the two.
+            let repeated = !*out && self.ones(hash, newest) != ones;
+            *out = *out || (repeated && self.run(hash, newest));
+            self.set(hash, newest);
+        }
+    }
+
+    /// How many of the k newest slices have the bit of a hash.
+    fn ones(&self, hash: Hash128, newest: u64) -> u64 {
+        (0..self.shape.hashes).map(|age| u64::from(self.bit(hash, newest, age))).sum()
+    }
+
+    /// Sets the bits of a hash in the k newest slices.
+    fn set(&self, hash: Hash128, newest: u64) {
+        let words = self.bits.words();
+        for age in 0..self.shape.hashes {
+            let position = self.shape.position(hash, self.shape.slice(newest, age));
+            let word = &words[(position / 64) as usize];
+            word.store(word.load(Ordering::Relaxed) | 1 << (position % 64), Ordering::Relaxed);
         }
     }
 
@@ -310,13 +376,13 @@ impl Kernel for Windowed {
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         let newest = self.newest.load(Ordering::Acquire);
-        for (&hash, out) in hashes.iter().zip(out) {
-            *out = self.there(hash, newest);
+        for (hashes, out) in hashes.chunks(GROUP).zip(out.chunks_mut(GROUP)) {
+            self.runs(hashes, newest, out);
         }
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
-        self.there(hash, self.newest.load(Ordering::Acquire))
+        self.run(hash, self.newest.load(Ordering::Acquire))
     }
 
     /// Insertions of the generations that are remembered whole.

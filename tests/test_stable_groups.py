@@ -1,7 +1,10 @@
 """Plans of stable learned filters: as printed, as optimal as neighbours allow, as simulated."""
 
+import re
+
 import numpy as np
 import pytest
+from scipy import optimize
 
 import tamis
 from tamis import _native
@@ -112,6 +115,46 @@ def test_optimum_against_its_neighbours(plans):
                 assert fnr(moved) >= best - 0.001
 
 
+@pytest.mark.parametrize(
+    ("p", "q", "bits", "fpr", "gap"),
+    [
+        ([0.9, 0.1], [0.2, 0.8], 2**13, 0.01, 300),
+        ([0.6, 0.4], [0.3, 0.7], 2**14, 0.05, 1000),
+        ([0.7, 0.3], [0.5, 0.5], 2**12, 0.02, 200),
+    ],
+)
+def test_optimum_against_a_general_solver(p, q, bits, fpr, gap):
+    """Differential evolution over all of it: K, Max, the shares of bits and of the rate."""
+
+    def denied(point):
+        total = 0.0
+        for j, (share, rate) in enumerate([point[:2], 1 - point[:2]]):
+            most, k = (1, 3, 7)[int(point[2 + j])], int(point[4 + j])
+            alpha = min(rate * fpr / p[j], 0.98)
+            size = Size(
+                int(share * bits / stable.counter_bits(most)),
+                most,
+                k,
+                stable.whole_decrements(k, most, alpha),
+            )
+            if size.cells < stable.LEAST_CELLS * (size.decrements + k):
+                return 1.0 + p[j] * rate  # too few counters for the formulas to hold
+            total += q[j] * stable.false_negatives(size, q[j] * gap)
+        return total
+
+    bounds = [(0.02, 0.98)] * 2 + [(0, 2)] * 2 + [(1, 10)] * 2
+    integral = [False] * 2 + [True] * 4
+    found = optimize.differential_evolution(
+        denied, bounds, integrality=integral, rng=1, maxiter=40, popsize=8, polish=False
+    )
+    plan = tamis.plan_stable(p, q, bits=bits, fpr=fpr, gap=gap)
+    assert found.fun < 1
+    assert plan.expected_fnr <= found.fun + 0.003
+    # A plan may also answer a group as a whole, which the solver was not offered.
+    if all(group.size for group in plan.groups):
+        assert plan.expected_fnr >= found.fun - 0.02
+
+
 def test_equal_groups_are_no_worse_than_one():
     plain = stable.size(2**14, 0.01, 500)
     plan = tamis.plan_stable([0.5, 0.5], [0.5, 0.5], bits=2**14, fpr=0.01, gap=500)
@@ -173,8 +216,14 @@ def test_refuses_bad_arguments():
         plan(method="best")
     with pytest.raises(ValueError, match=r"bits is 10; 2 groups.*need at least \d+"):
         plan(bits=10)
-    with pytest.raises(ValueError, match="by the paper's rule group"):
+    with pytest.raises(ValueError, match=r"by the paper's rule group .* \d+ bits would do") as told:
         plan(bits=100, method="paper")
+    enough = int(re.search(r"(\d+) bits would do", str(told.value))[1])
+    assert plan(bits=enough, method="paper").expected_fpr <= 0.01
+    with pytest.raises(ValueError, match=r"need at least \d+") as told:
+        plan(bits=10)
+    enough = int(re.search(r"need at least (\d+)", str(told.value))[1])
+    assert plan(bits=enough).expected_fpr <= 0.01
     with pytest.raises(ValueError, match=r"member_scores\[1\] is 1.5"):
         stable_scores.plan_scores([0.1, 1.5], [0.2], bits=2**14, fpr=0.01, gap=100)
     with pytest.raises(ValueError, match="nonmember_scores is of shape"):

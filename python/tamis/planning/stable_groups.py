@@ -230,6 +230,27 @@ def paper_sizes(
     Size(cells=1424, most=1, hashes=3, decrements=14)
     """
     p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
+    found = _paper_choice(p, q, bits, fpr, gap, most_values)
+    small = next((j for j, size in enumerate(found) if _too_small(size)), None)
+    if small is None:
+        return found
+    enough = bits
+    while any(map(_too_small, _paper_choice(p, q, enough, fpr, gap, most_values))):
+        enough = 2 * enough if enough else 64
+    raise ValueError(
+        f"bits is {bits}; by the paper's rule group {small} gets {found[small].cells} counters, of "
+        f"which each insertion lowers {found[small].decrements}: {enough} bits would do, or fewer "
+        "groups"
+    )
+
+
+def _too_small(size: Size) -> bool:
+    return size.cells < 2 * size.decrements
+
+
+def _paper_choice(
+    p: Any, q: Any, bits: int, fpr: float, gap: int, most_values: Sequence[int]
+) -> list[Size]:
     rates = paper_rates(p, fpr)
     chosen = []
     for rate in rates:
@@ -241,17 +262,10 @@ def paper_sizes(
         best = min(sizes, key=lambda size: stable.false_negatives(size, gap))
         chosen.append((best.hashes, best.most))
     cells = paper_cells(q, bits, chosen)
-    found = [
+    return [
         Size(m, most, k, stable.whole_decrements(k, most, rate))
         for m, (k, most), rate in zip(cells, chosen, rates, strict=True)
     ]
-    for j, size in enumerate(found):
-        if size.cells < 2 * size.decrements:
-            raise ValueError(
-                f"bits is {bits}; by the paper's rule group {j} gets {size.cells} counters, of "
-                f"which each insertion lowers {size.decrements}: more bits, or fewer groups"
-            )
-    return found
 
 
 # What else would serve.
