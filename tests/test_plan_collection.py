@@ -1,6 +1,7 @@
 """The allocation: against a general solver, all ways there are, and neighbours."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.optimize import minimize
 
 import tamis
 from tamis.planning import collection as planning
+from tamis.planning import prices
 from tamis.planning.curves import Ribbon, Segmented, Truncated
 
 KINDS = ["truncated", "segmented", "ribbon"]
@@ -236,3 +238,24 @@ def test_bad_arguments_are_named():
             plan([10, 10], **wrong)
     with pytest.raises(ValueError, match="keys is of shape"):
         plan([1.5], budget=1)
+
+
+def test_ribbons_dominate_only_where_no_price_speaks_for_the_other():
+    keys = np.arange(1, 300)
+    segmented = planning.full(keys, "segmented", 1e-4)
+    ribbon = planning.full(keys, "ribbon", 1e-4)
+    sure = prices.dominates(ribbon, segmented)
+    costs = []
+    for log_price in np.linspace(-20, 0, 400):
+        kept = [curve.worth(log_price, np.zeros(len(keys))) for curve in (ribbon, segmented)]
+        costs.append(
+            [
+                curve.rate(bits) + math.exp(log_price) * bits
+                for curve, bits in zip((ribbon, segmented), kept, strict=True)
+            ]
+        )
+    never_worse = (np.array(costs)[:, 0] <= np.array(costs)[:, 1] * (1 + 1e-12)).all(axis=0)
+    assert (never_worse >= sure).all()
+    assert (sure == never_worse).mean() > 0.99
+    assert sure[100:].all()
+    assert not sure[0]

@@ -11,8 +11,8 @@ import tamis
 from contract import within_noise
 from reference import frame, mix13, parts
 from tamis.planning import text as planning
-from tamis.planning.collection import optimal
 from tamis.planning.curves import Segmented
+from tamis.planning.prices import optimal
 from tamis.text import ENGLISH, SearchIndex, words
 from test_format import GOLDEN
 

@@ -18,7 +18,7 @@ from tamis.errors import FormatError
 from tamis.pictures import figure_axes
 from tamis.planning import collection as planning
 from tamis.planning import ribbon
-from tamis.planning.curves import Floats, Ints, Ribbon, Segmented, Truncated
+from tamis.planning.curves import Floats, Ints, Mixed, Ribbon, Segmented, Truncated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -416,12 +416,12 @@ class Collection:
             return counted + even
         return weights(utility, self.names, self._utility)
 
-    def _curve(self) -> planning.Mixed:
+    def _curve(self) -> Mixed:
         """How the rate of each filter falls with the bits that are kept."""
         kinds, hashes, bits, codes, slots, widths, counts = self._filters.tables()
         probes = hashes.astype(np.int64)
         which = np.maximum(kinds, 1) - 1
-        return planning.Mixed.of(
+        return Mixed.of(
             which.astype(np.uint8),
             [
                 Segmented(bits, probes, counts),

@@ -95,11 +95,20 @@ def most_bits(keys: int, size: Size) -> int:
     >>> most_bits(100, Size(8, ())), most_bits(10**6, Size(8, levels(10**6)))
     (816, 8041396)
     """
+    codes = sum(2 * math.ceil((slots - _BLOCK) / BUCKET) for slots in size.levels)
+    return codes + size.columns * most_slots(keys, size.levels)
+
+
+def most_slots(keys: int, levels: tuple[int, ...]) -> int:
+    """Bound the slots of all levels, the last included: the bits of a column.
+
+    >>> most_slots(100, ()), most_slots(10**6, levels(10**6))
+    (102, 1003226)
+    """
     last = keys
-    for slots in size.levels:
+    for slots in levels:
         last -= math.floor(slots * (1 - _MOST_EMPTY)) - _BLOCK
     last = max(last, 0)
     if last:
         last += 1 + max(last - _WIDE, 0) // 64 + _GROWTHS * (1 + last // 256)
-    codes = sum(2 * math.ceil((slots - _BLOCK) / BUCKET) for slots in size.levels)
-    return codes + size.columns * (sum(size.levels) + last)
+    return sum(levels) + last

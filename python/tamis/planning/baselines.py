@@ -1,0 +1,93 @@
+"""What the optimum of a collection is compared with: Mersy, Wang, Sintos, Krishnan 2024.
+
+Their two relaxations of the problem, for Bloom filters, and the baselines of their evaluation. Each
+takes filters, utilities and a budget in bits, and tells how many bits of each filter to keep.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning.curves import Exponential, Floats, Ints, Mixed, Segmented, Truncated
+from tamis.planning.prices import optimal
+
+LEVELS = 7
+"""Sizes that a filter can have in the elastic baseline, none and all included."""
+
+
+def relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Minimize Jensen's lower bound w^(k·m'/m) (Eq. 4), rounded down as the paper does."""
+    part = _bloom(mixed, "relaxation")
+    zeros = np.exp(part.hashes * part.keys * np.log1p(-1 / np.maximum(part.bits, 2)))
+    decay = -np.log1p(-zeros) * part.hashes / np.maximum(part.bits, 1)
+    return optimal(Exponential(part.bits, decay), utility, budget)
+
+
+def further_relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Minimize 0.618^(m'/n): the relaxation for filters with the best number of probes."""
+    part = _bloom(mixed, "further relaxation")
+    decay = math.log(2) ** 2 / np.maximum(part.keys, 1)
+    return optimal(Exponential(part.bits, decay), utility, budget)
+
+
+def _bloom(mixed: Mixed, method: str) -> Truncated | Segmented:
+    if len(mixed.parts) == 1 and isinstance(mixed.parts[0][1], Truncated | Segmented):
+        return mixed.parts[0][1]
+    raise ValueError(f"method is {method!r}; it is for kind truncated or segmented")
+
+
+def untruncated(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Keep everything, whatever the budget."""
+    return mixed.bits
+
+
+def proportional(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Cut every filter to the same share."""
+    bits = mixed.bits
+    total = int(bits.sum())
+    if total <= budget:
+        return bits
+    cut: Ints = np.floor(bits * (budget / total)).astype(np.int64)
+    return cut
+
+
+def top_utility(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Keep whole filters, the most asked first, until the next does not fit."""
+    return _whole_filters(mixed.bits, np.argsort(-utility, kind="stable"), budget, part=False)
+
+
+def greedy(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Keep filters by utility per key: the paper's linear relaxation."""
+    full = mixed.bits
+    order = np.argsort(-utility / np.maximum(full, 1), kind="stable")
+    return _whole_filters(full, order, budget, part=True)
+
+
+def _whole_filters(bits: Ints, order: npt.NDArray[np.intp], budget: int, *, part: bool) -> Ints:
+    kept = np.zeros(len(bits), np.int64)
+    ends = np.cumsum(bits[order])
+    count = int(np.searchsorted(ends, budget, side="right"))
+    kept[order[:count]] = bits[order[:count]]
+    if part and count < len(order):
+        kept[order[count]] = budget - (int(ends[count - 1]) if count else 0)
+    return kept
+
+
+def elastic(mixed: Mixed, utility: Floats, budget: int) -> Ints:
+    """Fill caches of equal size with filters of 6/6, 5/6, … of their bits, the most asked first."""
+    bits = mixed.bits
+    total, units = int(bits.sum()), LEVELS - 1
+    kept = np.zeros(len(bits), np.int64)
+    if total <= budget:
+        return bits
+    caches = max(1, math.ceil((1 - budget / total) * units))
+    order = np.argsort(-utility, kind="stable")
+    for level in range(units, units - caches, -1):
+        size = bits[order] * level // units
+        count = int(np.searchsorted(np.cumsum(size), budget // caches, side="right"))
+        kept[order[:count]] = size[:count]
+        order = order[count:]
+    return kept
