@@ -1,4 +1,4 @@
-"""The long runs, by `make soak`: a hundred million keys through every filter."""
+"""The long runs, by `make soak`: a hundred million keys through every filter, and large sets."""
 
 import os
 
@@ -30,3 +30,23 @@ def test_a_hundred_million_keys(specimen, tmp_path):
         assert f.bits_per_key <= (f.remainder_bits + 2.125) / 0.95
     if specimen.cls is tamis.Cuckoo:
         assert f.bits_per_key <= f.fingerprint_bits / 0.95
+
+
+@pytest.mark.parametrize("kind", ["auto", "segmented", "truncated"])
+def test_sets_of_one_to_ten_million_keys_side_by_side(kind, tmp_path):
+    sizes = 10 ** np.arange(8)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    sets = (
+        (str(size), np.arange(start, start + size))
+        for start, size in zip(starts, sizes, strict=False)
+    )
+    tamis.Collection.build(sets, kind=kind, path=tmp_path / "c")
+    c = tamis.Collection.open(tmp_path / "c", budget="8MB")
+    assert c.size_in_bytes <= 8_000_000
+    for i, (start, size) in enumerate(zip(starts, sizes, strict=False)):
+        keys = np.unique(np.linspace(start, start + size - 1, 5000).astype(np.int64))
+        assert (c.candidates_many(keys)[1] == i).sum() == len(keys)
+    trials = 100_000
+    found = np.bincount(c.candidates_many(np.arange(-trials, 0))[1], minlength=len(sizes))
+    # Small sets vary about their expectation.
+    assert all(map(within_noise, found[3:] / trials, c.fprs[3:], [trials // 10] * 5))
