@@ -1,0 +1,349 @@
+"""What the stores in tables of SQL databases share: the tables beside the guarded one.
+
+Beside a table T lie three of the guard's: ``tamis_T_hash`` is the index on the hash,
+``tamis_T_journal`` has a row for each key that came or went, and ``tamis_T_note`` holds the lease,
+the secret and how far the index has come. Triggers write the journal, so that it is whole whoever
+writes to T; they cannot hash, because a writer without tamis has no such function, so the guard
+that holds the lease brings the index along when it reads the journal. The epoch is the last row of
+the journal: its number, and a random token that tells it from a row of the same number in another
+history, such as that of a restored backup.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tamis.stores.contract import (
+    Changes,
+    Commit,
+    Hasher,
+    Hashes,
+    Plain,
+    Value,
+    decode_key,
+    decode_value,
+    encode_value,
+    lease_refused,
+)
+
+_KEPT = 100_000
+"""Rows of the journal that stay for guards that fell behind; one further behind rebuilds."""
+
+SIGN = 1 << 63
+"""Its integers are signed: a word of a hash is stored less this, so that the order stays."""
+
+
+class Journaled(ABC):
+    """A table with an index on the hash, a journal and notes beside it.
+
+    A store of one database fills in how to run a statement, what its columns hold, and how the
+    tables and triggers are made.
+    """
+
+    _mark: ClassVar[str]
+    """What stands for an argument in a statement."""
+
+    _shared_row: ClassVar[str] = ""
+    """What keeps a row that was read from being changed before the commit, where more is wanted
+    than the transaction itself."""
+
+    def __init__(self, table: str | None, key: str | None, value: str | None) -> None:
+        if len({table is None, key is None, value is None}) > 1:
+            raise ValueError(
+                f"table is {table!r}, key is {key!r} and value is {value!r}; give all three to "
+                "guard a table in place, or none for a table of the guard's own"
+            )
+        self.shared = table is not None
+        self._table, self._key, self._value = table or "tamis", key or "key", value or "value"
+        self._t, self._k, self._v = map(self._quoted, (self._table, self._key, self._value))
+        self._t_hash, self._t_journal, self._t_note = (
+            self._quoted(f"tamis_{self._table}_{part}") for part in ("hash", "journal", "note")
+        )
+        self._lock = threading.RLock()
+        self._hasher: Hasher | None = None
+        self._owner: str | None = None
+        self._db: Any
+        self._type: str
+
+    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        with self._lock:
+            found = self._rows(keys, f"{self._k}, {self._v}")
+        values = {self._plain(key): self._read(value) for key, value in found}
+        return [values.get(key) for key in keys]
+
+    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys with their hashes in one transaction."""
+
+        def write() -> Commit:
+            before, there = self._begin_write(keys, owner)
+            rows = [
+                (there.get(key, self._wanted(key)), value if self.shared else encode_value(value))
+                for key, value in zip(keys, values, strict=True)
+            ]
+            self._many(
+                f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({self._marks(2)}) "
+                f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}",
+                rows,
+            )
+            self._index([self._column(key) for key in keys if key not in there], [])
+            return Commit([key in there for key in keys], before, self._end_write(before))
+
+        return self._committed(write)
+
+    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+        """Remove distinct keys and their hashes in one transaction."""
+
+        def write() -> Commit:
+            before, there = self._begin_write(keys, owner)
+            gone = list(there.values())
+            statement = f"DELETE FROM {self._t} WHERE {self._k} = {self._mark}"
+            self._many(statement, [(key,) for key in gone])
+            self._index([], gone)
+            return Commit([key in there for key in keys], before, self._end_write(before))
+
+        return self._committed(write)
+
+    def run(self, lo: int, hi: int) -> Hashes:
+        """Return the hashes whose first word is from ``lo`` to ``hi``."""
+        query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN {self._mark} AND {self._mark}"
+        with self._lock:
+            return unsigned(self._do(query, lo - SIGN, hi - SIGN).fetchall())
+
+    def epoch(self) -> str:
+        """Return the present epoch: one look at the end of the journal."""
+        with self._lock:
+            return self._last(self._db)
+
+    def changes(self, since: str, until: str | None = None) -> Changes | None:
+        """Return what the journal says since an epoch; `None` if it does not reach back to it."""
+        with self._lock:
+            if self._owner is not None and self._holder() == self._owner:
+                with self._transaction():
+                    self._catch_up()
+            now = self._last(self._db) if until is None else until
+            if self._token(_number(since)) != since:
+                return None
+            rows = self._journal(_number(since), _number(now))
+        if any(key is None for key, _ in rows):
+            return None  # the table was emptied at once
+        added = [self._plain(key) for key, sign in rows if sign]
+        return Changes(now, added, [self._plain(key) for key, sign in rows if not sign])
+
+    def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
+        """Keep the index with this function; made anew if it had another name."""
+        with self._lock, self._transaction():
+            self._check(owner)
+            self._owner, self._hasher = owner, hasher
+            if self.note("index") != name:
+                self._reindex()
+                self.note("index", name)
+            else:
+                self._catch_up()
+
+    def release(self, owner: str) -> None:
+        """Give the lease back if it is this owner's."""
+        with self._lock:
+            self._do(
+                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = {self._mark}",
+                owner.encode(),
+            )
+
+    def note(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return what was noted under a name, after noting ``value`` if there is one."""
+        with self._lock:
+            if value is not None:
+                self._do(
+                    f"INSERT INTO {self._t_note} VALUES ({self._marks(2)}, NULL) "
+                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    name,
+                    value,
+                )
+            query = f"SELECT value FROM {self._t_note} WHERE name = {self._mark}"
+            row = self._do(query, name).fetchone()
+            return None if row is None else bytes(row[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._db.close()
+
+    # What each database does in its own way.
+
+    @staticmethod
+    @abstractmethod
+    def _quoted(name: str) -> str:
+        """Return a name as statements have it."""
+
+    @abstractmethod
+    def _do(self, statement: str, *arguments: Any) -> Any:
+        """Run a statement and return its cursor."""
+
+    @abstractmethod
+    def _many(self, statement: str, rows: list[Any]) -> None:
+        """Run a statement for each row of arguments."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """Run what is within in one transaction."""
+
+    @abstractmethod
+    def _committed(self, write: Callable[[], Commit]) -> Commit:
+        """Run a write in one transaction, under the lock."""
+
+    @abstractmethod
+    def _follow_others(self) -> None:
+        """Let no other transaction write to the journal before this one ends."""
+
+    @abstractmethod
+    def _keys(self, db: Any) -> Iterator[list[Any]]:
+        """Go through the key column on a connection, in batches."""
+
+    @abstractmethod
+    def _rows(self, keys: Sequence[Plain], columns: str) -> list[Any]:
+        """Return these columns of the rows of those keys that are there."""
+
+    @abstractmethod
+    def _column(self, key: Plain) -> Any:
+        """Return a key as the column holds it, or `None` if it cannot hold such a key."""
+
+    # Keys and values as the table holds them.
+
+    def _named(self, columns: Mapping[str, object]) -> None:
+        """Check that an existing table has the columns that were named."""
+        if not columns:
+            raise ValueError(f"table is {self._table!r}, which the database does not have")
+        for name, column in (("key", self._key), ("value", self._value)):
+            if column not in columns:
+                raise ValueError(
+                    f"{name} is {column!r}; the columns of {self._table!r} are {', '.join(columns)}"
+                )
+
+    def _wanted(self, key: Plain) -> Any:
+        if (column := self._column(key)) is None:
+            raise TypeError(
+                f"a key is {key!r}, which {self._table}.{self._key}, a column of type "
+                f"{self._type}, does not hold"
+            )
+        return column
+
+    def _plain(self, column: Any) -> Plain:
+        if isinstance(column, str):
+            return column.encode()
+        if isinstance(column, int):
+            return column
+        return bytes(column) if self.shared else decode_key(bytes(column))
+
+    def _read(self, value: Any) -> Any:
+        if not self.shared:
+            return decode_value(bytes(value))
+        # `None` means that the key is absent, so a row without a value has an empty one.
+        return "" if value is None else value
+
+    # The journal and the index.
+
+    def _begin_write(self, keys: Sequence[Plain], owner: str) -> tuple[str, dict[Plain, Any]]:
+        """Return the epoch, which nobody changes before the commit, and the keys there.
+
+        The keys with their form in the table.
+        """
+        self._check(owner)
+        self._follow_others()
+        self._catch_up()
+        there = {self._plain(row[0]): row[0] for row in self._rows(keys, self._k)}
+        return self._last(self._db), there
+
+    def _end_write(self, before: str) -> str:
+        """Note that the index is whole, cut the journal now and then, and return the epoch."""
+        epoch = self._last(self._db)
+        last = _number(epoch)
+        self._indexed(last)
+        if _number(before) // 1000 != last // 1000:
+            self._do(f"DELETE FROM {self._t_journal} WHERE seq <= {self._mark}", last - _KEPT)
+        return epoch
+
+    def _holder(self) -> str | None:
+        query = f"SELECT value FROM {self._t_note} WHERE name = 'lease'{self._shared_row}"
+        row = self._do(query).fetchone()
+        return None if row is None else bytes(row[0]).decode()
+
+    def _check(self, owner: str) -> None:
+        if (holder := self._holder()) != owner:
+            raise lease_refused(holder)
+
+    def _last(self, db: Any) -> str:
+        query = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
+        return "{}.{}".format(*db.execute(query).fetchone())
+
+    def _token(self, seq: int) -> str | None:
+        query = f"SELECT seq, token FROM {self._t_journal} WHERE seq = {self._mark}"
+        row = self._do(query, seq).fetchone()
+        return None if row is None else "{}.{}".format(*row)
+
+    def _journal(self, after: int, until: int) -> list[tuple[Any, Any]]:
+        """Return keys, and whether they came or went, in order."""
+        rows: list[tuple[Any, Any]] = self._do(
+            f"SELECT key, added FROM {self._t_journal} WHERE seq > {self._mark} "
+            f"AND seq <= {self._mark} AND added IS NOT NULL ORDER BY seq",
+            after,
+            until,
+        ).fetchall()
+        return rows
+
+    def _indexed(self, seq: int) -> None:
+        self.note("indexed", b"%d" % seq)
+
+    def _catch_up(self) -> None:
+        """Bring the index to the end of the journal."""
+        if self._hasher is None:
+            return
+        done, last = int(self.note("indexed") or b"0"), _number(self._last(self._db))
+        if done == last:
+            return
+        rows = self._journal(done, last)
+        if self._token(done) is None or any(key is None for key, _ in rows):
+            self._reindex()
+            return
+        final = dict(rows)
+        self._index(
+            [key for key, added in final.items() if added],
+            [key for key, added in final.items() if not added],
+        )
+        self._indexed(last)
+
+    def _reindex(self) -> None:
+        self._follow_others()
+        self._do(f"DELETE FROM {self._t_hash}")
+        for keys in self._keys(self._db):
+            self._index(keys, [])
+        self._indexed(_number(self._last(self._db)))
+
+    def _index(self, added: list[Any], removed: list[Any]) -> None:
+        m = self._mark
+        for keys, statement in (
+            (removed, f"DELETE FROM {self._t_hash} WHERE hi = {m} AND lo = {m} AND key = {m}"),
+            (added, f"INSERT INTO {self._t_hash} VALUES ({self._marks(3)}) ON CONFLICT DO NOTHING"),
+        ):
+            if keys and self._hasher is not None:
+                hashes = self._hasher([self._plain(key) for key in keys])
+                words = (hashes ^ np.uint64(SIGN)).view(np.int64).tolist()
+                self._many(statement, [(*w, key) for w, key in zip(words, keys, strict=True)])
+
+    def _marks(self, many: int) -> str:
+        return ", ".join([self._mark] * many)
+
+
+def _number(epoch: str) -> int:
+    return int(epoch.split(".")[0])
+
+
+def unsigned(rows: Sequence[Sequence[int]]) -> Hashes:
+    """Return hashes of rows of two words as the index has them."""
+    words = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return words.view(np.uint64) ^ np.uint64(SIGN)
