@@ -20,6 +20,7 @@ use tamis::hash::{Hash128, Hasher};
 use tamis::kernel::Kernel;
 use tamis::quotient::{Growing, Quotient};
 use tamis::ribbon::{self, Ribbon};
+use tamis::telescoping::{self, Mode, Remote, Shared};
 
 const REPEATS: usize = 9;
 /// Keys asked at a time, as `contains` does.
@@ -49,6 +50,7 @@ fn main() {
         bloom(&present, &absent);
         cuckoo(&present, &absent);
         quotient(&present, &absent);
+        telescoping(&present, &absent);
         fuse(&present, &absent);
         ribbon(&present, &absent);
     }
@@ -132,6 +134,55 @@ fn quotient(present: &[Hash128], absent: &[Hash128]) {
         drop(black_box(Quotient::from_sorted(quotients, 8, fingerprints).unwrap()));
     });
     println!("{:<24} {:>10} {:>9} {build:>8.1}", "- from sorted hashes", "", "");
+}
+
+/// The stored hashes, sorted.
+struct Stored(Vec<Hash128>);
+
+impl Remote for Stored {
+    fn run(&mut self, low: u64, high: u64) -> tamis::error::Result<Vec<Hash128>> {
+        let from = self.0.partition_point(|hash| hash.hi < low);
+        let to = self.0.partition_point(|hash| hash.hi <= high);
+        Ok(self.0[from..to].to_vec())
+    }
+
+    fn scan(&mut self) -> tamis::error::Result<Vec<Hash128>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Adaptive quotient filters, before any question and after 20 distinct ones per key.
+fn telescoping(present: &[Hash128], absent: &[Hash128]) {
+    let quotients = (present.len() as u64 * 20 / 19).next_multiple_of(64);
+    let hasher = Hasher::seeded(1);
+    let mut stored = present.to_vec();
+    stored.sort_unstable();
+    let mut remote = Stored(stored);
+    for (name, layout, mode) in [
+        ("Telescoping", telescoping::Layout::Growing, Mode::Telescoping),
+        ("- 56-bit codes", telescoping::Layout::Block, Mode::Telescoping),
+        ("- uncoded", telescoping::Layout::Plain, Mode::Telescoping),
+        ("Extending", telescoping::Layout::Growing, Mode::Extending),
+    ] {
+        let fill = || {
+            let keys = present.len() as u64;
+            let filter = Shared::new(quotients, 8, layout, mode, keys).unwrap();
+            present.chunks(CHUNK).for_each(|chunk| filter.insert(chunk).unwrap());
+            filter
+        };
+        let build = median(present.len(), || drop(black_box(fill())));
+        let filter = fill();
+        let times = ask(&filter, build, present, absent);
+        row(name, filter.size_in_bits(), times, absent, None);
+        let mut moved = vec![false; CHUNK];
+        for start in (2 * present.len()..22 * present.len()).step_by(CHUNK) {
+            let asked: Vec<_> =
+                (start..start + CHUNK).map(|key| hasher.signed(key as i64)).collect();
+            filter.adapt(&asked, &mut moved, &mut remote).unwrap();
+        }
+        let times = ask(&filter, f64::NAN, present, absent);
+        row("- after A/S = 20", filter.size_in_bits(), times, absent, None);
+    }
 }
 
 /// Fingerprints of 8 bits; the build is from hashes in any order, repetitions removed, as the C++

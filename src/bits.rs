@@ -139,6 +139,17 @@ pub unsafe fn select_pdep(word: u64, rank: u32) -> u32 {
     std::arch::x86_64::_pdep_u64(1 << rank, word).trailing_zeros()
 }
 
+/// The lowest bits of `word`, in order, at the places of the set bits of `mask`.
+///
+/// # Safety
+/// The processor must have BMI2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi2")]
+#[inline]
+pub unsafe fn scatter_pdep(word: u64, mask: u64) -> u64 {
+    std::arch::x86_64::_pdep_u64(word, mask)
+}
+
 /// The position of the set bit of rank `rank` (from 0) in `word`, or 64 if there are too few: for
 /// any processor, halving the word by its population counts.
 #[inline(always)]

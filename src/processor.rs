@@ -10,6 +10,8 @@ use crate::bits;
 pub trait Processor: Copy {
     /// The position of the set bit of rank `rank` (from 0) in `word`, or 64 if there are too few.
     fn select(self, word: u64, rank: u64) -> u64;
+    /// The lowest bits of `word`, in order, at the places of the set bits of `mask`.
+    fn scatter(self, word: u64, mask: u64) -> u64;
 }
 
 /// Any processor.
@@ -20,6 +22,18 @@ impl Processor for Plain {
     #[inline(always)]
     fn select(self, word: u64, rank: u64) -> u64 {
         u64::from(bits::select_plain(word, rank.min(64) as u32))
+    }
+
+    #[inline(always)]
+    fn scatter(self, mut word: u64, mut mask: u64) -> u64 {
+        let mut scattered = 0;
+        while mask != 0 {
+            let lowest = mask & mask.wrapping_neg();
+            scattered |= lowest & (word & 1).wrapping_neg();
+            word >>= 1;
+            mask ^= lowest;
+        }
+        scattered
     }
 }
 
@@ -72,6 +86,17 @@ impl Processor for Bmi2 {
         }
         #[cfg(not(target_arch = "x86_64"))]
         u64::from(bits::select_plain(word, rank as u32))
+    }
+
+    #[inline(always)]
+    fn scatter(self, word: u64, mask: u64) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: self is the proof of BMI2.
+        unsafe {
+            bits::scatter_pdep(word, mask)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Plain.scatter(word, mask)
     }
 }
 

@@ -29,8 +29,9 @@ pub const LENGTH_SHIFT: u32 = 56;
 pub const MOST_LENGTH: u64 = 40;
 
 /// Bytes that the longest code takes: 255 sizes of 7 bits, what 64 marks of 8 bits tell and a bit
-/// of rounding for each, or the same for 40 steps and 64·40 bits behind them.
-const LONGEST: usize = 448;
+/// of rounding for each, or the same for 40 steps and 64·40 bits behind them; in groups
+/// 16 + 64·(1 + 7 + 8 + 40) bits.
+const LONGEST: usize = 450;
 /// Zero bytes behind a code, so that any field of up to 64 bits is read by one load.
 pub const PADDING: usize = 16;
 
@@ -90,9 +91,14 @@ pub struct Code {
 }
 
 impl Code {
+    /// The code of no marks above 0.
+    pub(super) fn new() -> Code {
+        Code { bytes: [0; LONGEST + PADDING], bits: 0 }
+    }
+
     /// The code of marks; `extending` if they have bits behind their steps.
     pub fn of(marks: &Marks, extending: bool) -> Code {
-        let mut code = Code { bytes: [0; LONGEST + PADDING], bits: 0 };
+        let mut code = Code::new();
         let steps = |mark: u64| if extending { mark >> LENGTH_SHIFT } else { mark };
         let mut members = [0u64; MARKS];
         for (member, mark) in members.iter_mut().zip(marks) {
@@ -141,8 +147,9 @@ impl Code {
         &self.bytes[..self.bits.div_ceil(8)]
     }
 
+    /// Appends a number of so many bits, at most 64.
     #[inline(always)]
-    fn push(&mut self, value: u64, width: usize) {
+    pub(super) fn push(&mut self, value: u64, width: usize) {
         let at = self.bits / 8;
         let mut word = [0; 16];
         word.copy_from_slice(&self.bytes[at..at + 16]);

@@ -22,18 +22,19 @@
 //! remote lists for it have slots, and only if no insertion or removal came between reading the
 //! remote and rewriting (`version`). `tests/test_protocol.py` is this protocol as a model.
 //!
-//! Marks are coded, 64 slots together ([`code`]); [`Store`] has three layouts for the codes. In
-//! [`Layout::Block`] a code has 56 bits: where one overflows, all marks of its block go back to 0,
-//! with the remainders of their owners, which takes the hashes of every run that the block has
-//! slots of ([`Stop::Full`]).
+//! Marks are coded, 64 slots together ([`code`], [`groups`]); [`Store`] has three layouts for the
+//! codes. In [`Layout::Block`] a code has 56 bits: where one overflows, all marks of its block go
+//! back to 0, with the remainders of their owners, which takes the hashes of every run that the
+//! block has slots of ([`Stop::Full`]).
 //!
-//! In reading order: `stream.rs` (bits of a key), `code.rs`, `store.rs`, this file (query, insert,
-//! remove), `matching.rs`, `adapt.rs` (with the remote's hashes in hand), `build.rs` (from sorted
-//! hashes; grow, merge), `shared.rs` (threads, the remote, the frame).
+//! In reading order: `stream.rs` (bits of a key), `code.rs`, `groups.rs`, `store.rs`, this file
+//! (query, insert, remove), `matching.rs`, `adapt.rs` (with the remote's hashes in hand), `build.rs`
+//! (from sorted hashes; grow, merge), `shared.rs` (threads, the remote, the frame).
 
 mod adapt;
 mod build;
 pub mod code;
+pub mod groups;
 pub mod matching;
 mod shared;
 mod store;
@@ -184,13 +185,17 @@ impl Telescoping {
                     self.store.prefetch(address.0 / SLOTS);
                 }
             }
+            if self.most > 0 {
+                for (quotient, _) in &addresses[..hashes.len()] {
+                    self.store.prefetch_code(quotient / SLOTS);
+                }
+            }
             for ((quotient, stream), out) in addresses.iter().zip(out) {
                 *out = self.contains_on(p, *quotient, *stream);
             }
         }
     }
 
-    /// Looks at marks only where a slot holds what the key would have there under some mark.
     #[inline(always)]
     fn contains_on<P: Processor>(&self, p: P, quotient: u64, stream: Stream) -> bool {
         if !self.table.is_occupied(quotient) {
@@ -198,28 +203,44 @@ impl Telescoping {
         }
         let start = self.table.start_on(p, quotient);
         let bits = self.table.remainder_bits();
+        let fresh = stream.window(0, bits);
         if self.most == 0 {
-            return self.table.run_has(start, stream.window(0, bits));
+            return self.table.run_has(start, fresh);
         }
-        let likely = match self.store.mode() {
-            Mode::Telescoping => {
-                let step = u64::from(bits);
-                self.table.run_has_any(start, self.most, |i| stream.window(i * step, bits))
+        let end = self.table.runend_from(start);
+        if self.store.mode() == Mode::Extending {
+            return self.table.run_has(start, fresh) && self.run_fits(start..end + 1, stream);
+        }
+        let block = start / SLOTS;
+        if let Some(moved) = self.store.moved_on(p, block) {
+            let here = moved >> (start % SLOTS) << (63 - (end - start).min(63));
+            // In most runs nothing has moved.
+            if here == 0 && end / SLOTS == block {
+                return self.table.run_has(start, fresh);
             }
-            Mode::Extending => self.table.run_has(start, stream.window(0, bits)),
-        };
-        likely && self.run_fits(start, stream)
+            return self.run_fits(start..end + 1, stream);
+        }
+        // Decode only where a slot holds what the key would have there under some mark.
+        let step = u64::from(bits);
+        self.table.run_has_any(start, self.most, |i| stream.window(i * step, bits))
+            && self.run_fits(start..end + 1, stream)
     }
 
-    /// Whether a slot of the run that starts at `start` fits the key.
-    #[inline(always)]
-    fn run_fits(&self, start: u64, stream: Stream) -> bool {
+    /// Whether a slot of a run fits the key. Not often asked, and apart from what is.
+    #[inline(never)]
+    fn run_fits(&self, mut run: Range<u64>, stream: Stream) -> bool {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
-        let most = if mode == Mode::Telescoping { self.most } else { 0 };
-        (start..=self.table.runend_from(start)).any(|slot| {
+        let may_fit = |held: u64| match (mode, self.store.layout()) {
+            (Mode::Extending, _) => stream.window(0, bits) == held,
+            // A mark is as quickly decoded as the key's windows are tried.
+            (Mode::Telescoping, Layout::Growing) => true,
+            (Mode::Telescoping, _) => {
+                (0..=self.most).any(|mark| stream.remainder(mode, bits, mark) == held)
+            }
+        };
+        run.any(|slot| {
             let held = self.table.slot(slot);
-            (0..=most).any(|mark| stream.remainder(mode, bits, mark) == held)
-                && stream.fits(mode, bits, (held, self.store.mark(slot)))
+            may_fit(held) && stream.fits(mode, bits, (held, self.store.mark(slot)))
         })
     }
 
@@ -228,6 +249,29 @@ impl Telescoping {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let remainder = stream.window(0, self.table.remainder_bits());
         on_best!(p => self.insert_on(p, quotient, remainder))
+    }
+
+    /// [`Telescoping::insert`] for each hash from the front on until one stops; how many are in.
+    pub fn insert_batch(&mut self, hashes: &[Hash128]) -> (usize, Step<()>) {
+        on_best!(p => self.insert_batch_on(p, hashes))
+    }
+
+    #[inline(always)]
+    fn insert_batch_on<P: Processor>(&mut self, p: P, hashes: &[Hash128]) -> (usize, Step<()>) {
+        let (mut addresses, mut done) = ([(0, 0); AHEAD], 0);
+        for hashes in hashes.chunks(AHEAD) {
+            for (address, hash) in addresses.iter_mut().zip(hashes) {
+                *address = self.table.address(*hash);
+                self.table.prefetch(address.0);
+            }
+            for (quotient, remainder) in &addresses[..hashes.len()] {
+                if let Err(stop) = self.insert_on(p, *quotient, *remainder) {
+                    return (done, Err(stop));
+                }
+                done += 1;
+            }
+        }
+        (done, Ok(()))
     }
 
     #[inline(always)]

@@ -63,16 +63,6 @@ impl Inner {
             self.filter.table().used_slots()
         ))
     }
-
-    /// Inserts hashes from the front until one does not fit its block; how many are in.
-    fn insert(&mut self, hashes: &[Hash128]) -> (usize, Step<()>) {
-        for (done, hash) in hashes.iter().enumerate() {
-            if let Err(stop) = self.filter.insert(*hash) {
-                return (done, Err(stop));
-            }
-        }
-        (hashes.len(), Ok(()))
-    }
 }
 
 fn full(_block: u64) -> Error {
@@ -227,7 +217,7 @@ impl Shared {
         }
         loop {
             let mut inner = self.write();
-            let (inserted, step) = inner.insert(&hashes[done..]);
+            let (inserted, step) = inner.filter.insert_batch(&hashes[done..]);
             done += inserted;
             let failed = match step {
                 Ok(()) => return Ok(()),
@@ -468,7 +458,7 @@ impl Kernel for Shared {
         if !inner.has_room(hashes.len()) {
             return Err(inner.no_room(hashes.len()));
         }
-        let (done, step) = inner.insert(hashes);
+        let (done, step) = inner.filter.insert_batch(hashes);
         if step.is_err() {
             for hash in &hashes[..done] {
                 alone(inner.filter.undo_insert(*hash))?;

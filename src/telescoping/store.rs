@@ -1,16 +1,18 @@
 //! Where the marks of all blocks are: fixed room for each, or as much as each needs.
 
-use super::code::{Code, MARKS, Marks, PADDING, decode, steps_of};
+use super::code::{self, Code, MARKS, Marks, PADDING};
+use super::groups;
 use super::stream::Mode;
-use crate::bits::Buffer;
+use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
+use crate::processor::Processor;
 
 /// How marks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// A code of 56 bits per block; marks that do not fit are forgotten.
     Block,
-    /// A code of as many bytes as it takes per block; nothing is forgotten.
+    /// A code of as many bytes as it takes per block, in groups; nothing is forgotten.
     Growing,
     /// A byte per mark, uncoded.
     Plain,
@@ -38,16 +40,17 @@ enum Memory {
 }
 
 /// The codes of up to [`SHARING`] blocks, one behind the other.
+#[repr(C)]
 struct Piece {
-    /// Where each block's code ends.
-    ends: [u16; SHARING],
     /// The codes, and padding.
     bytes: Vec<u8>,
+    /// Where each block's code ends.
+    ends: [u16; SHARING],
 }
 
 impl Piece {
     fn new() -> Piece {
-        Piece { ends: [0; SHARING], bytes: Vec::new() }
+        Piece { bytes: Vec::new(), ends: [0; SHARING] }
     }
 
     #[inline(always)]
@@ -71,7 +74,7 @@ impl Piece {
         self.bytes.reserve_exact(longer);
         self.bytes.splice(start..end, code.iter().copied());
         for later in &mut self.ends[index..] {
-            // At most 64 codes of 448 bytes.
+            // At most 64 codes of 450 bytes.
             *later = (usize::from(*later) + code.len() - (end - start)) as u16;
         }
     }
@@ -144,13 +147,25 @@ impl Store {
         match &self.memory {
             Memory::Fixed { layout, bytes } => {
                 let at = block as usize * width(*layout);
-                crate::bits::prefetch(bytes.as_slice().as_ptr().wrapping_add(at));
+                prefetch(bytes.as_slice().as_ptr().wrapping_add(at));
             }
             Memory::Shared(pieces) => {
-                let piece = pieces.as_ptr().wrapping_add(block as usize / SHARING);
-                let at = 2 * (block as usize % SHARING);
-                crate::bits::prefetch(piece.cast::<u8>().wrapping_add(at));
+                let piece = pieces.as_ptr().wrapping_add(block as usize / SHARING).cast::<u8>();
+                prefetch(piece);
+                let end = std::mem::offset_of!(Piece, ends) + 2 * (block as usize % SHARING);
+                prefetch(piece.wrapping_add(end));
             }
+        }
+    }
+
+    /// Asks for what it reads next, once that is there.
+    #[inline(always)]
+    pub fn prefetch_code(&self, block: u64) {
+        if let Memory::Shared(pieces) = &self.memory
+            && let Some(piece) = pieces.get(block as usize / SHARING)
+        {
+            let start = piece.start(block as usize % SHARING);
+            prefetch(piece.bytes.as_ptr().wrapping_add(start));
         }
     }
 
@@ -179,6 +194,16 @@ impl Store {
         self.code(block).is_empty()
     }
 
+    /// The slots of a block that have moved, as bits, where its code tells so quickly.
+    #[inline(always)]
+    pub fn moved_on<P: Processor>(&self, p: P, block: u64) -> Option<u64> {
+        match (&self.memory, self.code(block)) {
+            (Memory::Fixed { .. }, _) => None,
+            (Memory::Shared(_), []) => Some(0),
+            (Memory::Shared(_), code) => Some(groups::moved(p, code)),
+        }
+    }
+
     /// The mark of a slot.
     #[inline(always)]
     pub fn mark(&self, slot: u64) -> u64 {
@@ -187,10 +212,12 @@ impl Store {
         if code.is_empty() {
             return 0;
         }
-        match self.layout() {
-            Layout::Plain => u64::from(code[index]),
-            _ if self.extending() => self.marks(block)[index],
-            _ => steps_of(code, index),
+        match (self.layout(), self.mode) {
+            (Layout::Plain, _) => u64::from(code[index]),
+            (Layout::Growing, Mode::Telescoping) => groups::steps_of(code, index),
+            (Layout::Growing, Mode::Extending) if groups::steps_of(code, index) == 0 => 0,
+            (Layout::Block, Mode::Telescoping) => code::steps_of(code, index),
+            (_, Mode::Extending) => self.marks(block)[index],
         }
     }
 
@@ -202,8 +229,11 @@ impl Store {
         }
         match self.layout() {
             Layout::Plain => std::array::from_fn(|index| u64::from(code[index])),
+            Layout::Growing => groups::decode(code, self.extending()),
             // What is here was coded here, or checked when it was opened.
-            _ => decode(code, self.extending()).map_or([0; MARKS], |(marks, _)| marks),
+            Layout::Block => {
+                code::decode(code, self.extending()).map_or([0; MARKS], |(marks, _)| marks)
+            }
         }
     }
 
@@ -211,7 +241,7 @@ impl Store {
     pub fn coded(&self, marks: &Marks) -> Option<Code> {
         match self.layout() {
             Layout::Plain => Some(Code::plain(marks)),
-            Layout::Growing => Some(Code::of(marks, self.extending())),
+            Layout::Growing => Some(groups::encode(marks, self.extending())),
             Layout::Block => {
                 Some(Code::of(marks, self.extending())).filter(|code| code.bytes().len() <= BLOCK)
             }
@@ -233,18 +263,17 @@ impl Store {
         }
     }
 
-    /// The marks of the first blocks as a frame has them: fixed codes as they are; others as the
-    /// length of each in two bytes, then the codes.
+    /// The marks of the first blocks as a frame has them: fixed codes as they are; others in the
+    /// shortest code, the length of each in two bytes, then the codes.
     pub fn to_bytes(&self, blocks: usize) -> Vec<u8> {
         match &self.memory {
             Memory::Fixed { layout, bytes } => bytes.as_slice()[..blocks * width(*layout)].to_vec(),
-            Memory::Shared(pieces) => {
+            Memory::Shared(_) => {
                 let (mut lengths, mut codes) = (Vec::with_capacity(2 * blocks), Vec::new());
-                for block in 0..blocks {
-                    let (piece, index) = (&pieces[block / SHARING], block % SHARING);
-                    let (start, end) = (piece.start(index), usize::from(piece.ends[index]));
-                    lengths.extend_from_slice(&((end - start) as u16).to_le_bytes());
-                    codes.extend_from_slice(&piece.bytes[start..end]);
+                for block in 0..blocks as u64 {
+                    let code = Code::of(&self.marks(block), self.extending());
+                    lengths.extend_from_slice(&(code.bytes().len() as u16).to_le_bytes());
+                    codes.extend_from_slice(code.bytes());
                 }
                 [lengths, codes].concat()
             }
@@ -274,8 +303,9 @@ impl Store {
                 padded.clear();
                 padded.extend_from_slice(code);
                 padded.extend_from_slice(&[0; PADDING]);
-                let (marks, _) = decode(&padded, mode == Mode::Extending).ok_or_else(damaged)?;
-                let again = store.coded(&marks).ok_or_else(damaged)?;
+                let extending = mode == Mode::Extending;
+                let (marks, _) = code::decode(&padded, extending).ok_or_else(damaged)?;
+                let again = Code::of(&marks, extending);
                 let zeros = code.len() - again.bytes().len().min(code.len());
                 if !code.starts_with(again.bytes()) || zeros > 0 && layout == Layout::Growing {
                     return Err(damaged());
@@ -283,7 +313,7 @@ impl Store {
                 if code[again.bytes().len()..].iter().any(|byte| *byte != 0) {
                     return Err(damaged());
                 }
-                store.set(block as u64, &again);
+                store.set(block as u64, &store.coded(&marks).ok_or_else(damaged)?);
             } else if layout == Layout::Growing && !code.is_empty() {
                 return Err(damaged());
             } else if layout == Layout::Plain {
