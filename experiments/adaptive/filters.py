@@ -1,8 +1,10 @@
 """Adaptive filters under repeated and adversarial queries: rates, sizes and times.
 
-    .venv/bin/python experiments/adaptive/filters.py [--quick] [rates] [adversary] [times]
+    .venv/bin/python experiments/adaptive/filters.py [--quick] [--only NAME]
+                                                     [rates] [adversary] [times]
 
-8-bit remainders, load 0.95, 2^18 slots (times: 2^20), all seeded. ``--quick`` takes 2^14 slots.
+8-bit remainders, load 0.95, 2^18 slots (times: 2^20), all seeded. ``--quick`` takes 2^14 slots,
+``--only`` the filters with this in their name.
 """
 
 import argparse
@@ -19,6 +21,11 @@ SEED = 1
 RATES = {1: 0.041, 5: 0.040, 10: 0.040, 20: 0.040, 50: 0.042, 100: 0.047}
 FLOOR = {1: 0.0373, 5: 0.0376, 10: 0.0380, 20: 0.0387, 50: 0.0410, 100: 0.0451}
 SIZES = {50: 12.2, 100: 12.7}
+TIMES = {
+    "quotient": {"absent": 30},
+    "before": {"absent": 35, "present": 35, "insert": 150},
+    "after": {"absent": 40, "present": 110},
+}
 FILTERS = {
     "telescoping, growing": (tamis.Telescoping, "growing"),
     "telescoping, block": (tamis.Telescoping, "block"),
@@ -34,6 +41,10 @@ CUCKOOS = {
     "cuckooing": {"kind": "cuckooing"},
 }
 """With 11 bits per slot, as many as the telescoping filter with 56-bit codes."""
+
+
+def chosen(only, *tables):
+    return [name for table in tables for name in table if only in name]
 
 
 def made(name, slots):
@@ -71,10 +82,10 @@ def repeated(f, remote, n, ratio):
     return wrong / total
 
 
-def rates(slots):
+def rates(slots, only):
     print(f"\nRepeated uniform queries, {slots} slots: % false positives over all, bits per key")
     print(f"{'':22}" + "".join(f"{f'A/S = {ratio}':>16}" for ratio in RATES))
-    for name in [*FILTERS, *CUCKOOS]:
+    for name in chosen(only, FILTERS, CUCKOOS):
         cells, first = [], None
         for ratio in RATES:
             f, remote, n = made(name, slots)
@@ -90,10 +101,10 @@ def rates(slots):
     print(f"{'floor':22}" + "".join(f"{FLOOR[ratio]:8.4f}        " for ratio in RATES))
 
 
-def adversary(slots):
+def adversary(slots, only):
     print(f"\nAdversary, {slots} slots, at most 50 rounds: % false positives in the final round")
     print("(below 1 % wanted of growing, or nothing left to ask), queries left, bits per key")
-    for name in [*FILTERS, *CUCKOOS]:
+    for name in chosen(only, FILTERS, CUCKOOS):
         cells = []
         for ratio in (10, 20, 50, 100):
             f, remote, n = made(name, slots)
@@ -115,14 +126,17 @@ def adversary(slots):
 def nanoseconds(call, count):
     times = []
     for _ in range(7):
-        start = time.perf_counter_ns()
+        start = time.process_time_ns()
         call()
-        times.append((time.perf_counter_ns() - start) / count)
+        times.append((time.process_time_ns() - start) / count)
     return min(times), statistics.median(times)
 
 
-def times(slots):
-    print(f"\nTimes, {slots} slots, ns per key, hashing included: best, median (ratio to Quotient)")
+def times(slots, only):
+    print(f"\nTimes, {slots} slots, processor ns per key, hashing included:")
+    print(
+        "best, median, (best over that of the quotient filter), what is wanted of growing selectors"
+    )
     n = int(0.95 * slots)
     keys, absent = np.random.default_rng(0).permutation(n), np.arange(10 * n, 11 * n)
     plain = tamis.Quotient.build(keys, fpr=2**-8)
@@ -132,37 +146,42 @@ def times(slots):
         "insert": nanoseconds(lambda: tamis.Quotient(n, fpr=2**-8).update(keys), n),
     }
 
-    def line(name, what, measured):
-        ratio = measured[0] / base[what][0]
-        print(f"{name:38}{what:10}{measured[0]:8.1f}{measured[1]:8.1f}   ({ratio:.2f})", flush=True)
+    def line(name, state, what, measured):
+        ratio, wanted = measured[0] / base[what][0], TIMES[state].get(what, "")
+        print(
+            f"{name:36}{what:10}{measured[0]:8.1f}{measured[1]:8.1f}   ({ratio:.2f}) {wanted:>6}",
+            flush=True,
+        )
 
     for what, measured in base.items():
-        line("quotient", what, measured)
-    for name, (cls, selectors) in FILTERS.items():
+        line("quotient", "quotient", what, measured)
+    for name in chosen(only, FILTERS):
+        cls, selectors = FILTERS[name]
         f, remote, _ = made(name, slots)
-        for state in ("", ", after A/S = 20"):
-            if state:
+        for state, told in (("before", ""), ("after", ", after A/S = 20")):
+            if state == "after":
                 for start in range(n, 21 * n, 1 << 16):
                     ask(f, remote, np.arange(start, min(start + (1 << 16), 21 * n)))
-            line(name + state, "absent", nanoseconds(lambda f=f: f.contains(absent), n))
-            line(name + state, "present", nanoseconds(lambda f=f: f.contains(keys), n))
+            line(name + told, state, "absent", nanoseconds(lambda f=f: f.contains(absent), n))
+            line(name + told, state, "present", nanoseconds(lambda f=f: f.contains(keys), n))
 
         def insert(cls=cls, selectors=selectors):
             cls(n, fpr=2**-8, selectors=selectors, seed=SEED).update(keys)
 
-        line(name, "insert", nanoseconds(insert, n))
+        line(name, "before", "insert", nanoseconds(insert, n))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=["rates", "adversary", "times", []])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="filters with this in their name")
     arguments = parser.parse_args()
     parts = arguments.parts or ["rates", "adversary", "times"]
-    small = 1 << 14
-    if "rates" in parts:
-        rates(small if arguments.quick else 1 << 18)
-    if "adversary" in parts:
-        adversary(small if arguments.quick else 1 << 18)
-    if "times" in parts:
-        times(small if arguments.quick else 1 << 20)
+    for part, run, slots in (
+        ("rates", rates, 1 << 18),
+        ("adversary", adversary, 1 << 18),
+        ("times", times, 1 << 20),
+    ):
+        if part in parts:
+            run(1 << 14 if arguments.quick else slots, arguments.only)
