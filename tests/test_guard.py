@@ -33,9 +33,9 @@ def adaptive_cuckoo():
 @pytest.fixture
 def fresh_stand_in(monkeypatch):
     """Let guards make the stand-in anew, as they make a native filter of its empty bytes."""
-    opened = tamis.guard.from_bytes
+    opened = tamis.guard.filling.from_bytes
     monkeypatch.setattr(
-        tamis.guard,
+        tamis.guard.filling,
         "from_bytes",
         lambda data, key=None: (
             Prefixes() if data == Prefixes().to_bytes() else opened(data, key=key)
@@ -571,14 +571,14 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        opened = tamis.guard.from_bytes
-        tamis.guard.from_bytes = lambda data, key=None: (
+        opened = tamis.guard.filling.from_bytes
+        tamis.guard.filling.from_bytes = lambda data, key=None: (
             Prefixes() if self.make is Prefixes else opened(data, key=key)
         )
         try:
             self.guard = tamis.Guard(self.store, self.make())
         finally:
-            tamis.guard.from_bytes = opened
+            tamis.guard.filling.from_bytes = opened
 
     def fits(self, key):
         return self.stranger is None or isinstance(key, str)

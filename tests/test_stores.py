@@ -132,7 +132,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
 
 
 def test_adapts_before_every_store(opened, monkeypatch):
-    monkeypatch.setattr(tamis.guard, "from_bytes", lambda data, key=None: Prefixes())
+    monkeypatch.setattr(tamis.guard.filling, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
         for _ in range(6):

@@ -1,18 +1,4 @@
-"""`tamis.Guard`: a filter in front of a store.
-
-The store is the truth; the filter says which questions need not reach it. What keeps the filter
-from ever denying a key that is there:
-
-- *Order.* A put writes the filter first and the store second, a delete the other way round; one
-  lock per region of the hash space orders them, and adaptations, among the threads. Whatever is
-  cut off half-way leaves a false positive.
-- *Epochs.* Each change of the store's set of keys gives it a new epoch. A filter belongs to one
-  epoch; a guard whose filter belongs to another reads what changed, or fills the filter anew, and
-  until then asks the store every question.
-- *The lease.* One guard at a time may write. While its lease lasts nobody else changes the set, so
-  its filter's "no" needs no look at the store. Without the lease, or where others write to the
-  table without a guard, the epoch is asked before each "no" (once per batch).
-"""
+"""`Guard` itself: questions, writes, and whether the filter can be trusted."""
 
 from __future__ import annotations
 
@@ -20,22 +6,24 @@ import hashlib
 import logging
 import secrets
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
 
-from tamis import _snapshot
 from tamis._native import hash_keys
-from tamis._regions import REGIONS, Before, Nothing, Regions, Remote
 from tamis._statistics import History, Statistics, Stretch, Tally, Watch
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
 from tamis.filters.telescoping import AdaptiveQuotient
+from tamis.guard import snapshot as snapshots
+from tamis.guard.filling import adapts, checked, filled, insert
+from tamis.guard.keys import listed, of_each_kind
+from tamis.guard.limit import Limit, now
+from tamis.guard.regions import REGIONS, Before, Regions, Remote
 from tamis.pictures import drawn_history
 from tamis.stores.contract import Hashes, LeaseError, Plain, Store, Value, plain
 
@@ -92,7 +80,7 @@ class Guard:
         self.filter = filter
         self._snapshot, self._seconds = snapshot, float(lease)
         self._owner = secrets.token_hex(16)
-        self._limit = _Limit(adaptations_per_second)
+        self._limit = Limit(adaptations_per_second)
         self._on_rate, self._watch, self._history = on_rate, Watch(), History()
         self._regions, self._remote, self._tally = Regions(), Remote(store), Tally()
         # The filter and the index change, and commits follow each other, under these.
@@ -138,22 +126,22 @@ class Guard:
 
     def get_many(self, keys: Keys) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        listed = _listed(keys)
+        given = listed(keys)
         if not self._sure():
-            values = self.store.get_many([plain(key) for key in listed])
-            self._tally.count(questions=len(listed), passed=len(listed))
+            values = self.store.get_many([plain(key) for key in given])
+            self._tally.count(questions=len(given), passed=len(given))
             return values
-        answers: list[Value | None] = [None] * len(listed)
-        places = self._maybe(listed)
-        maybe = [listed[i] for i in places]
+        answers: list[Value | None] = [None] * len(given)
+        places = self._maybe(given)
+        maybe = [given[i] for i in places]
         hashes = self._hashes(maybe)
         counts = self._regions.counts(self._regions.of(hashes))
         values = self.store.get_many([plain(key) for key in maybe])
         wrong = [i for i, value in enumerate(values) if value is None]
         for i, value in zip(places, values, strict=True):
             answers[i] = value
-        saved, found = len(listed) - len(places), len(places) - len(wrong)
-        self._answered(len(listed), saved, found, hashes[wrong, 1].tolist())
+        saved, found = len(given) - len(places), len(places) - len(wrong)
+        self._answered(len(given), saved, found, hashes[wrong, 1].tolist())
         if wrong:
             self._learn([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
         return answers
@@ -210,7 +198,7 @@ class Guard:
 
     def delete_many(self, keys: Keys) -> list[bool]:
         """Remove keys in one commit; tell for each whether it was there."""
-        given = [plain(key) for key in _listed(keys)]
+        given = [plain(key) for key in listed(keys)]
         distinct = list(dict.fromkeys(given))
         if not distinct:
             return []
@@ -244,7 +232,10 @@ class Guard:
         with self._regions.held():
             if self._holds_lease():
                 self._attach()
-            filter, epoch = self._checked() if self._empty is None else self._filled(self._empty)
+            if self._empty is None:
+                filter, epoch = self.filter, checked(self.filter, self.store)
+            else:
+                filter, epoch = filled(self._empty, self._key, self.store)
             self.filter, self._epoch, self._trusted = filter, epoch, True
             self._mend_pause = 1.0
             self._tally.count(rebuilds=1)
@@ -257,7 +248,7 @@ class Guard:
             raise ValueError("snapshot is None; give a path for it when making the guard")
         with self._regions.held(), self._committing:
             if self._trusted:
-                _snapshot.save(self._snapshot, self.filter, self._identity(), self._epoch)
+                snapshots.save(self._snapshot, self.filter, self._identity(), self._epoch)
 
     @property
     def history(self) -> list[Stretch]:
@@ -309,14 +300,14 @@ class Guard:
 
     def _holds_lease(self) -> bool:
         """Tell whether the lease is this guard's, renewing it when half of it is over."""
-        left = self._lease_until - _now()
+        left = self._lease_until - now()
         if left > self._seconds / 2:
             return True
         # Once held it is renewed, also after it lapsed; a guard without it asks only to write.
         return self._lease_until > 0 and self._take_lease()
 
     def _take_lease(self) -> bool:
-        start = _now()
+        start = now()
         if not self.store.lease(self._owner, self._seconds):
             self._lease_until, self._attached = 0.0, False
             return False
@@ -353,7 +344,8 @@ class Guard:
             if changes.added:
                 # The index has these hashes already, and the filter has not.
                 before = Before(self._remote, self._hashes(changes.added))
-                self._update(self.filter, changes.added, before if self._attached else None)
+                with self._changing:
+                    insert(self.filter, changes.added, before if self._attached else None)
             self._remove(changes.removed)
         except (CapacityError, TypeError) as error:
             return self._distrust(f"the filter cannot follow the store: {error}")
@@ -374,12 +366,12 @@ class Guard:
 
     def _mend(self) -> None:
         """Start to rebuild in the background, unless that is going on or failed just now."""
-        now = _now()
+        at = now()
         with self._changing:
             busy = self._mending is not None and self._mending.is_alive()
-            if busy or self._closed or now < self._mend_after:
+            if busy or self._closed or at < self._mend_after:
                 return
-            self._mend_after = now + self._mend_pause
+            self._mend_after = at + self._mend_pause
             self._mend_pause = min(2 * self._mend_pause, 60.0)
             self._mending = threading.Thread(target=self._rebuild_or_log, daemon=True)
             self._mending.start()
@@ -396,7 +388,7 @@ class Guard:
         secret: dict[str, Any] = (
             {"seed": self.filter.seed} if self._key is None else {"key": self._key}
         )
-        hashes: Hashes = _of_each_kind(lambda some: hash_keys(some, **secret), keys)
+        hashes: Hashes = of_each_kind(lambda some: hash_keys(some, **secret), keys)
         return hashes
 
     def _touched(self, hashes: Hashes) -> list[int] | None:
@@ -405,7 +397,7 @@ class Guard:
 
     def _maybe(self, keys: Sequence[Any]) -> list[int]:
         """Return the places of the keys that the filter does not deny."""
-        places: list[int] = np.flatnonzero(_of_each_kind(self.filter.contains, keys)).tolist()
+        places: list[int] = np.flatnonzero(of_each_kind(self.filter.contains, keys)).tolist()
         return places
 
     def _absent(self, keys: list[Plain]) -> list[int]:
@@ -417,85 +409,32 @@ class Guard:
 
     def _insert(self, keys: list[Plain], hashes: Hashes) -> None:
         with self._changing:
-            self._update(self.filter, keys, self._remote)
+            insert(self.filter, keys, self._remote)
             self._remote.began(hashes)
-
-    def _update(self, filter: Any, keys: list[Any], remote: Any) -> None:
-        if not filter.inserts:
-            raise TypeError(
-                f"a {type(filter).__name__} filter takes no insertions; guard a set that changes "
-                "with one that does, such as tamis.Quotient"
-            )
-        with self._changing:
-            for part in _kinds(keys):
-                some = [keys[i] for i in part]
-                if remote is not None and _adapts(filter):
-                    filter.update(some, remote)
-                else:
-                    filter.update(some)
 
     def _remove(self, keys: list[Any]) -> None:
         if not self.filter.deletes:
             return
-        remote = (self._remote,) if _adapts(self.filter) and self._attached else ()
+        remote = (self._remote,) if adapts(self.filter) and self._attached else ()
         with self._changing:
             for key in keys:
                 # A filter that grew since the key left the store has left it behind already.
                 with suppress(KeyError):
                     self.filter.remove(key, *remote)
 
-    def _filled(self, empty: bytes) -> tuple[Any, str]:
-        """Return a filter of all keys of the store, and their epoch.
-
-        Without a remote, which would list keys that the filter is still to get: one that is too
-        small for the keys and could grow only with it is made larger while it is empty.
-        """
-        doublings = 0
-        while True:
-            filter = from_bytes(zlib.decompress(empty), key=self._key)
-            for _ in range(doublings):
-                filter.grow(Nothing())
-            epoch, parts = self.store.contents()
-            try:
-                with _ended(parts):
-                    for keys in parts:
-                        self._update(filter, keys, None)
-                return filter, epoch
-            except CapacityError:
-                if not (_adapts(filter) and hasattr(filter, "grow")):
-                    raise
-                doublings += 1
-
-    def _checked(self) -> tuple[Any, str]:
-        """Return the filter that was given, once it has passed all keys, and their epoch."""
-        epoch, parts = self.store.contents()
-        with _ended(parts):
-            for keys in parts:
-                self._check(keys)
-        return self.filter, epoch
-
-    def _check(self, keys: list[Any]) -> None:
-        there = _of_each_kind(self.filter.contains, keys)
-        if not there.all():
-            key = keys[int(np.argmin(there))]
-            raise ValueError(
-                f"filter denies {key!r}, which the store has; a guard takes an empty filter that "
-                "it can fill, or a filter of all the store's keys"
-            )
-
     def _learn(self, keys: list[Any], hashes: Hashes, counts: list[int]) -> None:
         """Feed false positives back, unless a write came between the answer and now."""
-        if not (_adapts(self.filter) and self._holds_lease() and self._attached):
+        if not (adapts(self.filter) and self._holds_lease() and self._attached):
             return
         allowed = self._limit.take(len(keys))
         regions = self._regions.of(hashes[:allowed])
         with self._regions.held(self._around(regions)), self._changing:
             still = [
                 i
-                for i, (now, then) in enumerate(
+                for i, (count, then) in enumerate(
                     zip(self._regions.counts(regions), counts[:allowed], strict=True)
                 )
-                if now == then and now % 2 == 0
+                if count == then and count % 2 == 0
             ]
             fixed = 0
             if still and self._trusted:
@@ -503,7 +442,7 @@ class Guard:
         self._tally.count(adaptations=fixed, adaptations_skipped=len(keys) - fixed)
 
     def _adapt(self, keys: list[Any]) -> Any:
-        return _of_each_kind(lambda some: self.filter.adapt_many(some, self._remote), keys)
+        return of_each_kind(lambda some: self.filter.adapt_many(some, self._remote), keys)
 
     def _around(self, regions: list[int]) -> list[int] | None:
         """Return the regions that an adaptation may touch.
@@ -576,7 +515,7 @@ class Guard:
         if self._snapshot is None:
             return False
         try:
-            filter, store, epoch = _snapshot.load(self._snapshot, self._key)
+            filter, store, epoch = snapshots.load(self._snapshot, self._key)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
@@ -592,73 +531,3 @@ class Guard:
             changes = self.store.changes(epoch)
             self._trusted = changes is not None and self._replay(None)
         return self._trusted
-
-
-class _Limit:
-    """At most so many per second, with a second's worth in hand."""
-
-    def __init__(self, per_second: float | None) -> None:
-        self._rate = per_second
-        self._lock = threading.Lock()
-        self._left = max(per_second or 0.0, 1.0 if per_second else 0.0)
-        self._last = _now()
-
-    def take(self, wanted: int) -> int:
-        """Return how many of those wanted are allowed now."""
-        if self._rate is None:
-            return wanted
-        with self._lock:
-            now = _now()
-            most = max(self._rate, 1.0) if self._rate else 0.0
-            self._left = min(most, self._left + self._rate * (now - self._last))
-            self._last = now
-            taken = min(wanted, int(self._left))
-            self._left -= taken
-            return taken
-
-
-@contextmanager
-def _ended(parts: Any) -> Iterator[None]:
-    """End the reading of a store's keys: its transaction would keep the lease from going back."""
-    try:
-        yield
-    finally:
-        if hasattr(parts, "close"):
-            parts.close()
-
-
-def _now() -> float:
-    """Return the time for leases: a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _adapts(filter: Any) -> bool:
-    return hasattr(filter, "adapt_many")
-
-
-def _kinds(keys: Sequence[Any]) -> list[list[int]]:
-    """Return the places of the text keys and of the integers, which no one column holds."""
-    parts: tuple[list[int], list[int]] = ([], [])
-    for i, key in enumerate(keys):
-        parts[isinstance(key, (str, bytes))].append(i)
-    return [part for part in parts if part]
-
-
-def _of_each_kind(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
-    """Call a function of keys of one kind; of those of each kind apart if they are mixed."""
-    try:
-        return function(keys)
-    except TypeError:
-        if len(parts := _kinds(keys)) < 2:
-            raise
-    answers = [function([keys[i] for i in part]) for part in parts]
-    return np.concatenate(answers)[np.argsort(np.concatenate(parts))]
-
-
-def _listed(keys: Keys) -> list[Any]:
-    """Return keys as a list of Python objects."""
-    for name in ("tolist", "to_pylist", "to_list"):
-        if hasattr(keys, name):
-            listed: list[Any] = getattr(keys, name)()
-            return listed
-    return list(keys)  # type: ignore[arg-type]
