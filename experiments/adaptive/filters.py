@@ -149,7 +149,7 @@ def times(slots, only):
     def line(name, state, what, measured):
         ratio, wanted = measured[0] / base[what][0], TIMES[state].get(what, "")
         print(
-            f"{name:36}{what:10}{measured[0]:8.1f}{measured[1]:8.1f}   ({ratio:.2f}) {wanted:>6}",
+            f"{name:38}{what:10}{measured[0]:8.1f}{measured[1]:8.1f}   ({ratio:.2f}) {wanted:>6}",
             flush=True,
         )
 

@@ -134,12 +134,12 @@ pub fn decode(bytes: &[u8], extending: bool) -> Marks {
     let mut marks = [0; MARKS];
     let (groups, members) = first(bytes);
     let (mut slots, mut size) = ([0; MARKS], 0);
-    for slot in 0..MARKS {
+    for (slot, mark) in marks.iter_mut().enumerate() {
         let (group, place) = (slot / GROUP, GROUP * count(groups & below(slot / GROUP)));
         if groups >> group & 1 == 1 && members >> (place + slot % GROUP) & 1 == 1 {
             slots[size] = slot;
             size += 1;
-            marks[slot] = 1;
+            *mark = 1;
         }
     }
     let mut at = GROUPS + GROUP * count(groups);
