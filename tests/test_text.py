@@ -14,6 +14,7 @@ from tamis.planning import text as planning
 from tamis.planning.curves import Segmented
 from tamis.planning.prices import optimal
 from tamis.text import ENGLISH, SearchIndex, words
+from test_collection import lie
 from test_format import GOLDEN
 
 WORDS = ["anchor", "bell", "crane", "dial", "ember", "flint", "gauge", "hinge", "ingot", "kiln"]
@@ -311,23 +312,7 @@ def test_frames_that_lie(data, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "lying-index"
     if not (source := path.with_name("honest-index")).exists():
         SearchIndex.build(corpus(20) | {"none": ""}, path=source, stop_words=["w5"])
-    kind, hash_id, tag, count, capacity, values, contents = parts(source.read_bytes())
-    number = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**31, 2**32, 2**63]))
-    which = data.draw(st.integers(-2, len(contents) - 1))
-    if which == -2:
-        values = data.draw(st.lists(number, max_size=4))
-    elif which == -1:
-        count, capacity = data.draw(number), data.draw(number)
-    else:
-        type_, piece, content = contents[which]
-        content = bytearray(content)
-        for _ in range(data.draw(st.integers(1, 3))):
-            if content:
-                at = data.draw(st.integers(0, len(content) - 1))
-                content[at] = data.draw(st.integers(0, 255))
-        cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
-        contents[which] = (type_, piece, bytes(content[:cut]))
-    path.write_bytes(frame(kind, hash_id, tag, count, capacity, values, contents))
+    path.write_bytes(lie(data, source.read_bytes()))
     try:
         index = SearchIndex.open(path, budget=data.draw(st.sampled_from([None, 10**5, 2500])))
         index.search("w1 w2", None)
