@@ -22,7 +22,7 @@ from tamis.learned import train
 BATCH = 2**20
 GAP = 10_000
 MODELS = {
-    "catboost": {"library": "catboost", "trees": 112, "leaves": 64},
+    "catboost": {"library": "catboost", "trees": 140, "leaves": 64},
     "lightgbm": {"library": "lightgbm", "trees": 80, "leaves": 32},
 }
 

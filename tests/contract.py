@@ -100,15 +100,18 @@ KNOWN = {
     "negatives": np.arange(10**12, 10**12 + 1000),
 }
 
-# A classifier of text that gives all keys the same score: the rates then hold for any questions.
-INDIFFERENT = Model._of(flat.linear(flat.Grams(1, 1, 1), np.zeros(1), 0.0, 1))
+# A classifier of text that tells numbers by their digits, with the absent ones that are asked for.
+DIGITS = Model._of(
+    flat.linear(flat.Grams(1, 1, 8), np.random.default_rng(7).normal(size=8), 0.0, 1)
+)
+SCORED = {"model": DIGITS, "nonmembers": np.arange(20_000, 220_000)}
 
 
 def stable_learned(capacity, *, fpr, **rest):
     """A stable learned filter of one group, with as many bits as a stable filter asks for."""
     bits = tamis.StableBloom(capacity, fpr=fpr, fnr=1e-4).size_in_bits
     plan = tamis.plan_stable([1.0], [1.0], bits=bits, fpr=fpr, gap=capacity)
-    return tamis.StableLearned(INDIFFERENT, plan, **rest)
+    return tamis.StableLearned(DIGITS, plan, **rest)
 
 
 SPECIMENS = [
@@ -138,7 +141,7 @@ SPECIMENS = [
     ),
     Specimen(tamis.StableBloom, {"fnr": 1e-4}),
     Specimen(tamis.Windowed),
-    Specimen(tamis.LearnedBloom, {"model": INDIFFERENT, "nonmembers": KNOWN["negatives"]}),
+    Specimen(tamis.LearnedBloom, SCORED),
     Specimen(tamis.StableLearned, making=stable_learned),
     Specimen(tamis.AdaptiveCuckoo, {"kind": "swapping", "seed": 0}),
     Specimen(tamis.AdaptiveCuckoo, {"kind": "cyclic", "selector_bits": 2, "seed": 0}),

@@ -99,7 +99,7 @@ class LearnedBloom(Scored):
         step = _BLOOM_STEP if issubclass(filter, Bloom) else 1.0
         halving = _halving(filter, arguments)
         left = None if budget is None else float(budget - asked.size_in_bits - _REGION)
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             bits = None if left is None else max(left, 0.0) / halving
             plan = planning.plan(parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step)
             split = _native.learned_split(keys, scores, plan.borders, seed, key)
@@ -108,7 +108,8 @@ class LearnedBloom(Scored):
             found._scorer = asked
             if left is None or budget is None or found.size_in_bits <= budget:
                 return found
-            left -= max(found.size_in_bits - budget, halving)
+            # Doubled, since a plan changes only where a whole step of a rate no longer fits.
+            left -= max(found.size_in_bits - budget, halving) * 2**attempt
         raise BuildError(
             f"bits_per_key is {bits_per_key}; {filter.__name__} filters of so few keys do not "
             f"keep to it; {found.bits_per_key:.2f} would do"
