@@ -72,7 +72,8 @@ def plan_scores(
         found.append(plan)
     with suppress(ValueError):  # no threshold leaves one filter room
         found.append(_single(members, others, **given))
-    return min(found, key=lambda plan: plan.expected_fnr)
+    # Where next to none are denied anyway, the lowest rate.
+    return min(found, key=lambda plan: (round(plan.expected_fnr, 4), plan.expected_fpr))
 
 
 def _sample(name: str, scores: Any) -> Floats:
