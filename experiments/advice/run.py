@@ -32,7 +32,7 @@ def advised(case: workloads.Case, needs: frozenset[str]) -> tamis.Advice:
         bits_per_key=case.bits_per_key,
         miss_cost=case.miss_cost,
         needs=needs,
-        log=case.sample if "stream" in needs else None,
+        log=case.sample,
         **case.wishes,
     )
 

@@ -34,6 +34,7 @@ from tamis.planning.advice.stacked import stacked
 from tamis.planning.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.costs import check_seconds, duration
+from tamis.planning.stacked.curve import Steps
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -173,8 +174,9 @@ def advise(
     ``features``, one row for each, and of ``nonmembers``: what is read of absent keys, the values
     of the workload unless given.
 
-    For a stream, a ``log`` of its records in their order tells after how many of them values come
-    again; without one they are taken as drawn independently, which bursts are not.
+    A ``log``, the questions in the order that they came, tells what a workload cannot: how many
+    later ones ask for what earlier ones did not; of a stream, after how many records values come
+    again. Without one, questions are taken as drawn independently of each other.
 
     Many sets, as a mapping of names to keys, are advised on as a `tamis.Collection`; ``utility``
     is how often each is asked.
@@ -199,6 +201,8 @@ def advise(
         asked, told_by_log = _positive("questions", questions), True
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
     there = _present(workload, present, gaps, n)
+    if log is not None and gaps is None and workload is not None:
+        workload = _drifting(workload, keys, log)
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
@@ -264,6 +268,25 @@ def _stream_gaps(workload: Workload | None, log: Any, keys: int) -> Gaps:
     return logged_gaps(_native.hash_keys(log)[:, 0], keys)
 
 
+def _drifting(workload: Workload, keys: Any, log: Any) -> Workload:
+    """Return the workload with the share of unseen values that the log's second half has.
+
+    Counted by leaving one question out, that share is right for questions in any order; as time
+    passes others are asked for, and there are more unseen ones.
+    """
+    asked = _native.hash_keys(log)[:, 0]
+    if not isinstance(keys, int | np.integer):
+        asked = asked[~np.isin(asked, _native.hash_keys(keys)[:, 0])]
+    before, after = np.array_split(asked, 2)
+    unseen = float(1 - np.isin(after, before).mean()) if len(after) else 0.0
+    if workload.counts is None or unseen <= workload.unseen:
+        return workload
+    workload = copy.copy(workload)
+    assert workload.counts is not None
+    workload.curve = Steps.of(workload.counts, total=1 - unseen)
+    return workload
+
+
 def _present(
     workload: Workload | None, present: float | None, gaps: Gaps | None, keys: int
 ) -> float:
@@ -310,10 +333,10 @@ def _unjudged(
             "Whether members look unlike what is asked for was not tried: needs={'classifier'}, "
             "with the keys and a workload that has values, would tell what LearnedBloom gains."
         )
-    if w is not None and w.values is not None and "stream" not in needs:
+    if w is not None and w.values is not None and "stream" not in needs and log is None:
         yield (
-            "Whether the questions stay as they were in the sample: measure(keys, queries) with "
-            "later questions would tell, and Workload.drift by how much."
+            "Whether the questions stay as they were in the sample: log=, the questions in their "
+            "order, would tell, and measure(keys, queries) with later ones."
         )
 
 
