@@ -442,3 +442,53 @@ def test_a_plot_of_allocation():
 
 if __name__ == "__main__":  # run once per format version; frozen from then on
     golden_collection().save(GOLDEN / "v1-collection.tamis")
+
+
+def test_parts_share_a_budget_and_are_asked_apart():
+    names = [f"{i}.{part}" for i in range(20) for part in "ab"]
+    keys = [np.arange(100 * i, 100 * i + 100) for i in range(40)]
+    c = tamis.Collection.build(zip(names, keys, strict=True), parts=2)
+    c.allocate(budget=share(c, 0.5), utility=np.arange(40))
+    assert c.size_in_bytes <= c.budget
+    for i, own in enumerate(keys):
+        assert names[i] in c.candidates(int(own[0]), part=i % 2)
+        assert names[i] not in c.candidates(int(own[0]), part=1 - i % 2)
+        _, ids = c.candidates_many(own, part=i % 2)
+        assert (ids % 2 == i % 2).all()
+    with pytest.raises(ValueError, match="parts is 0; a number from 1 on"):
+        tamis.Collection.build({}, parts=0)
+
+
+def test_what_is_damaged_says_maybe_where_that_is_wanted(tmp_path):
+    path = tmp_path / "c.tamis"
+    c = tamis.Collection.build(sets([2000] * 10), path=path)
+    content = bytearray(path.read_bytes())
+    content[-3000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(tamis.FormatError):
+        tamis.Collection.open(path)
+    c = tamis.Collection.open(path, salvage=True)
+    assert 1 <= len(c.damaged) <= 2
+    hurt = {f"set {i}" for i in c.damaged.tolist()}
+    for i in range(10):
+        assert set(c.candidates(2000 * i)) >= {f"set {i}"} | hurt
+    assert (c.kept[c.damaged] == 0).all()
+    c.drop(c.damaged)
+    c.allocate()
+    assert len(c.damaged) == 0
+    assert len(c) + len(hurt) == 10
+
+
+def test_sets_that_wait_for_their_bits_say_maybe(tmp_path):
+    path = tmp_path / "c.tamis"
+    c = tamis.Collection.build({"a": [1]}, path=path)
+    c.extend({"b": [2], "c": [3]}, allocate=False)
+    assert c.candidates("neither") == ["b", "c"]
+    c.allocate()
+    assert c.candidates("neither") == []
+    c = tamis.Collection.open(path, allocate=False)
+    assert (c.candidates("neither"), c.size_in_bytes) == (["a"], c.least_budget)
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(tamis.FormatError):
+        tamis.Collection.open(path)
+    assert tamis.Collection.open(path, length=path.stat().st_size - 4).candidates(1) == ["a"]
