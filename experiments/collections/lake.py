@@ -225,7 +225,7 @@ def twitter(folder, quick):
     questions = frame[picked].select("key").to_dicts()
     lake = Lake(folder, frame, ["key"], questions, rows=1000, limit=20)
     budgets = (10, 30, 50) if quick else (10, 20, 30, 50, 70, 90)
-    figures("trace_twitter52", lake, budgets, 100 if quick else 1000, 10 if quick else 60)
+    figures("trace_twitter52", lake, budgets, 100 if quick else 1000, 2 if quick else 20)
 
 
 def main():
