@@ -22,7 +22,7 @@ SECRET = bytes(range(16))
 def golden_filters():
     """A small filter of each kind and shape by name, as version 1 of the format has it."""
     for specimen in SPECIMENS:
-        if "workload" in specimen.shape:
+        if "workload" in specimen.shape or specimen.cls in (tamis.LearnedBloom, tamis.StableLearned):
             continue  # a better planner would change it
         yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=0.01, seed=42)
     yield "v1-bloom-keyed", tamis.Bloom.build(["ada", "grace"], fpr=0.01, key=SECRET)
