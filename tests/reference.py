@@ -271,6 +271,40 @@ class Cuckoo:
         return all(place(i, set()) for i in range(len(keys)))
 
 
+class TruncatedCuckoo:
+    """A cuckoo filter that keeps a part of each fingerprint, read from its frame."""
+
+    def __init__(self, parameters, content):
+        *sizes, self.kept = parameters
+        self.whole = Cuckoo(*sizes)
+        number, slot = int.from_bytes(content, "little"), (1 << self.kept) - 1
+        slots = range(4 * self.whole.chunks * self.whole.buckets)
+        self.slots = [number >> self.kept * i & slot for i in slots]
+
+    def bucket(self, chunk, bucket):
+        first = 4 * (chunk * self.whole.buckets + bucket)
+        return self.slots[first : first + 4]
+
+    def says(self, chunk, pair, fingerprint):
+        held = max(1, fingerprint >> (self.whole.fingerprint_bits - self.kept))
+        return any(held in self.bucket(chunk, bucket) for bucket in pair)
+
+    def contains(self, hash):
+        return self.says(*self.whole.identity(hash))
+
+    def rate(self):
+        """The share of all first buckets and fingerprints that are answered yes."""
+        chunks, buckets = range(self.whole.chunks), range(self.whole.buckets)
+        prints = range(1, 2**self.whole.fingerprint_bits)
+        yes = sum(
+            self.says(chunk, (bucket, self.whole.other(bucket, value)), value)
+            for chunk in chunks
+            for bucket in buckets
+            for value in prints
+        )
+        return yes / (len(chunks) * len(buckets) * len(prints))
+
+
 @dataclass
 class AdaptiveCuckoo:
     """An adaptive cuckoo filter as lists of what its slots hold and of whose they are."""

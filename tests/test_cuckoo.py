@@ -1,6 +1,7 @@
 """What is particular to cuckoo filters: any size, exact refusal, copies, deletion, short prints."""
 
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import tamis
 from contract import within_noise
 from reference import Cuckoo as Twin
-from reference import hash_key
+from reference import TruncatedCuckoo, frame, hash_key, parts
 from tamis import _native
 from tamis.planning import cuckoo as planning
 
@@ -228,6 +229,96 @@ def test_build_takes_more_buckets_where_the_plan_fails(monkeypatch):
     monkeypatch.setattr(planning, "size", lambda keys, **how: plan(keys // 3, fpr=0.01))
     with pytest.raises(tamis.BuildError, match="5000 keys do not fit"):
         tamis.Cuckoo.build(range(5000), fpr=0.01)
+
+
+@settings(deadline=None)
+@given(sizes, st.lists(st.integers(0, 200), max_size=40), st.data())
+def test_truncated_answers_as_its_twin(size, keys, data):
+    f = native(*size)
+    for key in keys:
+        with suppress(tamis.CapacityError):
+            f.add(key)
+    before = f.to_bytes()
+    kept = data.draw(st.integers(1, f.fingerprint_bits))
+    cut = f.truncate(data.draw(st.integers(kept, f.fingerprint_bits))).truncate(kept)
+    assert f.to_bytes() == before
+    assert cut.to_bytes() == f.truncate(kept).to_bytes()
+    if kept == f.fingerprint_bits:
+        assert cut.to_bytes() == before
+        return
+    *_, values, ((_, _, content),) = parts(cut.to_bytes())
+    assert values == [*size, kept]
+    twin = TruncatedCuckoo(values, content)
+    asked = range(400)
+    assert cut.contains(asked).tolist() == [twin.contains(hash_key(key)) for key in asked]
+    assert [key in cut for key in asked] == cut.contains(asked).tolist()
+    assert len(cut) == len(f) == sum(held > 0 for held in twin.slots)
+    if f.fingerprint_bits <= 9:
+        assert cut.expected_fpr == pytest.approx(twin.rate())
+    again = tamis.from_bytes(cut.to_bytes())
+    assert again.to_bytes() == cut.copy().to_bytes() == cut.to_bytes()
+
+
+@pytest.mark.parametrize(("n", "bits"), [(30, 9), (3000, 16), (100_000, 20)])
+def test_truncated_to_every_length(n, bits):
+    """No key denied, and the rate as expected, above and below; a bit less doubles it."""
+    trials = 100_000
+    keys, absent = np.arange(n), np.arange(10**9, 10**9 + trials)
+    f = tamis.Cuckoo.build(keys, fingerprint_bits=bits)
+    last = f.expected_fpr
+    for kept in range(bits - 1, 0, -1):
+        cut = f.truncate(kept)
+        assert cut.contains(keys).all()
+        assert cut.fingerprint_bits == kept
+        assert (len(cut), cut.load, cut.capacity) == (n, f.load, f.capacity)
+        assert cut.size_in_bits == f._size._replace(fingerprint_bits=kept).bits
+        assert within_noise(cut.contains(absent).mean(), cut.expected_fpr, trials)
+        assert last < cut.expected_fpr <= 1
+        if kept >= 8 and n > 1000:
+            assert cut.expected_fpr == pytest.approx(2 * last, rel=0.03)
+            # All but as good as one that was built with fingerprints so short.
+            assert cut.expected_fpr <= 1.03 * planning.rate(n, cut._size)
+        last = cut.expected_fpr
+
+
+def test_a_truncated_filter_is_for_reading():
+    f = tamis.Cuckoo.build(range(100), fingerprint_bits=12)
+    cut = f.truncate(5)
+    before = cut.to_bytes()
+    for change in (lambda: cut.add(1), lambda: cut.update([1, 2]), lambda: cut.remove(1)):
+        with pytest.raises(ValueError, match="truncated from 12 bits of each fingerprint to 5"):
+            change()
+    assert cut.to_bytes() == before
+    assert "5-bit fingerprints cut from 12" in repr(cut)
+    f.truncate(12).remove(1)  # nothing was cut
+    assert len(f) == 100
+    assert tamis.Cuckoo(0, fingerprint_bits=8).truncate(1).expected_fpr == 0
+    for wrong in (0, -1, 6):
+        with pytest.raises(ValueError, match=f"fingerprint_bits is {wrong}; from 1 to 5"):
+            cut.truncate(wrong)
+    with pytest.raises(TypeError, match=r"fingerprint_bits is 2\.5"):
+        cut.truncate(2.5)
+
+
+def test_truncated_frames_that_lie():
+    """Any bits are a filter of some keys, if the sizes and the count agree with them."""
+    good = tamis.Cuckoo.build(range(60), fingerprint_bits=9).truncate(5).to_bytes()
+    *head, count, capacity, values, contents = parts(good)
+    for kept in (0, 4, 6, 9, 10, 2**32 + 5, 2**64 - 1):
+        with pytest.raises(tamis.FormatError, match="cuckoo filter is damaged"):
+            tamis.from_bytes(frame(*head, count, capacity, [*values[:4], kept], contents))
+    for lie in (values[:4], [*values, 1], [*values[:2], 5, *values[3:]]):
+        with pytest.raises(tamis.FormatError, match="cuckoo filter is damaged"):
+            tamis.from_bytes(frame(*head, count, capacity, lie, contents))
+    for bits in (6, 32):  # fingerprints that were longer: another filter, within bounds
+        lie = [*values[:2], bits, *values[3:]]
+        f = tamis.from_bytes(frame(*head, count, capacity, lie, contents))
+        assert 0 < f.contains(range(1000)).mean() < 1
+        assert 0 < f.expected_fpr < 1
+    for at in range(len(good)):
+        for bad in (good[:at], good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :]):
+            with pytest.raises(tamis.FormatError):
+                tamis.from_bytes(bad)
 
 
 def test_sizes_that_cannot_be():

@@ -35,6 +35,7 @@ def golden_filters():
     copies = tamis.Cuckoo(100, fingerprint_bits=21, seed=42)
     copies.update([1] * 7 + list(range(90)))
     yield "v1-cuckoo-copies", copies
+    yield "v1-cuckoo-truncated", copies.truncate(7)
     columns = tamis.Ribbon.build(range(5000), fpr=0.05, layout="columns")
     yield "v1-ribbon-truncated", columns.truncate(2.5)
     for cls in (tamis.Telescoping, tamis.Extending):

@@ -151,6 +151,77 @@ def test_counts():
         f.count(None)
 
 
+@given(
+    st.integers(1, 200),
+    st.sampled_from([1, 2, 3, 7, 8, 9, 13, 31, 56]),
+    st.lists(st.tuples(st.integers(0, 80), st.sampled_from([1, 1, 2, 3, 20])), max_size=80),
+    st.data(),
+)
+def test_truncated_is_what_short_remainders_would_have_been(quotients, bits, added, data):
+    keys = [key for key, times in added for _ in range(times)]
+    kept = data.draw(st.integers(1, bits))
+    f, short, twin = (
+        native(quotients, bits, 10**6),
+        native(quotients, kept, 10**6),
+        Twin(quotients, kept),
+    )
+    f.update(keys)
+    short.update(keys)
+    for key in keys:
+        twin.add(hash_key(key))
+    before = f.to_bytes()
+    cut = f.truncate(data.draw(st.integers(kept, bits))).truncate(kept)
+    assert f.to_bytes() == before
+    assert cut.to_bytes() == short.to_bytes()
+    assert stored(cut) == dict(twin.counts)
+    assert len(cut) == len(keys)
+    for key in dict.fromkeys(keys):
+        cut.remove(key)
+        twin.remove(hash_key(key))
+    assert stored(cut) == dict(twin.counts)
+
+
+@pytest.mark.parametrize("n", [30, 3000, 100_000])
+def test_truncated_to_every_length(n):
+    """No key denied, and the rate as expected, above and below; a bit less doubles it."""
+    trials = 100_000
+    keys, absent = np.arange(n), np.arange(10**9, 10**9 + trials)
+    f = tamis.Quotient.build(keys, fpr=2**-16)
+    last = f.expected_fpr
+    for kept in range(f.remainder_bits - 1, 0, -1):
+        cut = f.truncate(kept)
+        assert cut.contains(keys).all()
+        assert (len(cut), cut.remainder_bits, cut.capacity) == (n, kept, f.capacity)
+        # Beside its remainder a slot has 2.125 bits; three keys that share one may take four.
+        share = (kept + 2.125) / (f.remainder_bits + 2.125)
+        assert cut.size_in_bits <= 1.03 * share * f.size_in_bits + 64
+        assert within_noise(cut.contains(absent).mean(), cut.expected_fpr, trials)
+        assert last < cut.expected_fpr <= 2 * last
+        last = cut.expected_fpr
+
+
+def test_a_truncated_filter_lives_on():
+    f = tamis.Quotient(1000, fpr=2**-12)
+    f.update([*range(500), *range(100)])
+    cut = f.truncate(8)
+    assert cut.count(5) >= 2
+    cut.remove(5)
+    with pytest.raises(KeyError):
+        cut.remove("never there")
+    other = tamis.Quotient(1000, fpr=2**-12)
+    other.update(range(500, 900))
+    both = cut | other.truncate(8)
+    both.grow()
+    assert (len(both), both.remainder_bits) == (999, 7)
+    assert both.contains(range(900)).all()
+    with pytest.warns(tamis.CapacityWarning):
+        cut.update(range(1000, 4000))
+    assert cut.contains(range(1000, 4000)).all()
+    for wrong in (0, -1, 13):
+        with pytest.raises(ValueError, match=f"remainder_bits is {wrong}; from 1 to 12"):
+            f.truncate(wrong)
+
+
 def test_merges_filters_that_grew():
     f, g = tamis.Quotient(1000, fpr=2**-10), tamis.Quotient(1000, fpr=2**-10)
     f.update(range(1000))

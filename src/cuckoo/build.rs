@@ -43,7 +43,7 @@ impl Table {
 
 /// Fills a range of chunks, whose bytes these are; whether everything fits.
 fn fill<W: Word>(shape: &Shape, hashes: &Distinct, chunks: Range<u64>, bytes: &mut [u8]) -> bool {
-    let slots = Slots::<W>::new(shape.bits);
+    let slots = Slots::<W>::new(shape.kept);
     // The last word of a chunk reaches into the next, which may be another thread's.
     let mut own = vec![0; shape.chunk_bytes() + shape.tail()];
     let mut search = Search::default();

@@ -29,9 +29,15 @@
 //! α = distinct / (B·V/2)
 //! ```
 //!
+//! **Truncation** (Mersy, Wang, Sintos, Krishnan 2024, section 6). A slot may keep only the highest
+//! bits of its fingerprint. A key's hash still gives all f bits, so its two buckets are the same and
+//! it is found; but what lies in a slot no longer tells its other bucket, so nothing can be added,
+//! and no longer whose it is, so nothing can be removed. α is then the mean over all buckets and
+//! fingerprints of whether the kept bits are in either bucket.
+//!
 //! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
-//! file (query, remove, rate), `insert.rs` (making room), `build.rs` (from distinct hashes, chunk
-//! by chunk), `shared.rs` (threads; bytes from outside).
+//! file (query, remove, truncation, rate), `insert.rs` (making room), `build.rs` (from distinct
+//! hashes, chunk by chunk), `shared.rs` (threads; bytes from outside).
 
 mod bucket;
 mod build;
@@ -53,6 +59,11 @@ use insert::{Chunk, Search};
 /// How many keys are looked up together: their buckets are all asked for before the first is read,
 /// more of them than a core can have cache misses under way.
 const TOGETHER: usize = 32;
+
+/// How many buckets the rate of a truncated filter looks into, and at least for each slot: the
+/// error of the sample falls with the root of the first.
+const LOOKS: u64 = 1 << 20;
+const LEAST_LOOKS: u64 = 4;
 
 /// Evaluates an expression with the name bound to the narrowest word that holds a bucket.
 macro_rules! on_width {
@@ -105,7 +116,7 @@ impl Table {
     /// Whether a key may have been inserted.
     pub fn contains(&self, hash: Hash128) -> bool {
         on_width!(self.shape, W => {
-            let slots = Slots::<W>::new(self.shape.bits);
+            let slots = Slots::<W>::new(self.shape.kept);
             self.matches(slots, self.starts(slots, hash))
         })
     }
@@ -116,7 +127,7 @@ impl Table {
     }
 
     fn contains_batch_in<W: Word>(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let slots = Slots::<W>::new(self.shape.bits);
+        let slots = Slots::<W>::new(self.shape.kept);
         let mut pairs = [(0, 0, 0); TOGETHER];
         for (hashes, out) in hashes.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER)) {
             for (pair, &hash) in pairs.iter_mut().zip(hashes) {
@@ -129,13 +140,13 @@ impl Table {
         }
     }
 
-    /// Where the two buckets of a key start, and its fingerprint.
+    /// Where the two buckets of a key start, and what is there of its fingerprint.
     #[inline(always)]
     fn starts<W: Word>(&self, slots: Slots<W>, hash: Hash128) -> (u64, u64, u32) {
         let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
         let start = chunk * self.shape.buckets;
         let other = self.shape.other(bucket, fingerprint);
-        (slots.start(start + bucket), slots.start(start + other), fingerprint)
+        (slots.start(start + bucket), slots.start(start + other), self.shape.held(fingerprint))
     }
 
     #[inline(always)]
@@ -156,11 +167,12 @@ impl Table {
 
     /// Inserts hashes: all of them, or none with every byte as it was.
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
+        self.check_whole("additions")?;
         on_width!(self.shape, W => self.insert_in::<W>(hashes))
     }
 
     fn insert_in<W: Word>(&mut self, hashes: &[Hash128]) -> Result<()> {
-        let slots = Slots::<W>::new(self.shape.bits);
+        let slots = Slots::<W>::new(self.shape.kept);
         // One key fails before anything moves; only more of them can leave something to undo.
         let journal = hashes.len() > 1;
         let mut changes: Vec<(u64, u32, u32)> = Vec::new();
@@ -199,6 +211,18 @@ impl Table {
         Ok(())
     }
 
+    /// Refuses to change a truncated table.
+    fn check_whole(&self, what: &str) -> Result<()> {
+        let Shape { bits, kept, .. } = self.shape;
+        if kept == bits {
+            return Ok(());
+        }
+        Err(Error::Parameter(format!(
+            "the filter was truncated from {bits} bits of each fingerprint to {kept}, so it takes \
+             no {what}; change the filter that it was cut from"
+        )))
+    }
+
     /// What a key is told that came when so many slots were in use.
     fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
@@ -210,11 +234,12 @@ impl Table {
 
     /// Takes a key's fingerprint out once; [`Error::Absent`] if it was surely never inserted.
     pub fn remove(&mut self, hash: Hash128) -> Result<()> {
+        self.check_whole("removals")?;
         on_width!(self.shape, W => self.remove_in::<W>(hash))
     }
 
     fn remove_in<W: Word>(&mut self, hash: Hash128) -> Result<()> {
-        let slots = Slots::<W>::new(self.shape.bits);
+        let slots = Slots::<W>::new(self.shape.kept);
         let (first, other, fingerprint) = self.starts(slots, hash);
         for start in [first, other] {
             let content = slots.bucket(self.slots.as_slice(), start);
@@ -227,41 +252,71 @@ impl Table {
         Err(Error::Absent("the key is not in the filter".into()))
     }
 
-    /// α: the share of absent keys that are taken for present, exactly.
-    pub fn rate(&self) -> f64 {
-        let distinct = on_width!(self.shape, W => self.distinct::<W>());
-        let buckets = self.shape.chunks * self.shape.buckets;
-        distinct / (buckets as f64 * self.shape.fingerprints() as f64 / 2.0)
+    /// The same keys with fewer bits of each fingerprint, from 1 on.
+    pub fn truncated(&self, kept: u32) -> Result<Table> {
+        let shape = self.shape.truncated(kept)?;
+        let mut table = Table::over(shape, Buffer::zeroed(shape.bytes())?, self.count);
+        on_width!(self.shape, From => on_width!(shape, To => self.cut::<From, To>(&mut table)));
+        Ok(table)
     }
 
-    /// How many identities are stored: fingerprints that differ within their bucket, those that
-    /// are also in their other bucket counted half here and half there.
-    fn distinct<W: Word>(&self) -> f64 {
-        let slots = Slots::<W>::new(self.shape.bits);
+    fn cut<From: Word, To: Word>(&self, table: &mut Table) {
+        let from = Slots::<From>::new(self.shape.kept);
+        let to = Slots::<To>::new(table.shape.kept);
+        let cut = self.shape.kept - table.shape.kept;
+        let bytes = table.slots.as_mut_slice();
+        for bucket in 0..self.shape.chunks * self.shape.buckets {
+            let content = from.bucket(self.slots.as_slice(), from.start(bucket));
+            for (old, new) in from.all().into_iter().zip(to.all()) {
+                let held = from.get(content, old);
+                if held != 0 {
+                    to.set(bytes, to.start(bucket), new, (held >> cut).max(1));
+                }
+            }
+        }
+    }
+
+    /// α: the share of absent keys that are taken for present, exactly; of a filter that was cut by
+    /// many bits, by looking at a sample of what they may have been.
+    pub fn rate(&self) -> f64 {
+        let identities = on_width!(self.shape, W => self.identities::<W>());
+        let buckets = self.shape.chunks * self.shape.buckets;
+        identities / (buckets as f64 * self.shape.fingerprints() as f64 / 2.0)
+    }
+
+    /// How many identities are answered "yes": those of fingerprints that differ within their
+    /// bucket, those that are also in their other bucket counted half here and half there.
+    fn identities<W: Word>(&self) -> f64 {
+        let slots = Slots::<W>::new(self.shape.kept);
         let bytes = self.slots.as_slice();
-        let mut halves = 0u64;
+        let most = (LOOKS / self.shape.slots()).max(LEAST_LOOKS);
+        let mut halves = 0.0;
         for chunk in 0..self.shape.chunks {
             let start = chunk * self.shape.buckets;
             for bucket in 0..self.shape.buckets {
                 let content = slots.bucket(bytes, slots.start(start + bucket));
                 for slot in slots.all() {
-                    let fingerprint = slots.get(content, slot);
-                    let first = slots.first(slots.matching(content, fingerprint)) == Some(slot);
-                    if fingerprint == 0 || !first {
+                    let held = slots.get(content, slot);
+                    let first = slots.first(slots.matching(content, held)) == Some(slot);
+                    if held == 0 || !first {
                         continue;
                     }
-                    let other = slots.start(start + self.shape.other(bucket, fingerprint));
-                    let again = slots.matching(slots.bucket(bytes, other), fingerprint);
-                    halves += if again == W::from(0) { 2 } else { 1 };
+                    let again = |fingerprint| {
+                        let other = slots.start(start + self.shape.other(bucket, fingerprint));
+                        slots.matching(slots.bucket(bytes, other), held) != W::from(0)
+                    };
+                    let (count, some) = self.shape.standing_for(held, most);
+                    let met = some.filter(|&fingerprint| again(fingerprint)).count() as f64;
+                    halves += 2.0 * count as f64 - met * (count as f64 / count.min(most) as f64);
                 }
             }
         }
-        halves as f64 / 2.0
+        halves / 2.0
     }
 
     /// How many slots are in use, by looking.
     fn used<W: Word>(&self) -> u64 {
-        let slots = Slots::<W>::new(self.shape.bits);
+        let slots = Slots::<W>::new(self.shape.kept);
         let buckets = 0..self.shape.chunks * self.shape.buckets;
         let bytes = self.slots.as_slice();
         let free = |bucket| slots.empty(slots.bucket(bytes, slots.start(bucket))).ones();

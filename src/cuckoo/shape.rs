@@ -21,6 +21,8 @@ pub struct Shape {
     pub buckets: u64,
     /// Bits of a fingerprint (f).
     pub bits: u32,
+    /// How many of them a slot holds: fewer in a truncated filter.
+    pub kept: u32,
     /// log2 of the buckets among which even fingerprints have their other bucket.
     pub near: u32,
     /// By the lowest bit of a fingerprint: log2 of its range, and the index of the last range.
@@ -55,7 +57,35 @@ impl Shape {
             return refuse(format!("near is {near}; ranges of 2**1 to 2**31 are possible"));
         }
         let ranges = [(near, (buckets >> near).max(1) - 1), (63, 0)];
-        Ok(Shape { chunks, buckets, bits, near, ranges })
+        Ok(Shape { chunks, buckets, bits, kept: bits, near, ranges })
+    }
+
+    /// The same with only so many bits of each fingerprint in its slot.
+    pub fn truncated(self, kept: u32) -> Result<Shape> {
+        if !(1..=self.kept).contains(&kept) {
+            let most = self.kept;
+            return Err(Error::Parameter(format!("kept is {kept}; from 1 to {most} are possible")));
+        }
+        Ok(Shape { kept, ..self })
+    }
+
+    /// What a slot holds of a fingerprint: its highest bits, and 1 where these are all zero, as
+    /// zero is an empty slot.
+    #[inline(always)]
+    pub fn held(&self, fingerprint: u32) -> u32 {
+        (fingerprint >> (self.bits - self.kept)).max(1)
+    }
+
+    /// How many fingerprints a slot may stand for, and up to `most` of them, spread over all; odd
+    /// steps, so that those with near and with far buckets take turns.
+    pub fn standing_for(&self, held: u32, most: u64) -> (u64, impl Iterator<Item = u32> + use<>) {
+        let cut = self.bits - self.kept;
+        let (first, size) =
+            if held == 1 { (0, 2 << cut) } else { (u64::from(held) << cut, 1 << cut) };
+        // Of those from zero on, zero is none; and it would be met last.
+        let count: u64 = if held == 1 { size - 1 } else { size };
+        let step = move |i| (first + ((i * u64::from(GOLDEN)) & (size - 1))) as u32;
+        (count, (1..=count.min(most)).map(step))
     }
 
     /// How many slots.
@@ -65,12 +95,12 @@ impl Shape {
 
     /// Whether a bucket fits 64 bits.
     pub fn narrow(&self) -> bool {
-        self.bits <= 16
+        self.kept <= 16
     }
 
     /// Bytes of a chunk, a whole number because its buckets are even.
     pub fn chunk_bytes(&self) -> usize {
-        (self.buckets / 2 * u64::from(self.bits)) as usize
+        (self.buckets / 2 * u64::from(self.kept)) as usize
     }
 
     /// Zero bytes behind the last bucket, for the word that reads it.

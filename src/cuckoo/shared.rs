@@ -40,12 +40,21 @@ impl Cuckoo {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Cuckoo> {
         let damaged = |what: &str| Error::Format(format!("the cuckoo filter is damaged: {what}"));
-        let (&[chunks, buckets, bits, near], [section]) = (&head.parameters[..], sections) else {
+        let (&[chunks, buckets, bits, near, ref kept @ ..], [section]) =
+            (&head.parameters[..], sections)
+        else {
             return Err(damaged("it has not four parameters and one section"));
         };
         let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
         let shape = Shape::new(chunks, buckets, short(bits)?, short(near)?)
             .map_err(|error| damaged(&error.to_string()))?;
+        let shape = match *kept {
+            [] => shape,
+            [kept] if kept < bits => {
+                shape.truncated(short(kept)?).map_err(|error| damaged(&error.to_string()))?
+            }
+            _ => return Err(damaged("it does not keep a part of its fingerprints")),
+        };
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
             return Err(damaged("its slots are not as many as its parameters say"));
@@ -58,6 +67,11 @@ impl Cuckoo {
             return Err(damaged("it does not hold as many keys as it says"));
         }
         Ok(Cuckoo::over(table))
+    }
+
+    /// A filter of the same keys with only so many bits of each fingerprint.
+    pub fn truncated(&self, kept: u32) -> Result<Cuckoo> {
+        Ok(Cuckoo::over(self.read().truncated(kept)?))
     }
 
     /// Looks at the filter while nobody changes it.
@@ -115,8 +129,11 @@ impl Kernel for Cuckoo {
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let table = self.read();
-        let Shape { chunks, buckets, bits, near, .. } = table.shape;
-        let parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
+        let Shape { chunks, buckets, bits, kept, near, .. } = table.shape;
+        let mut parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
+        if kept < bits {
+            parameters.push(u64::from(kept));
+        }
         let bytes = table.slots.as_slice();
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }];
         look(Content { parameters, count: table.count, capacity: None, sections });

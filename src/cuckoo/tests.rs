@@ -79,6 +79,31 @@ fn slots_of_every_length_keep_what_is_written() {
     (1..=32).for_each(check::<u128>);
 }
 
+#[test]
+fn what_is_held_stands_for_its_fingerprints() {
+    for bits in 1..=9 {
+        for kept in 1..=bits {
+            let shape = Shape::new(1, 2, bits, 5).unwrap().truncated(kept).unwrap();
+            let mut all = Vec::new();
+            for held in 1..1 << kept {
+                let (count, some) = shape.standing_for(held, u64::MAX);
+                let some: Vec<u32> = some.collect();
+                assert_eq!(count, some.len() as u64);
+                assert!(some.iter().all(|&fingerprint| shape.held(fingerprint) == held));
+                all.extend(some);
+            }
+            all.sort_unstable();
+            assert_eq!(all, (1..1 << bits).collect::<Vec<u32>>());
+        }
+    }
+    let shape = Shape::new(1, 2, 32, 5).unwrap().truncated(1).unwrap();
+    let (count, some) = shape.standing_for(1, 1000);
+    assert_eq!(
+        (count, some.filter(|fingerprint| fingerprint & 1 == 1).count()),
+        (u32::MAX.into(), 500)
+    );
+}
+
 proptest! {
     /// Insertions, one by one or in batches, and deletions: the multiset that a map says.
     #[test]

@@ -1,4 +1,4 @@
-//! Cuckoo kernels: made, built, looked into.
+//! Cuckoo kernels: made, built, cut, looked into.
 
 use super::batch::Distinct;
 use super::handle::Kernel;
@@ -39,9 +39,17 @@ pub fn cuckoo_build(
     Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
 }
 
-/// Chunks, buckets of each, bits of a fingerprint, log2 of the range of even ones.
+/// The same keys with fewer bits of each fingerprint.
 #[pyfunction]
-pub fn cuckoo_shape(kernel: &Kernel) -> PyResult<(u64, u64, u32, u32)> {
+pub fn cuckoo_truncated(py: Python<'_>, kernel: &Kernel, bits: u32) -> PyResult<Kernel> {
+    let cuckoo = kernel.of::<Cuckoo>()?;
+    Ok(kernel.with(py.detach(|| cuckoo.truncated(bits))?))
+}
+
+/// Chunks, buckets of each, bits of a fingerprint in a slot, log2 of the range of even ones, bits of
+/// a fingerprint before it was cut.
+#[pyfunction]
+pub fn cuckoo_shape(kernel: &Kernel) -> PyResult<(u64, u64, u32, u32, u32)> {
     let shape = kernel.of::<Cuckoo>()?.look(|table| table.shape());
-    Ok((shape.chunks, shape.buckets, shape.bits, shape.near))
+    Ok((shape.chunks, shape.buckets, shape.kept, shape.near, shape.bits))
 }

@@ -60,7 +60,7 @@ mod _native {
     #[pymodule_export]
     use super::collection::{Filters, Full, Resident};
     #[pymodule_export]
-    use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape};
+    use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape, cuckoo_truncated};
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting, Stored};
     #[pymodule_export]
@@ -81,7 +81,7 @@ mod _native {
     #[pymodule_export]
     use super::quotient::{
         quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
-        quotient_merge, quotient_shape,
+        quotient_merge, quotient_shape, quotient_truncated,
     };
 
     #[pymodule_export]

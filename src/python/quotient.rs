@@ -1,4 +1,4 @@
-//! Quotient kernels: made, built, merged, grown, looked into.
+//! Quotient kernels: made, built, merged, grown, cut, looked into.
 
 use super::batch::Distinct;
 use super::handle::Kernel;
@@ -47,6 +47,13 @@ pub fn quotient_merge(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel
     let merged = py.detach(|| one.merge(other))?;
     let capacity = kernel::Kernel::capacity(&merged).unwrap_or(a.capacity);
     Ok(Kernel { capacity, ..a.with(merged) })
+}
+
+/// The same insertions with fewer bits of each remainder.
+#[pyfunction]
+pub fn quotient_truncated(py: Python<'_>, kernel: &Kernel, bits: u32) -> PyResult<Kernel> {
+    let quotient = kernel.of::<Growing>()?;
+    Ok(kernel.with(py.detach(|| quotient.truncated(bits))?))
 }
 
 /// Doubles the slots in place.

@@ -1,4 +1,4 @@
-//! A table written from front to back, and what is built on it: growing and merging.
+//! A table written from front to back, and what is built on it: growing, truncating, merging.
 
 use super::Quotient;
 use super::counts::{encoded_len, encoded_slot};
@@ -61,6 +61,21 @@ impl Quotient {
             ))
         })?;
         Quotient::from_sorted(quotients, bits - 1, self.refined(1))
+    }
+
+    /// The same keys with fewer bits of each remainder, the lowest dropped: the counts of those
+    /// that become equal add up.
+    pub fn truncated(&self, remainder_bits: u32) -> Result<Quotient> {
+        let bits = self.remainder_bits();
+        if !(1..=bits).contains(&remainder_bits) {
+            let message = format!("bits is {remainder_bits}; from 1 to {bits} are possible");
+            return Err(Error::Parameter(message));
+        }
+        let cut = bits - remainder_bits;
+        let fingerprints = self.fingerprints(0..self.quotients());
+        let shorter =
+            fingerprints.map(|(quotient, remainder, count)| (quotient, remainder >> cut, count));
+        Quotient::from_sorted(self.quotients(), remainder_bits, shorter)
     }
 
     /// The filter of the keys of both; counts add up. Both must have the same space of

@@ -148,6 +148,12 @@ impl Growing {
         self.write().double()
     }
 
+    /// A filter of the same insertions with only so many bits of each remainder.
+    pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
+        let inner = self.read();
+        Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.room))
+    }
+
     /// Looks at the filter while nobody changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
         look(&self.read().quotient)

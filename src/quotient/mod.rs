@@ -20,8 +20,8 @@
 //!
 //! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
 //! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
-//! sorted fingerprints; grow, merge), `open.rs` (bytes from outside), `growing.rs` (threads, and
-//! doubling when full).
+//! sorted fingerprints; grow, truncate, merge), `open.rs` (bytes from outside), `growing.rs`
+//! (threads, and doubling when full).
 
 mod build;
 mod counts;

@@ -92,7 +92,7 @@ class Cuckoo(_native.Deleting, Contract):
 
     @property
     def fingerprint_bits(self) -> int:
-        """How many bits of each key a slot holds (f)."""
+        """How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`."""
         return _native.cuckoo_shape(self._kernel)[2]
 
     @property
@@ -106,7 +106,22 @@ class Cuckoo(_native.Deleting, Contract):
 
     @property
     def _size(self) -> planning.Size:
-        return planning.Size(*_native.cuckoo_shape(self._kernel))
+        return planning.Size(*_native.cuckoo_shape(self._kernel)[:4])
+
+    def truncate(self, fingerprint_bits: SupportsIndex) -> Self:
+        """Return a filter with only so many bits of each fingerprint: smaller, and errs more.
+
+        Each bit less about doubles the rate. Every key is still found, but a filter that was cut
+        takes no `add`, `update` or `remove`: only the whole fingerprint says where a key may lie.
+
+        >>> f = Cuckoo.build(range(10_000), fingerprint_bits=16)
+        >>> cut = f.truncate(8)
+        >>> cut.contains(range(10_000)).all(), round(f.size_in_bits / cut.size_in_bits, 1)
+        (np.True_, 2.0)
+        """
+        kept = whole("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, least=1)
+        return self._of(_native.cuckoo_truncated(self._kernel, kept))
 
     def _told(self) -> str:
-        return f"{self.fingerprint_bits}-bit fingerprints"
+        *_, kept, _, bits = _native.cuckoo_shape(self._kernel)
+        return f"{kept}-bit fingerprints" + (f" cut from {bits}" if kept < bits else "")

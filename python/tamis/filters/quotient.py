@@ -103,6 +103,20 @@ class Quotient(_native.Deleting, Contract):
         """
         _native.quotient_grow(self._kernel)
 
+    def truncate(self, remainder_bits: SupportsIndex) -> Self:
+        """Return a filter with only so many bits of each remainder: smaller, and errs more.
+
+        Each bit less about doubles the rate. Keys whose fingerprints become equal are counted
+        together; the filter takes keys, gives them back, grows and merges as before.
+
+        >>> f = Quotient.build(range(10_000), fpr=2**-12)
+        >>> cut = f.truncate(4)
+        >>> len(cut), cut.remainder_bits, round(cut.expected_fpr / f.expected_fpr)
+        (10000, 4, 249)
+        """
+        kept = whole("remainder_bits", remainder_bits, self.remainder_bits, least=1)
+        return self._of(_native.quotient_truncated(self._kernel, kept))
+
     def fingerprints(
         self, start: SupportsIndex = 0, stop: SupportsIndex | None = None
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:

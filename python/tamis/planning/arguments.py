@@ -24,14 +24,14 @@ def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
         )
 
 
-def whole(name: str, value: SupportsIndex, most: int) -> int:
-    """Return an argument as an int from 0 to ``most``; a NumPy integer will do, a bool not."""
+def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
+    """Return an argument as an int of a range; a NumPy integer will do, a bool not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         kind = type(value).__name__
         raise TypeError(f"{name} is {value!r} (of type {kind}); an int is wanted")
     number = value.__index__()
-    if not 0 <= number <= most:
-        raise ValueError(f"{name} is {number}; from 0 to {most} is possible")
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}; from {least} to {most} is possible")
     return number
 
 
