@@ -47,6 +47,9 @@ pub const SECTION_MARKS: u32 = 4;
 /// Section type: the hashes of stored keys, 16 bytes each.
 pub const SECTION_HASHES: u32 = 5;
 
+/// Section type: a plan, as JSON, that kernels keep and do not read.
+pub const SECTION_PLAN: u32 = 6;
+
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {

@@ -1,6 +1,7 @@
 //! What every structure can do for the boundary: one trait, implemented once per structure.
 
 use crate::adaptive_cuckoo;
+use crate::adaptive_stack;
 use crate::bits::Buffer;
 use crate::bloom;
 use crate::collection;
@@ -135,6 +136,9 @@ pub fn open(
         model::KIND => Ok(Arc::new(model::Model::from_frame(head, sections)?)),
         adaptive_cuckoo::KIND => {
             Ok(Arc::new(adaptive_cuckoo::AdaptiveCuckoo::from_frame(head, sections)?))
+        }
+        adaptive_stack::KIND => {
+            Ok(Arc::new(adaptive_stack::AdaptiveStack::from_frame(head, sections, own)?))
         }
         telescoping::KIND | telescoping::KIND_EXTENDING => {
             Ok(Arc::new(telescoping::Shared::from_frame(head, sections, own)?))

@@ -12,6 +12,7 @@
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
 //! | [`stack`]      | layers of keys and known negatives in turns      | Deeds et al. 2021                 |
+//! | [`adaptive_stack`] | a stack that grows from its mistakes         | Deeds et al. 2021, section 6      |
 //! | [`model`]      | classifiers as flat data, and their scores       | Lucchese et al. 2015              |
 //! | [`adaptive_cuckoo`] | cyclic, swapping and cuckooing filters      | Mitzenmacher et al. 2018          |
 //! | [`telescoping`] | adaptive quotient filters: sliding, extending   | Lee et al. 2021                   |
@@ -31,6 +32,7 @@
 compile_error!("tamis files and kernels are little-endian");
 
 pub mod adaptive_cuckoo;
+pub mod adaptive_stack;
 pub mod bits;
 pub mod block;
 pub mod bloom;

@@ -68,6 +68,8 @@ fn holds_keys(index: usize) -> bool {
 pub struct Stack {
     layers: Vec<Arc<dyn Kernel>>,
     knowledge: Knowledge,
+    /// Where the domains of the layers begin: a multiple of [`MOST_LAYERS`].
+    salt: usize,
     /// What the one writer changes beside the layers.
     writer: Mutex<Written>,
 }
@@ -131,7 +133,13 @@ impl Stack {
         if knowledge.built.len() != layers.len().div_ceil(2) {
             return refuse("there is not one rate for each layer of keys".into());
         }
-        Ok(Stack { layers, knowledge, writer: Mutex::new(Written { kept }) })
+        Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
+    }
+
+    /// The stack with other domains for the layers behind the first: what was unlucky in layers that
+    /// were built before is as likely as any in those of another `generation`.
+    pub fn of_generation(self, generation: u16) -> Stack {
+        Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
     }
 
     /// Opens what a frame holds: each section is the frame of a layer.
@@ -162,6 +170,14 @@ impl Stack {
             return Err(damaged("its first layer holds another number of keys"));
         }
         Ok(stack)
+    }
+
+    /// A stack of its own with the same content.
+    pub fn duplicate(&self) -> Result<Stack> {
+        let written = self.written();
+        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
+        let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
+        Ok(Stack { salt: self.salt, ..copy })
     }
 
     /// The layers, from the first.
@@ -236,6 +252,11 @@ impl Stack {
             + (1.0 - passed) * added * self.unseen_after(index)
     }
 
+    /// The right to write, which nobody else has meanwhile.
+    pub fn alone(&self) -> impl Sized + '_ {
+        self.written()
+    }
+
     fn written(&self) -> MutexGuard<'_, Written> {
         self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
     }
@@ -245,10 +266,61 @@ impl Stack {
         let mut raw = hashes.to_vec();
         let mut routes = vec![hashes.to_vec()];
         for (index, negatives) in self.layers.iter().enumerate().skip(1).step_by(2) {
-            raw = accepted(&**negatives, index, &raw);
-            routes.push(raw.iter().map(|&hash| at_layer(hash, index + 1)).collect());
+            raw = self.accepted_by(negatives, index, &raw);
+            routes.push(raw.iter().map(|&hash| self.at_layer(hash, index + 1)).collect());
         }
         routes
+    }
+
+    /// The keys that come to a layer behind the last: every layer of negatives accepts them.
+    pub fn keys_behind(&self, keys: &[Hash128]) -> Vec<Hash128> {
+        let negatives = self.layers.iter().enumerate().skip(1).step_by(2);
+        negatives.fold(keys.to_vec(), |keys, (index, layer)| self.accepted_by(layer, index, &keys))
+    }
+
+    /// The others that come to a layer behind the last: every layer accepts them.
+    pub fn others_behind(&self, hashes: &[Hash128]) -> Vec<Hash128> {
+        let layers = self.layers.iter().enumerate();
+        layers.fold(hashes.to_vec(), |left, (index, layer)| self.accepted_by(layer, index, &left))
+    }
+
+    /// Those of the hashes that a layer accepts which is, or will be, at this index.
+    pub fn accepted_by(
+        &self,
+        layer: &Arc<dyn Kernel>,
+        index: usize,
+        hashes: &[Hash128],
+    ) -> Vec<Hash128> {
+        accepted(&**layer, self.domain(index), hashes)
+    }
+
+    /// A hash as the layer at this index sees it.
+    #[inline(always)]
+    pub fn at_layer(&self, hash: Hash128, index: usize) -> Hash128 {
+        at_layer(hash, self.domain(index))
+    }
+
+    /// The first layer sees the hashes themselves in every generation.
+    #[inline(always)]
+    fn domain(&self, index: usize) -> usize {
+        if index == 0 { 0 } else { self.salt + index }
+    }
+
+    /// Takes a key out of the first layer alone. It stays in those below, where it does no harm: a
+    /// layer that was built while the key left may not have it, and would lose another in its place.
+    pub fn remove_from_first(&self, hash: Hash128) -> Result<()> {
+        let mut written = self.written();
+        let count = self.count();
+        self.layers[0].remove(hash)?;
+        self.lost_one(&mut written, count);
+        Ok(())
+    }
+
+    /// Notes that one of `count` keys has left.
+    fn lost_one(&self, written: &mut Written, count: u64) {
+        if self.knowledge.built[0] > 0.0 {
+            written.kept *= 1.0 - 1.0 / count.max(1) as f64;
+        }
     }
 }
 
@@ -300,7 +372,7 @@ impl Kernel for Stack {
                     break;
                 }
                 for (seen, &i) in seen.iter_mut().zip(&survivors[..left]) {
-                    *seen = at_layer(hashes[usize::from(i)], index);
+                    *seen = self.at_layer(hashes[usize::from(i)], index);
                 }
                 ask(&**layer, &seen[..left], &mut answers[..left]);
                 let decides = holds_keys(index) || index + 1 == self.layers.len();
@@ -319,7 +391,7 @@ impl Kernel for Stack {
 
     fn contains_one(&self, hash: Hash128) -> bool {
         for (index, layer) in self.layers.iter().enumerate() {
-            let seen = at_layer(hash, index);
+            let seen = self.at_layer(hash, index);
             let answer = match function(&**layer) {
                 Some(function) => return function.one(seen),
                 None => layer.contains_one(seen),
@@ -333,7 +405,7 @@ impl Kernel for Stack {
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
         for (index, layer) in self.layers.iter().enumerate() {
-            let seen = at_layer(hash, index);
+            let seen = self.at_layer(hash, index);
             let answer = match function(&**layer) {
                 Some(function) => return Some(function.one(seen)),
                 None => layer.try_contains_one(seen)?,
@@ -375,9 +447,7 @@ impl Kernel for Stack {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let written = self.written();
-        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
-        Ok(Arc::new(Stack::with(layers, self.knowledge.clone(), written.kept)?))
+        Ok(Arc::new(self.duplicate()?))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
@@ -443,9 +513,7 @@ impl Kernel for Stack {
         for (layer, &seen) in layers {
             layer.remove(seen)?;
         }
-        if self.knowledge.built[0] > 0.0 {
-            written.kept *= 1.0 - 1.0 / count.max(1) as f64;
-        }
+        self.lost_one(&mut written, count);
         Ok(())
     }
 }

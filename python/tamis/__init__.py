@@ -27,6 +27,7 @@ from tamis.errors import (
 )
 from tamis.filters import (
     AdaptiveCuckoo,
+    AdaptiveStacked,
     Bloom,
     Cuckoo,
     Extending,
@@ -55,6 +56,7 @@ from tamis.workload import Workload
 
 __all__ = [
     "AdaptiveCuckoo",
+    "AdaptiveStacked",
     "Advice",
     "Bloom",
     "BuildError",

@@ -38,6 +38,19 @@ __all__ = [
     "adaptive_cuckoo_adapt",
     "adaptive_cuckoo_build",
     "adaptive_cuckoo_shape",
+    "adaptive_stacked",
+    "adaptive_stacked_abandon",
+    "adaptive_stacked_begin",
+    "adaptive_stacked_content",
+    "adaptive_stacked_drop",
+    "adaptive_stacked_fill",
+    "adaptive_stacked_finish",
+    "adaptive_stacked_known_rate",
+    "adaptive_stacked_layers",
+    "adaptive_stacked_observe",
+    "adaptive_stacked_plan",
+    "adaptive_stacked_sample",
+    "adaptive_stacked_state",
     "bloom",
     "bloom_build",
     "bloom_cardinality",
@@ -549,6 +562,34 @@ def adaptive_cuckoo_build(
 ) -> Kernel: ...
 def adaptive_cuckoo_adapt(kernel: Kernel, keys: Keys) -> npt.NDArray[np.bool_]: ...
 def adaptive_cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
+def adaptive_stacked(
+    first: Kernel, negatives: Kernel | None, room: int, plan: bytes, capacity: int
+) -> Kernel: ...
+def adaptive_stacked_observe(kernel: Kernel, keys: Keys) -> npt.NDArray[np.bool_]: ...
+def adaptive_stacked_state(
+    kernel: Kernel,
+) -> tuple[tuple[int, bool, int, float, int], list[int], list[int]]: ...
+def adaptive_stacked_layers(kernel: Kernel) -> list[tuple[int, int, int, float]]: ...
+def adaptive_stacked_known_rate(kernel: Kernel) -> float: ...
+def adaptive_stacked_sample(kernel: Kernel) -> npt.NDArray[np.uint64]: ...
+def adaptive_stacked_plan(kernel: Kernel) -> bytes: ...
+def adaptive_stacked_begin(
+    kernel: Kernel, version: int, layer: Kernel, first: bool
+) -> int | None: ...
+def adaptive_stacked_fill(kernel: Kernel, ticket: int, hashes: npt.NDArray[np.uint64]) -> None: ...
+def adaptive_stacked_finish(
+    kernel: Kernel,
+    ticket: int,
+    psi: float,
+    negatives: Kernel | None,
+    room: int,
+    plan: bytes | None,
+) -> bool: ...
+def adaptive_stacked_abandon(kernel: Kernel, ticket: int) -> None: ...
+def adaptive_stacked_drop(
+    kernel: Kernel, version: int, negatives: Kernel | None, room: int
+) -> bool: ...
+def adaptive_stacked_content(kernel: Kernel, version: int) -> None: ...
 
 _Selectors = Literal["block", "growing", "plain"]
 

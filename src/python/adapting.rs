@@ -63,7 +63,7 @@ impl Remote for Store {
 }
 
 /// Appends the hashes in an array of rows (high half, low half).
-fn rows(method: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -> PyResult<()> {
+pub fn rows(method: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -> PyResult<()> {
     let wrong = || {
         let kind = array.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
         PyTypeError::new_err(format!(

@@ -9,11 +9,12 @@
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
-//! * `adapting.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`, `quotient.rs`, `ribbon.rs`,
-//!   `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what each structure offers beside
-//!   the contract
+//! * `adapting.rs`, `adaptive_stacked.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`,
+//!   `quotient.rs`, `ribbon.rs`, `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what
+//!   each structure offers beside the contract
 
 mod adapting;
+mod adaptive_stacked;
 mod arrow;
 mod batch;
 mod bloom;
@@ -49,6 +50,14 @@ mod _native {
         Adapting, adaptive_cuckoo, adaptive_cuckoo_adapt, adaptive_cuckoo_build,
         adaptive_cuckoo_shape, telescoping, telescoping_build, telescoping_merge,
         telescoping_shape, telescoping_steps,
+    };
+    #[pymodule_export]
+    use super::adaptive_stacked::{
+        adaptive_stacked, adaptive_stacked_abandon, adaptive_stacked_begin,
+        adaptive_stacked_content, adaptive_stacked_drop, adaptive_stacked_fill,
+        adaptive_stacked_finish, adaptive_stacked_known_rate, adaptive_stacked_layers,
+        adaptive_stacked_observe, adaptive_stacked_plan, adaptive_stacked_sample,
+        adaptive_stacked_state,
     };
     #[pymodule_export]
     use super::batch::{Distinct, hash_keys};

@@ -13,6 +13,7 @@ from tamis import _native
 from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
+from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract, Saved
 from tamis.filters.cuckoo import Cuckoo
@@ -31,6 +32,7 @@ from tamis.learned.stable import StableLearned
 
 __all__ = [
     "AdaptiveCuckoo",
+    "AdaptiveStacked",
     "Bloom",
     "Contract",
     "Cuckoo",
@@ -63,6 +65,7 @@ _CLASSES: dict[int, type[Saved]] = {
     8: Stacked,
     9: Telescoping,
     10: AdaptiveCuckoo,
+    11: AdaptiveStacked,
     12: StableBloom,
     13: Windowed,
     14: LearnedBloom,

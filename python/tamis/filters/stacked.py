@@ -164,15 +164,19 @@ class Stacked(_native.Deleting, Contract):
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers, from the first."""
-        found = []
-        for index, layer in enumerate(_native.stacked_layers(self._kernel)):
-            kind, items, bits, rate = layer
-            stores: Stores = "both" if kind == 6 else "negatives" if index % 2 else "keys"
-            found.append(Layer(_KINDS[kind], stores, items, bits, rate))
-        return tuple(found)
+        return told_layers(_native.stacked_layers(self._kernel))
 
     def _told(self) -> str:
         return ", ".join(f"{layer.kind} of {layer.stores}" for layer in self.layers)
+
+
+def told_layers(layers: list[tuple[int, int, int, float]]) -> tuple[Layer, ...]:
+    """Name what kernels tell of their layers, from the first."""
+    found = []
+    for index, (kind, items, bits, rate) in enumerate(layers):
+        stores: Stores = "both" if kind == 6 else "negatives" if index % 2 else "keys"
+        found.append(Layer(_KINDS[kind], stores, items, bits, rate))
+    return tuple(found)
 
 
 class Recipe(NamedTuple):

@@ -1,0 +1,259 @@
+"""Adaptive stacks: layers for questions that are not known yet, and when to change them.
+
+Two ways to choose the layers (Deeds, Hentschel, Idreos 2021, section 6): those of the stack that is
+best in the end (``"eventual"``), or three that have the least mean rate over an expected number of
+questions (``"lifetime"``; see `tamis.planning.stacked.lifetime`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
+from tamis.planning.plan import Plan
+from tamis.planning.planner import plain, plan
+from tamis.planning.stacked import metrics
+from tamis.planning.stacked.curve import Steps
+from tamis.planning.stacked.goal import Goal
+from tamis.planning.stacked.lifetime import mean_rate, questions_for, shape, three_layers
+from tamis.planning.stacked.realize import realize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tamis.workload import Workload
+
+Sizing = Literal["eventual", "lifetime"]
+LayerKind = Literal["auto", "bloom", "quotient"]
+
+FEW = 64
+"""With fewer keys, whole blocks count for more than a budget per key: planned as for so many."""
+
+TOLERANCE = 0.5
+"""A rate above the expected by this share of it is too high (section 6)."""
+
+_WINDOW = 64
+"""False positives that a window is expected to have, or twice as many: half as many more than
+expected are then four sigmas."""
+_LEAST_ASKED = 1000
+
+# The eventual stack waits for its layer to be full: for so many times the questions that it should
+# take to meet most of the negatives that are planned for.
+_PATIENCE = 2.0
+_MOST = 0.95
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an adaptive stack was asked for: enough to plan it again for other questions."""
+
+    n_keys: int
+    sizing: Sizing = "eventual"
+    lifetime: int | None = None
+    layer: LayerKind = "auto"
+    fpr: float | None = None
+    bits_per_key: float | None = None
+
+    def checked(self) -> Wish:
+        """Return it with whole numbers, or say what is wrong."""
+        check_rate_or_budget(self.fpr, self.bits_per_key)
+        for name, value, choices in (
+            ("sizing", self.sizing, get_args(Sizing)),
+            ("layer", self.layer, get_args(LayerKind)),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} is {value!r}; {', '.join(choices)} are possible")
+        if (self.lifetime is None) != (self.sizing == "eventual"):
+            raise ValueError(
+                f"lifetime is {self.lifetime} and sizing is {self.sizing!r}; a number of questions "
+                'for absent keys is wanted with "lifetime", none with "eventual"'
+            )
+        if self.lifetime is not None and whole("lifetime", self.lifetime, MOST_KEYS) == 0:
+            raise ValueError(f"lifetime is 0; from 1 to {MOST_KEYS} is possible")
+        return self
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of layers to try."""
+        return ("quotient", "bloom") if self.layer == "auto" else (self.layer,)
+
+    @property
+    def goal(self) -> Goal:
+        """The same for the searches."""
+        keys = max(self.n_keys, FEW)
+        if self.fpr is not None:
+            return Goal(keys, fpr=self.fpr)
+        assert self.bits_per_key is not None
+        return Goal(keys, budget=math.floor(self.bits_per_key * keys))
+
+
+@dataclass(frozen=True)
+class AdaptivePlan:
+    """The layers of an adaptive stack, and how long it collects.
+
+    ``stack`` is the plan of all its layers, with the ψ that is expected when they are there;
+    ``observations`` (N_o) after how many questions for absent keys a layer of negatives is closed,
+    if it is not full before; ``mean_fpr`` the rate over the lifetime, or in the end without one.
+    """
+
+    stack: Plan
+    observations: int
+    mean_fpr: float
+    wish: Wish
+    shape: Steps
+
+    def to_json(self) -> bytes:
+        """Write it down."""
+        return json.dumps(
+            {
+                "stack": json.loads(self.stack.to_json()),
+                "observations": self.observations,
+                "mean_fpr": self.mean_fpr,
+                "wish": asdict(self.wish),
+                "ranks": self.shape.ranks.tolist(),
+                "mass": self.shape.mass.tolist(),
+            }
+        ).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Read what `to_json` wrote; `ValueError` for anything else."""
+        try:
+            plain = json.loads(text)
+            stack = Plan.from_json(json.dumps(plain["stack"]))
+            curve = Steps(np.array(plain["ranks"], float), np.array(plain["mass"], float))
+            made = cls(
+                stack,
+                whole("observations", plain["observations"], 2**63),
+                float(plain["mean_fpr"]),
+                Wish(**plain["wish"]).checked(),
+                curve,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"this is not the plan of an adaptive stack ({error})") from None
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        rises = len(self.shape.ranks) and all(
+            array.ndim == 1
+            and array[0] == 0
+            and (np.diff(array) >= least).all()
+            and array[-1] <= most
+            for array, least, most in (
+                (self.shape.ranks, 0.5, MOST_KEYS),
+                (self.shape.mass, 0, 1 + 1e-9),
+            )
+        )
+        if not rises or len(self.shape.ranks) != len(self.shape.mass):
+            raise ValueError("this is not the plan of an adaptive stack (its shape does not rise)")
+        layers = self.stack.layers
+        if len(layers) % 2 == 0 or len(layers) > 32:
+            raise ValueError("this is not the plan of an adaptive stack (its layers are even)")
+        for layer in layers:
+            known = layer.kind in ("bloom", "quotient") and isinstance(layer.rate, float)
+            small = 0 <= layer.items <= MOST_KEYS and 0 <= layer.bits <= 2**60
+            length = layer.kind == "bloom" or 1 <= (layer.fingerprint or 0) <= 32
+            layout = layer.kind == "quotient" or layer.layout == "standard"
+            if not (known and small and length and layout):
+                raise ValueError(
+                    f"this is not the plan of an adaptive stack (a layer is {layer!r})"
+                )
+
+
+def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
+    """Plan an adaptive stack for the shape of a workload, whatever its values.
+
+    >>> import tamis
+    >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**6)
+    >>> wish = Wish(10**5, "lifetime", 10**6, bits_per_key=10)
+    >>> p = plan_adaptive(wish, workload)
+    >>> len(p.stack.layers), p.observations < 200_000, p.mean_fpr < 0.006
+    (3, True, True)
+    """
+    wish = wish.checked()
+    curve = shape(workload.curve)
+    plans = [made for kind in wish.kinds for made in _of_kind(wish, kind, workload, curve)]
+    if not plans:
+        raise ValueError(
+            f"fpr is {wish.fpr}, bits_per_key {wish.bits_per_key}; no layer of kind "
+            f"{' or '.join(wish.kinds)} is so small or so good"
+        )
+    smallest = wish.fpr is not None
+    best = min(plans, key=lambda made: made.stack.bits if smallest else made.mean_fpr)
+    return replace(best, stack=replace(best.stack, workload=None))
+
+
+def _of_kind(wish: Wish, kind: str, workload: Workload, curve: Steps) -> Iterator[AdaptivePlan]:
+    goal = wish.goal
+    if wish.sizing == "eventual":
+        rate = {"fpr": wish.fpr, "bits_per_key": wish.bits_per_key}
+        try:
+            made = plan(
+                goal.keys,
+                workload,
+                layer=kind,
+                last="alternating",
+                updates=True,
+                **rate,  # type: ignore[arg-type]
+            )
+        except ValueError:
+            return
+        met = questions_for(curve, _MOST * made.negatives) if made.negatives else 0
+        yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, wish, curve)
+        return
+    assert wish.lifetime is not None
+    one = plain(kind, goal)
+    if one is not None:
+        made = realize(one, goal)
+        yield AdaptivePlan(made, 0, made.expected_fpr, wish, curve)
+    found = three_layers(goal, kind, curve, wish.lifetime)
+    if found is None:
+        return
+    observations, stack = found
+    if goal.smallest:  # the rate that the three layers must have for the mean to be as wished
+        goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
+    made = realize(stack, goal)
+    mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, wish.lifetime)
+    yield AdaptivePlan(made, observations, mean, wish, curve)
+
+
+class Counts(NamedTuple):
+    """What the next step depends on: layers that answer, the one that is filled, the questions."""
+
+    layers: int
+    items: int
+    room: int
+    collecting: int
+    asked: int
+    wrong: int
+    strikes: int
+
+
+Step = Literal["wait", "grow", "content", "drop", "remodel"]
+
+
+def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], float]) -> Step:
+    """Decide what is due.
+
+    ``"grow"``: a layer of negatives is full, or was open for long enough. ``"drop"``: false
+    positives come half as often again as expected, so what is asked for has changed; ``"remodel"``:
+    that did not help, so its shape has. A rate below the expected one is no reason to give
+    anything up. ``"content"``: all is as expected. The rate is asked for only where it matters.
+    """
+    closed = counts.items >= counts.room or counts.collecting >= plan.observations
+    if counts.items > 0 and closed and counts.layers + 2 <= len(plan.stack.layers):
+        return "grow"
+    if counts.layers == 1 or counts.wrong < _WINDOW // 2 or counts.asked < _LEAST_ASKED:
+        return "wait"
+    expected = counts.asked * expected_fpr()
+    if expected < _WINDOW and counts.wrong < 2 * _WINDOW:
+        return "wait"
+    if counts.wrong <= (1 + TOLERANCE) * expected:
+        return "content"
+    return "remodel" if counts.strikes else "drop"

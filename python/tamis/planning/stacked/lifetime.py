@@ -1,0 +1,259 @@
+"""What an adaptive stack knows after some questions, and the best three layers for a lifetime.
+
+After n questions for absent keys it has met each negative of frequency f with probability
+1 − (1 − f)ⁿ, so it knows
+
+    E[ψ]    = Σ f·(1 − (1 − f)ⁿ)        of the questions, and
+    E[|N_f|] = ℓ·n + Σ (1 − (1 − f)ⁿ)    negatives,
+
+ℓ being the share of the questions outside of what is known. During the first N_o questions of its
+lifetime only the first layer answers, then all three: a larger N_o means better layers, later
+(Deeds, Hentschel, Idreos 2021, section 6).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.stacked.curve import Curve, Steps
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.metrics import Array
+
+POINTS = 128
+"""Points of the shape that a filter carries with it."""
+
+_COARSE, _FINE = 48, 16  # points of the search over N_o, and of its refinement
+_RATES, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
+_TABLE = np.geomspace(2.0**-40, 1.0, 4096)
+_TABLE_BITS = bloom_bits(_TABLE)
+_LONGEST_OF_NEGATIVES = 12
+
+
+class Seen(NamedTuple):
+    """What is known after some questions: ψ, and of how many negatives."""
+
+    psi: float
+    negatives: float
+
+
+def shape(curve: Curve) -> Steps:
+    """Return a curve of at most `POINTS` points, never above the given one.
+
+    The first ranks are kept one by one, the others evenly in the logarithm.
+
+    >>> from tamis.planning.stacked.curve import Zipf
+    >>> curve = Zipf(1.0, 10**8, 5 * 10**7)
+    >>> short = shape(curve)
+    >>> len(short.ranks), bool(abs(short.psi(10**5) / curve.psi(10**5) - 1) < 0.001)
+    (128, True)
+    """
+    if isinstance(curve, Steps) and len(curve.ranks) <= POINTS:
+        return curve
+    head = min(POINTS // 4, curve.size)
+    tail = np.geomspace(max(head, 1), max(curve.size, 1), POINTS - head)
+    ranks = np.unique(np.concatenate((np.arange(head), np.rint(tail))))
+    ranks = ranks[ranks <= curve.size]
+    return Steps(ranks, np.asarray(curve.psi(ranks), float))
+
+
+def seen(curve: Curve, questions: float) -> Seen:
+    """Predict what so many questions for absent keys make known.
+
+    >>> from tamis.planning.stacked.curve import Zipf
+    >>> known = seen(Zipf(1.0, 1000, 500), 100)
+    >>> round(known.psi, 3), round(known.negatives, 1)
+    (0.498, 63.0)
+    """
+    steps = shape(curve)
+    ranks, mass = np.diff(steps.ranks), np.diff(steps.mass)
+    each = np.clip(mass / ranks, 0.0, 1.0)
+    with np.errstate(divide="ignore"):  # a value that takes all questions is met at once
+        met = -np.expm1(questions * np.log1p(-each))
+    unseen = max(0.0, 1 - float(steps.mass[-1]))
+    return Seen(float((mass * met).sum()), unseen * questions + float((ranks * met).sum()))
+
+
+def questions_for(curve: Curve, negatives: float) -> int:
+    """Predict how many questions it takes to meet so many negatives; about, and at most 2⁶².
+
+    >>> from tamis.planning.stacked.curve import Zipf
+    >>> n = questions_for(Zipf(1.0, 1000, 500), 63)
+    >>> 98 <= n <= 102
+    True
+    """
+    low, high = 0.0, 62.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if seen(curve, 2**middle).negatives < negatives else (low, middle)
+        )
+    return math.ceil(2**high)
+
+
+def fitted(counts: npt.ArrayLike, share: float) -> Steps:
+    """Fit the curve of all negatives to how often each of a sample of them was asked for.
+
+    The sample is a ``share`` of the negatives, chosen whatever their frequency, so each stands for
+    1/share of its kind. Those that were asked for once are taken as the share of unseen ones.
+
+    >>> curve = fitted([8, 2, 1, 1], 0.5)
+    >>> curve.size, round(curve.psi(2), 3), round(curve.psi(8), 3)
+    (8, 0.556, 0.833)
+    """
+    found = np.sort(np.asarray(counts, float))[::-1]
+    total = float(found.sum())
+    unseen = np.count_nonzero(found == 1) / total if total else 1.0
+    steps = Steps.of(found, total=1 - unseen)
+    return Steps(np.rint(steps.ranks / share), steps.mass)
+
+
+def mean_rate(first: Any, stacked: Any, observations: float, lifetime: float) -> Any:
+    """Rate over a lifetime, of which the first layer answers some observations alone.
+
+    >>> round(mean_rate(0.02, 0.004, 250, 1000), 4)
+    0.008
+    """
+    return (observations * first + (lifetime - observations) * stacked) / lifetime
+
+
+def three_layers(goal: Goal, kind: str, curve: Curve, lifetime: int) -> tuple[int, Stack] | None:
+    """Find N_o and three layers with the least mean rate, or of the fewest bits for one."""
+    search = _bloom if KINDS[kind].continuous else _lengths
+
+    def attempt(observations: int) -> Stack | None:
+        known = seen(curve, observations)
+        if known.negatives < 1:
+            return None
+        return search(goal, kind, known, observations, lifetime)
+
+    tried: dict[int, Stack | None] = {}
+    points = np.geomspace(1, max(lifetime - 1, 1), _COARSE)
+    for _ in range(2):
+        for n in np.unique(np.rint(points).astype(np.int64)).tolist():
+            if n not in tried:
+                tried[n] = attempt(n)
+        found = {n: stack for n, stack in tried.items() if stack is not None}
+        if not found:
+            return None
+        best = min(found, key=lambda n: goal.score(found[n]))
+        near = sorted(tried)
+        at = near.index(best)
+        points = np.geomspace(near[max(at - 1, 0)], near[min(at + 1, len(near) - 1)], _FINE)
+    found = {n: stack for n, stack in tried.items() if stack is not None}
+    best = min(found, key=lambda n: goal.score(found[n]))
+    return best, found[best]
+
+
+def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
+    """Search over the rates of the first two layers; what is left decides the third's."""
+    # The first layer takes nearly all bits, so its rate is searched by what it leaves of them.
+    leaves = np.geomspace(2.0**-12, 0.9, _RATES)
+    second = np.geomspace(2.0**-12, 0.95, _RATES)
+    best: Stack | None = None
+    for _ in range(_ZOOMS):
+        first = (
+            goal.fpr / leaves if goal.smallest else _rate(goal.budget / goal.keys * (1 - leaves))
+        )
+        one, two = np.minimum(first, 0.9)[:, None], second[None, :]
+        used = goal.keys * bloom_bits(one) + known.negatives * one * bloom_bits(two)
+        if goal.smallest:
+            three = _allowed_third(goal.fpr, one, two, known, observations, lifetime)
+        else:
+            left = (goal.budget - used) / (goal.keys * two)
+            three = np.where(left > 0, _rate(left), 0.0)
+        bits = used + goal.keys * two * np.interp(three, _TABLE, _TABLE_BITS)
+        value = mean_rate(one, _stacked(one, two, three, known.psi), observations, lifetime)
+        scores = np.where(three > 0, bits if goal.smallest else value, math.inf)
+        i, j = divmod(int(scores.argmin()), scores.shape[1])
+        if math.isinf(scores[i, j]):
+            return best
+        rates = (float(one[i, 0]), float(second[j]), float(three[i, j]))
+        stack = _found(kind, known, rates, (), float(bits[i, j]), float(value[i, j]))
+        best = stack if best is None or goal.score(stack) < goal.score(best) else best
+        leaves, second = _between(leaves, i), _between(second, j)
+    return best
+
+
+def _rate(bits: Array) -> Array:
+    """The rate of a Bloom layer with so many bits per item."""
+    return np.interp(bits, _TABLE_BITS[::-1], _TABLE[::-1])
+
+
+def _between(points: Array, at: int) -> Array:
+    """Points between the neighbours of one."""
+    return np.geomspace(points[max(at - 1, 0)], points[min(at + 1, len(points) - 1)], _BETWEEN)
+
+
+def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
+    """Search over the lengths of fingerprints: the third are the longest, or shortest, that do."""
+    lengths = range(KINDS[kind].shortest, KINDS[kind].longest + 1)
+    best: Stack | None = None
+    for one in lengths:
+        bits, first = fingerprints(kind, goal.keys, one)
+        if bits > (best.bits if best and goal.smallest else goal.budget):
+            break
+        items = math.ceil(known.negatives * first)
+        for two in lengths[:_LONGEST_OF_NEGATIVES]:
+            more, second = fingerprints(kind, items, two)
+            keys = math.ceil(goal.keys * second)
+            most = goal.budget - bits - more
+            least = float(
+                _allowed_third(goal.fpr, first, second, known, observations, lifetime)
+                if goal.smallest
+                else 1.0
+            )
+            three = _last(kind, keys, lengths, most, least, goal.smallest)
+            if three is None:
+                continue
+            rest, third = fingerprints(kind, keys, three)
+            stacked = _stacked(first, second, third, known.psi)
+            value = mean_rate(first, stacked, observations, lifetime)
+            stack = _found(
+                kind, known, (first, second, third), (one, two, three), bits + more + rest, value
+            )
+            if best is None or goal.score(stack) < goal.score(best):
+                best = stack
+    return best
+
+
+def _last(
+    kind: str, keys: int, lengths: range, most: float, least: float, smallest: bool
+) -> int | None:
+    """The shortest fingerprints with at most this rate, or the longest within these bits."""
+    if smallest:
+        at = bisect_left(lengths, -least, key=lambda each: -fingerprints(kind, keys, each)[1])
+        return lengths[at] if at < len(lengths) else None
+    at = bisect_right(lengths, most, key=lambda each: fingerprints(kind, keys, each)[0])
+    return lengths[at - 1] if at else None
+
+
+def _allowed_third(
+    fpr: float, first: Any, second: Any, known: Seen, observations: int, lifetime: int
+) -> Any:
+    """The rate of the third layer with which the mean is ``fpr``; 0 where none is low enough."""
+    later = lifetime - observations
+    passed = (1 - known.psi) * first * (1 - second)
+    left = lifetime * fpr - observations * first - later * passed
+    return np.clip(left / (later * first * (known.psi + (1 - known.psi) * second)), 0.0, 1.0)
+
+
+def _stacked(first: Any, second: Any, third: Any, psi: float) -> Any:
+    """EFPR of three layers, as `metrics.expected_rate` has it for any number."""
+    return first * (psi * third + (1 - psi) * (1 - second + second * third))
+
+
+def _found(
+    kind: str,
+    known: Seen,
+    rates: tuple[float, ...],
+    lengths: tuple[int, ...],
+    bits: float,
+    value: float,
+) -> Stack:
+    return Stack(kind, math.ceil(known.negatives), known.psi, rates, lengths, False, bits, value)
