@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 
 /// The kind of an adaptive stack in a frame.
 pub const KIND: u16 = 11;
-/// The kinds of its layers: they take insertions, and never refuse one.
+/// The kinds of its layers: they take insertions, and refuse one only where they cannot grow.
 const LAYERS: [u16; 2] = [bloom::KIND, quotient::KIND];
 /// The most keys of which the questions are counted: enough for a shape, and 16 KiB.
 pub const MOST_SAMPLED: usize = 1024;
@@ -342,6 +342,8 @@ impl AdaptiveStack {
         };
         inner.version += 1;
         if building.failed.into_inner() {
+            // As likely the next time: the layer of negatives lets too many keys through.
+            self.give_up(&mut inner, None)?;
             return Ok(false);
         }
         if building.first {
@@ -379,23 +381,34 @@ impl AdaptiveStack {
         if inner.version != version || inner.building.is_some() {
             return Ok(false);
         }
+        self.give_up(&mut inner, filling)?;
+        Ok(true)
+    }
+
+    fn give_up(&self, inner: &mut Inner, filling: Option<Filling>) -> Result<()> {
         inner.version += 1;
         let first = inner.stack.layers()[0].clone();
         inner.restart(first, filling)?;
         let mut counted = self.counted();
         let (strikes, total) = (counted.strikes.saturating_add(1), counted.total);
         *counted = Counted { strikes, total, ..Counted::default() };
-        Ok(true)
+        Ok(())
     }
 
-    /// Begins a new window, the last having been as expected.
-    pub fn content(&self, version: u64) {
-        let inner = self.read();
-        if inner.version == version {
-            let mut counted = self.counted();
-            counted.window();
-            counted.strikes = 0;
+    /// Begins a new window, the last having been as expected; or from now on this share of the
+    /// questions is expected to be for known negatives.
+    pub fn content(&self, version: u64, psi: Option<f64>) {
+        let mut inner = self.write();
+        if inner.version != version {
+            return;
         }
+        if let Some(psi) = psi {
+            inner.version += 1;
+            inner.stack.expect(psi);
+        }
+        let mut counted = self.counted();
+        counted.window();
+        counted.strikes = 0;
     }
 }
 
@@ -548,13 +561,24 @@ impl Kernel for AdaptiveStack {
         look(Content { parameters, count, capacity, sections });
     }
 
-    /// Into each layer of keys that it reaches, and into the one that is being built.
+    /// Into each layer of keys that it reaches, and into the one that is being built. A layer behind
+    /// the first that has no room is given up with all others there.
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         let inner = self.read();
-        inner.stack.insert(hashes)?;
-        // What fails here fails the layer, not the insertion: it will not be let in.
-        let _ = inner.building.as_ref().map(|building| inner.bring(building, hashes));
-        Ok(())
+        match inner.stack.insert(hashes) {
+            Err(Error::Capacity(_)) if inner.stack.layers().len() > 1 => {}
+            refused @ Err(_) => return refused,
+            Ok(()) => {
+                // What fails here fails the layer, not the insertion: it will not be let in.
+                let _ = inner.building.as_ref().map(|building| inner.bring(building, hashes));
+                return Ok(());
+            }
+        }
+        drop(inner);
+        let mut inner = self.write();
+        inner.building = None;
+        self.give_up(&mut inner, None)?;
+        inner.stack.insert(hashes)
     }
 
     fn remove(&self, hash: Hash128) -> Result<()> {

@@ -142,6 +142,11 @@ impl Stack {
         Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
     }
 
+    /// Expects known negatives to be another share of the questions.
+    pub fn expect(&mut self, psi: f64) {
+        self.knowledge.psi = psi.clamp(0.0, 1.0);
+    }
+
     /// Opens what a frame holds: each section is the frame of a layer.
     pub fn from_frame(
         head: &Head,
@@ -250,11 +255,6 @@ impl Stack {
         };
         passed * (kept + (1.0 - kept) * added) * below
             + (1.0 - passed) * added * self.unseen_after(index)
-    }
-
-    /// The right to write, which nobody else has meanwhile.
-    pub fn alone(&self) -> impl Sized + '_ {
-        self.written()
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {

@@ -446,9 +446,10 @@ class Ribbon:
 
 @dataclass
 class Stacked:
-    """A stack as a list of twins; see `docs/format.md`."""
+    """A stack as a list of twins; see `docs/format.md`. ``generation`` is an adaptive stack's."""
 
     layers: list
+    generation: int = 0
 
     @classmethod
     def like(cls, data):
@@ -472,7 +473,7 @@ class Stacked:
             keys, negatives = (accepted, negatives) if index % 2 else (keys, accepted)
 
     def seen(self, hash, index):
-        return remix(hash, 0x7374_6163_6B00 + index) if index else hash
+        return remix(hash, 0x7374_6163_6B00 + 64 * self.generation + index) if index else hash
 
     def contains(self, hash):
         for index, layer in enumerate(self.layers):

@@ -168,10 +168,16 @@ pub fn adaptive_stacked_drop(
     Ok(py.detach(|| stack.drop_behind_first(version, next))?)
 }
 
-/// Begin a new window: the last was as expected.
+/// Begin a new window: the last was as expected, or another ψ is from now on.
 #[pyfunction]
-pub fn adaptive_stacked_content(py: Python<'_>, kernel: &Kernel, version: u64) -> PyResult<()> {
+#[pyo3(signature = (kernel, version, psi=None))]
+pub fn adaptive_stacked_content(
+    py: Python<'_>,
+    kernel: &Kernel,
+    version: u64,
+    psi: Option<f64>,
+) -> PyResult<()> {
     let stack = kernel.of::<AdaptiveStack>()?;
-    py.detach(|| stack.content(version));
+    py.detach(|| stack.content(version, psi));
     Ok(())
 }

@@ -17,6 +17,8 @@ from tamis.filters.stacked import Layer, told_layers
 from tamis.planning import bloom, quotient
 from tamis.planning.adaptive_stacked import (
     FEW,
+    LEAST_SAMPLED,
+    PROMISING,
     AdaptivePlan,
     Counts,
     LayerKind,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from tamis.workload import Workload
 
 planned = plan_adaptive
+
+_LEAST_SHARE = 2.0**-40
 
 
 class Observed(NamedTuple):
@@ -122,27 +126,16 @@ class AdaptiveStacked(_native.Deleting, Contract):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        wishes = {"sizing": sizing, "lifetime": lifetime, "layer": layer, "capacity": capacity}
-        return cls._of(cls._built(distinct, workload, fpr=fpr, bits_per_key=bits_per_key, **wishes))
-
-    @classmethod
-    def _built(
-        cls,
-        distinct: _native.Distinct,
-        workload: Workload,
-        capacity: SupportsIndex | None = None,
-        **wishes: Any,
-    ) -> _native.Kernel:
         room = max(len(distinct), whole("capacity", capacity or 0, MOST_KEYS))
-        plan = planned(Wish(room, **wishes), workload)
-        layer, items = plan.stack.layers[0], max(room, FEW)
-        if layer.kind == "bloom":
-            size = bloom.size(_layout(layer), items, bits_per_key=layer.bits / items)
-            first = _native.bloom_build(_layout(layer), *size, distinct)
+        plan = planned(Wish(room, sizing, lifetime, layer, fpr, bits_per_key), workload)
+        one, items = plan.stack.layers[0], max(room, FEW)
+        if one.kind == "bloom":
+            size = bloom.size(_layout(one), items, bits_per_key=one.bits / items)
+            first = _native.bloom_build(_layout(one), *size, distinct)
         else:
             quotients = quotient.quotients(items)
-            first = _native.quotient_build(quotients, layer.fingerprint or 1, distinct, room)
-        return _started(first, plan, room)
+            first = _native.quotient_build(quotients, one.fingerprint or 1, distinct, room)
+        return cls._of(_started(first, plan, room))
 
     @classmethod
     def _of(cls, kernel: _native.Kernel) -> Self:
@@ -197,7 +190,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
             case "drop":
                 _native.adaptive_stacked_drop(kernel, version, *_negatives(plan, 1))
             case "remodel":
-                self._remodel(version, remote)
+                self._remodel(version, counts, remote)
             case "content":
                 _native.adaptive_stacked_content(kernel, version)
 
@@ -210,17 +203,32 @@ class AdaptiveStacked(_native.Deleting, Contract):
         known = seen(plan.shape, counts.collecting).psi if index == 2 else self.psi
         self._scanned(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
 
-    def _remodel(self, version: int, remote: Remote) -> None:
-        """Plan again for the shape of what was seen, and begin anew with another first layer."""
+    def _remodel(self, version: int, counts: Counts, remote: Remote) -> None:
+        """Plan again for the shape of what was seen, and begin anew with another first layer.
+
+        Where too little was seen, observe for a while; where a new plan promises no lower rate,
+        stay with the old one and expect what was observed.
+        """
         from tamis.workload import Workload
 
-        counts, shift = _native.adaptive_stacked_sample(self._kernel), self._counted[-1]
-        share = self.layers[0].rate / 2.0**shift
-        wish = self.plan.wish
-        plan = plan_adaptive(wish, Workload(fitted(counts, min(max(share, 2.0**-40), 1.0))))
-        keys = max(len(self), self.capacity, FEW)
-        layer = _empty(plan.stack.layers[0], keys, max(len(self), self.capacity))
-        self._scanned(version, layer, remote, 0.0, *_negatives(plan, 1), plan=plan.to_json())
+        kernel, rate = self._kernel, counts.wrong / counts.asked
+        sample, shift = _native.adaptive_stacked_sample(kernel), self._counted[-1]
+        if len(sample) >= LEAST_SAMPLED:
+            share = min(max(self.layers[0].rate / 2.0**shift, _LEAST_SHARE), 1.0)
+            plan = planned(self.plan.wish, Workload(fitted(sample, share)))
+            if plan.mean_fpr < PROMISING * rate:
+                keys = max(len(self), self.capacity)
+                layer = _empty(plan.stack.layers[0], max(keys, FEW), keys)
+                self._scanned(version, layer, remote, 0.0, *_negatives(plan, 1), plan.to_json())
+                return
+        if counts.layers == 1:
+            _native.adaptive_stacked_drop(kernel, version, *_negatives(self.plan, 1))
+        elif len(sample) < LEAST_SAMPLED and counts.strikes:
+            _native.adaptive_stacked_drop(kernel, version, None, 0)
+        else:
+            known, others = self.known_fpr, self.fpr_bound
+            psi = (others - rate) / (others - known) if others > known else self.psi
+            _native.adaptive_stacked_content(kernel, version, psi)
 
     def _scanned(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
@@ -35,17 +36,29 @@ FEW = 64
 """With fewer keys, whole blocks count for more than a budget per key: planned as for so many."""
 
 TOLERANCE = 0.5
-"""A rate above the expected by this share of it is too high (section 6)."""
+"""A rate that is off the expected one by more than this share of it is another (section 6)."""
+
+PROMISING = 0.8
+"""A new plan is worth its collecting if it predicts at most so much of the rate that is there."""
+
+LEAST_SAMPLED = 64
+"""So many different false positives at least have a shape to speak of."""
 
 _WINDOW = 64
 """False positives that a window is expected to have, or twice as many: half as many more than
 expected are then four sigmas."""
 _LEAST_ASKED = 1000
 
+_OBSERVED = 512
+"""False positives of the first layer alone after which their shape is fitted."""
+
 # The eventual stack waits for its layer to be full: for so many times the questions that it should
 # take to meet most of the negatives that are planned for.
 _PATIENCE = 2.0
 _MOST = 0.95
+
+# The share of the questions that a stack can come to know, whatever the shape says.
+_KNOWABLE = 0.999
 
 
 @dataclass(frozen=True)
@@ -73,12 +86,18 @@ class Wish:
                 f"lifetime is {self.lifetime} and sizing is {self.sizing!r}; a number of questions "
                 'for absent keys is wanted with "lifetime", none with "eventual"'
             )
-        if self.lifetime is not None and whole("lifetime", self.lifetime, MOST_KEYS) == 0:
+        lifetime = None if self.lifetime is None else whole("lifetime", self.lifetime, MOST_KEYS)
+        if lifetime == 0:
             raise ValueError(f"lifetime is 0; from 1 to {MOST_KEYS} is possible")
-        return self
+        return replace(
+            self,
+            lifetime=lifetime,
+            fpr=None if self.fpr is None else float(self.fpr),
+            bits_per_key=None if self.bits_per_key is None else float(self.bits_per_key),
+        )
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[Literal["bloom", "quotient"], ...]:
         """The kinds of layers to try."""
         return ("quotient", "bloom") if self.layer == "auto" else (self.layer,)
 
@@ -134,7 +153,7 @@ class AdaptivePlan:
                 Wish(**plain["wish"]).checked(),
                 curve,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"this is not the plan of an adaptive stack ({error})") from None
         made._check()
         return made
@@ -156,8 +175,9 @@ class AdaptivePlan:
         if len(layers) % 2 == 0 or len(layers) > 32:
             raise ValueError("this is not the plan of an adaptive stack (its layers are even)")
         for layer in layers:
-            known = layer.kind in ("bloom", "quotient") and isinstance(layer.rate, float)
-            small = 0 <= layer.items <= MOST_KEYS and 0 <= layer.bits <= 2**60
+            known = layer.kind in ("bloom", "quotient")
+            whole_ones = isinstance(layer.items, int) and isinstance(layer.bits, int)
+            small = whole_ones and 0 <= layer.items <= MOST_KEYS and 0 <= layer.bits <= 2**60
             length = layer.kind == "bloom" or 1 <= (layer.fingerprint or 0) <= 32
             layout = layer.kind == "quotient" or layer.layout == "standard"
             if not (known and small and length and layout):
@@ -189,24 +209,35 @@ def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
     return replace(best, stack=replace(best.stack, workload=None))
 
 
-def _of_kind(wish: Wish, kind: str, workload: Workload, curve: Steps) -> Iterator[AdaptivePlan]:
+def _of_kind(
+    wish: Wish, kind: Literal["bloom", "quotient"], workload: Workload, curve: Steps
+) -> Iterator[AdaptivePlan]:
     goal = wish.goal
     if wish.sizing == "eventual":
-        rate = {"fpr": wish.fpr, "bits_per_key": wish.bits_per_key}
+        asked = copy(workload)
+        asked.curve = _never_all(curve)
         try:
             made = plan(
-                goal.keys,
-                workload,
-                layer=kind,
-                last="alternating",
-                updates=True,
-                **rate,  # type: ignore[arg-type]
-            )
+                goal.keys, asked, fpr=wish.fpr, bits_per_key=wish.bits_per_key,
+                layer=kind, last="alternating", updates=True,
+            )  # fmt: skip
         except ValueError:
             return
         met = questions_for(curve, _MOST * made.negatives) if made.negatives else 0
         yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, wish, curve)
-        return
+    else:
+        yield from _for_lifetime(wish, kind, goal, curve)
+
+
+def _never_all(curve: Steps) -> Steps:
+    """Leave some questions to values that are never met, also where the shape has none."""
+    known = float(curve.mass[-1])
+    return curve if known <= _KNOWABLE else Steps(curve.ranks, curve.mass * (_KNOWABLE / known))
+
+
+def _for_lifetime(
+    wish: Wish, kind: Literal["bloom", "quotient"], goal: Goal, curve: Steps
+) -> Iterator[AdaptivePlan]:
     assert wish.lifetime is not None
     one = plain(kind, goal)
     if one is not None:
@@ -242,18 +273,22 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
     """Decide what is due.
 
     ``"grow"``: a layer of negatives is full, or was open for long enough. ``"drop"``: false
-    positives come half as often again as expected, so what is asked for has changed; ``"remodel"``:
-    that did not help, so its shape has. A rate below the expected one is no reason to give
-    anything up. ``"content"``: all is as expected. The rate is asked for only where it matters.
+    positives come half as often again as expected, so other keys are asked for. ``"remodel"``: that
+    did not help, or they come half as often, so the shape is another; or enough was observed to fit
+    it, where nothing is collected. ``"content"``: all is as expected. The rate is asked for only
+    where it matters.
     """
     closed = counts.items >= counts.room or counts.collecting >= plan.observations
     if counts.items > 0 and closed and counts.layers + 2 <= len(plan.stack.layers):
         return "grow"
-    if counts.layers == 1 or counts.wrong < _WINDOW // 2 or counts.asked < _LEAST_ASKED:
+    if counts.layers == 1:
+        observing = counts.room == 0 and len(plan.stack.layers) > 1
+        return "remodel" if observing and counts.wrong >= _OBSERVED else "wait"
+    if counts.wrong < _WINDOW // 2 or counts.asked < _LEAST_ASKED:
         return "wait"
     expected = counts.asked * expected_fpr()
     if expected < _WINDOW and counts.wrong < 2 * _WINDOW:
         return "wait"
-    if counts.wrong <= (1 + TOLERANCE) * expected:
-        return "content"
-    return "remodel" if counts.strikes else "drop"
+    if counts.wrong > (1 + TOLERANCE) * expected:
+        return "remodel" if counts.strikes else "drop"
+    return "remodel" if counts.wrong < (1 - TOLERANCE) * expected else "content"

@@ -56,8 +56,8 @@ def shape(curve: Curve) -> Steps:
     if isinstance(curve, Steps) and len(curve.ranks) <= POINTS:
         return curve
     head = min(POINTS // 4, curve.size)
-    tail = np.geomspace(max(head, 1), max(curve.size, 1), POINTS - head)
-    ranks = np.unique(np.concatenate((np.arange(head), np.rint(tail))))
+    tail = np.geomspace(max(head, 1), max(curve.size, 1), POINTS - max(head, 1))
+    ranks = np.unique(np.concatenate(([0.0], np.arange(head), np.rint(tail))))
     ranks = ranks[ranks <= curve.size]
     return Steps(ranks, np.asarray(curve.psi(ranks), float))
 
