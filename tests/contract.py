@@ -84,7 +84,7 @@ def planned(kinds, fine, *, psi=0.5, budget=None):
         rate = 8 * 2.0**-fine if kind == "cuckoo" else 2.0**-fine
         layers.append(Layer(kind, stores, rate, 0, 0, fine, LAYOUTS.get(kind)))
     nothing = dict.fromkeys(("n_keys", "expected_fpr", "fpr_bound", "bits_per_key"), 0)
-    last = "exact" if kinds[-1] == "function" else "alternating"
+    last = "exact" if kinds[-1:] == ("function",) else "alternating"
     return Plan(
         layers=tuple(layers), psi=psi, budget=budget, negatives=10**9, last=last,
         checks=None, expected_checks=0.0, **nothing,

@@ -13,6 +13,7 @@ import sys
 import time
 
 import tamis
+from stand_in import tiny
 from tamis import stores
 
 FILTERS = {
@@ -20,6 +21,7 @@ FILTERS = {
     "cuckoo": lambda: tamis.Cuckoo(capacity=2000, fpr=2**-4),
     "telescoping": lambda: tamis.Telescoping(capacity=50, fpr=2**-4),
     "bloom": lambda: tamis.Bloom(capacity=1000, fpr=0.05),
+    "stack": lambda: tiny("quotient", room=3),
 }
 
 

@@ -1,4 +1,4 @@
-"""A slow filter that adapts, to test guards with: prefixes of hashes, lengthened on a mistake."""
+"""Filters that adapt, to test guards with: a slow one, prefixes of hashes; and a tiny stack."""
 
 import threading
 from collections import Counter
@@ -6,6 +6,13 @@ from collections import Counter
 import numpy as np
 
 import tamis
+from tamis import _native
+from tamis.filters.adaptive_stacked import _started
+from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
+from tamis.planning.layers import LAYOUTS
+from tamis.planning.plan import Layer, Plan
+from tamis.planning.stacked.lifetime import shape
+from tamis.planning.stacked.metrics import Checks
 
 BITS = 128
 
@@ -112,3 +119,25 @@ class Prefixes:
     def _hashes(self, keys):
         words = tamis.hash_keys(list(keys), seed=self.seed).tolist()
         return [a << 64 | b for a, b in words]
+
+
+def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
+    """An adaptive stack of layers so small that everything collides; it grows by a few mistakes."""
+    stores = ("keys", "negatives")
+    layers = tuple(
+        Layer(kind, stores[i % 2], 2.0**-fine, room, 3 * room, fine, LAYOUTS.get(kind))
+        for i in range(depth)
+    )
+    nothing = dict.fromkeys(("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"), 0.0)
+    stack = Plan(
+        n_keys=200, layers=layers, negatives=10**9, psi=0.5, last="alternating",
+        checks=Checks(1.0, 1.0, 1.0), **nothing,
+    )  # fmt: skip
+    curve = shape(tamis.Workload.zipf(1.0, universe=20_000).curve)
+    plan = AdaptivePlan(stack, 10**9, 0.1, Wish(200, bits_per_key=8.0), curve)
+    distinct = _native.Distinct(list(keys), seed)
+    if kind == "bloom":
+        first = _native.bloom_build("standard", 400, 2, distinct)
+    else:
+        first = _native.quotient_build(256, fine, distinct, 200)
+    return tamis.AdaptiveStacked._of(_started(first, plan, 200))

@@ -15,7 +15,7 @@ import pytest
 from conftest import SOAK
 
 KILLS = 500 if SOAK else 25
-FILTERS = ["quotient", "telescoping", "cuckoo", "bloom"]
+FILTERS = ["quotient", "telescoping", "cuckoo", "bloom", "stack"]
 
 
 class Nursery:

@@ -1,5 +1,6 @@
 """The file format: frozen, strict, and never believed before it is checked."""
 
+import dataclasses
 import pickle
 import struct
 import warnings
@@ -14,6 +15,9 @@ import tamis
 from contract import SPECIMENS, planned
 from reference import frame, parts
 from tamis.learned import Model, flat
+from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
+from tamis.planning.stacked.curve import Steps
+from tamis.planning.stacked.metrics import Checks
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = bytes(range(16))
@@ -58,6 +62,28 @@ def golden_filters():
         adapted = tamis.AdaptiveCuckoo.build(range(100), fpr=0.1, seed=42, kind=kind)
         adapted.adapt_many(range(100, 400))
         yield f"v1-adaptivecuckoo-{kind}-adapted", adapted
+    yield "v1-adaptivestacked-grown", golden_adaptive_stacked()
+
+
+def golden_adaptive_stacked():
+    """An adaptive stack in its second generation, with its fourth layer begun."""
+    layers = planned(("quotient",) * 5, 1).layers
+    layers = tuple(dataclasses.replace(layer, items=20, bits=200) for layer in layers)
+    plan = dataclasses.replace(planned((), 1), layers=layers, checks=Checks(1.0, 1.0, 1.0))
+    shape = Steps(np.array([0.0, 1.0, 10.0]), np.array([0.0, 0.5, 0.75]))
+    wish = Wish(100, bits_per_key=8.0)
+    text = AdaptivePlan(plan, 10**6, 0.25, wish, shape).to_json()
+    native = tamis._native
+    first = native.quotient_build(128, 3, native.Distinct(range(100), 42), 100)
+    f = tamis.AdaptiveStacked._of(
+        native.adaptive_stacked(first, native.quotient(64, 1, 20), 20, text, 100)
+    )
+    assert native.adaptive_stacked_drop(f._kernel, 0, native.quotient(64, 1, 20), 20)
+    f.contains(range(1000, 1500))
+    f.adapt_many(range(1000, 2000), tamis.stores.Hashes(range(100), seed=42))
+    f.adapt_many(range(2000, 2400), tamis.stores.Hashes(range(100), seed=42))
+    assert (len(f.layers), f.rebuilds, f.collecting.items > 0) == (3, 1, True)
+    return f
 
 
 def golden_function():
@@ -237,6 +263,7 @@ def test_sizes_in_a_header_claim_no_memory():
         (13, [6, 10, 2**48, 100, 0, 0, 0]),
         (10, [0, 8, huge]),
         (10, [4, 8, 2**62]),
+        (11, [0, huge, 0, 0, 0, 0, 0, 0, 0]),
     ):
         for content in (b"", bytes(64)):
             with pytest.raises(tamis.FormatError):

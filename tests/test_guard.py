@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import tamis
-from stand_in import Prefixes
+from stand_in import Prefixes, tiny
 from tamis import stores
 
 
@@ -28,6 +28,11 @@ def telescoping():
 def adaptive_cuckoo():
     """Which has the hashes of its keys itself, and needs none of the store."""
     return tamis.AdaptiveCuckoo(capacity=200, fpr=2**-3, seed=3)
+
+
+def adaptive_stacked():
+    """So coarse that mistakes are many, and so small that it soon grows."""
+    return tiny("quotient", room=5, seed=3)
 
 
 @pytest.fixture
@@ -323,6 +328,43 @@ def test_a_popular_false_positive_is_no_surprise():
     assert s.interval[0] <= s.expected_fpr
 
 
+@pytest.mark.parametrize("kind", ["Memory", "SQLite", "RocksDB"])
+def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
+    """Layers from the store's hashes, kept by the snapshot; after a crash the first alone."""
+    if kind == "RocksDB":
+        pytest.importorskip("rocksdict")
+
+    def opened():
+        store = stores.Memory() if kind == "Memory" else getattr(stores, kind)(tmp_path / "data")
+        return tamis.Guard(store, adaptive_stacked(), snapshot=tmp_path / "filter", lease=0.05)
+
+    queries = tamis.workloads.zipf(3000, universe=1000, seed=1)
+    g = opened()
+    g.put_many((i, "x") for i in range(150))
+    for start in range(0, len(queries), 50):
+        assert g.get_many(queries[start : start + 50]) == [None] * 50
+        g.put(200 + start, "y")
+        assert g.delete(200 + start)
+    assert len(g.filter.layers) >= 3
+    assert g.stats.adaptations > 0
+    assert g.stats.false_positives == g.filter.observed.false_positives
+    assert g.get_many(range(150)) == ["x"] * 150
+    if kind == "Memory":
+        return
+    grown = g.filter.to_bytes()
+    g.close()
+    with opened() as g:
+        assert g.stats.rebuilds == 0
+        assert g.filter.to_bytes() == grown
+        g.put(1000, "z")
+        g._snapshot = None  # as if it had crashed here
+    if kind == "RocksDB":  # which has no journal
+        with opened() as g:
+            assert g.stats.rebuilds == 1
+            assert len(g.filter.layers) == 1
+            assert g.get_many([5, 1000]) == ["x", "z"]
+
+
 # Snapshots and epochs.
 
 
@@ -398,7 +440,7 @@ def test_a_stale_filter_passes_everything_and_is_rebuilt():
 
 
 def test_many_threads_on_one_guard(fresh_stand_in):
-    for make in (quotient, Prefixes, telescoping, adaptive_cuckoo):
+    for make in (quotient, Prefixes, telescoping, adaptive_cuckoo, adaptive_stacked):
         g = tamis.Guard(stores.Memory(), make())
         failures = []
 
@@ -440,7 +482,9 @@ def table(tmp_path):
     db.close()
 
 
-@pytest.mark.parametrize("make", [quotient, Prefixes, telescoping, adaptive_cuckoo])
+@pytest.mark.parametrize(
+    "make", [quotient, Prefixes, telescoping, adaptive_cuckoo, adaptive_stacked]
+)
 def test_guards_a_table_in_place(table, make, fresh_stand_in):
     path, db = table
     with tamis.Guard(stores.SQLite(path, table="users", key="name", value="born"), make()) as g:
@@ -542,7 +586,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(["memory", "sqlite", "in place"]),
-        make=st.sampled_from([quotient, Prefixes, telescoping, adaptive_cuckoo]),
+        make=st.sampled_from([quotient, Prefixes, telescoping, adaptive_cuckoo, adaptive_stacked]),
     )
     def begin(self, kind, make):
         self.make = make

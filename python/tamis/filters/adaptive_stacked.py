@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 
@@ -215,7 +216,9 @@ class AdaptiveStacked(_native.Deleting, Contract):
         sample, shift = _native.adaptive_stacked_sample(kernel), self._counted[-1]
         if len(sample) >= LEAST_SAMPLED:
             share = min(max(self.layers[0].rate / 2.0**shift, _LEAST_SHARE), 1.0)
-            plan = planned(self.plan.wish, Workload(fitted(sample, share)))
+            kind = "quotient" if self.deletes else "bloom"  # what it can do stays
+            wish = replace(self.plan.wish, layer=kind)
+            plan = planned(wish, Workload(fitted(sample, share)))
             if plan.mean_fpr < PROMISING * rate:
                 keys = max(len(self), self.capacity)
                 layer = _empty(plan.stack.layers[0], max(keys, FEW), keys)
