@@ -96,6 +96,7 @@ def test_the_eventual_stack_has_all_its_layers_in_the_end():
     queries = tamis.workloads.zipf(400_000, universe=2000, seed=3)
     ask(f, Hashes(keys, seed=1), queries, batch=2000)
     assert len(f.layers) >= 5
+    assert f.bits_per_key <= 9
     assert f.expected_fpr < first / 10
     last = ask(f, Hashes(keys, seed=1), queries[:100_000], batch=2000)
     assert len(last) < 0.1 * first * 100_000

@@ -1,8 +1,9 @@
 """A guard over SQLite on a real trace: reads saved and reads wasted, by filter.
 
 The keys of ``trace_twitter52`` are split in half by a seeded choice; one half is stored. All
-filters may use the same memory per key; those that learn use more as they do. The first fifth of
-the requests is the warm-up, from which the stacked filter takes its workload; the rest is counted.
+filters may use the same memory per key; those that move elements use more as they do. The first
+fifth of the requests is the warm-up; the rest, the lifetime, is counted. The stacked filter knows
+which absent keys the warm-up asked for, the adaptive ones at most how often, not which.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def requests(quick: bool) -> np.ndarray:
     return keys[: 100_000 if quick else None]
 
 
-def filters(stored: np.ndarray, warm: np.ndarray):
+def filters(stored: np.ndarray, warm: np.ndarray, absent: int):
     """The filters by name: empty ones, which the guard fills, or built of what is stored."""
     n = len(stored)
     yield "Bloom", tamis.Bloom(capacity=n, bits_per_key=BITS_PER_KEY)
@@ -39,11 +40,29 @@ def filters(stored: np.ndarray, warm: np.ndarray):
     yield "Stacked", tamis.Stacked.build(stored, workload, bits_per_key=BITS_PER_KEY)
     yield "Telescoping", tamis.Telescoping(capacity=n, fpr=2**-8, seed=1)
     yield "Extending", tamis.Extending(capacity=n, fpr=2**-8, seed=1)
+    shape = tamis.Workload.from_shape(workload.counts, unseen=workload.unseen)
+    zipf = tamis.Workload.zipf(exponent=1.0, universe=n)
+    life = {"sizing": "lifetime", "lifetime": absent}
+    for name, asked, sizing in (
+        ("Adaptive stacked, shape of the warm-up, lifetime", shape, life),
+        ("Adaptive stacked, shape of the warm-up, eventual", shape, {}),
+        ("Adaptive stacked, Zipf 1, lifetime", zipf, life),
+        ("Adaptive stacked, Zipf 1, eventual", zipf, {}),
+    ):
+        yield name, tamis.AdaptiveStacked(n, asked, bits_per_key=BITS_PER_KEY, seed=1, **sizing)
 
 
 def ask(guard: tamis.Guard, queries: np.ndarray) -> None:
     for start in range(0, len(queries), BATCH):
         guard.get_many(queries[start : start + BATCH])
+
+
+def told(filter) -> str:
+    """What an adaptive stack has come to."""
+    if not isinstance(filter, tamis.AdaptiveStacked):
+        return ""
+    layers, planned = len(filter.layers), len(filter.plan.stack.layers)
+    return f"   {layers} of {planned} {filter.layers[0].kind} layers, {filter.rebuilds} rebuilds"
 
 
 def main() -> None:
@@ -59,15 +78,15 @@ def main() -> None:
         f"stored; {absent:,} requests are for absent keys\n"
     )
     print(
-        f"{'filter':12s} {'bits/key':>8s} {'reads saved':>11s} {'wasted':>8s} {'of absent':>9s} "
+        f"{'filter':48s} {'bits/key':>8s} {'reads saved':>11s} {'wasted':>8s} {'of absent':>9s} "
         f"{'adapted':>7s} {'µs/request':>10s}"
     )
-    print(f"{'none':12s} {0:8.2f} {0:11,d} {absent:8,d} {1:9.4%} {'–':>7s} {'':>10s}")
+    print(f"{'none':48s} {0:8.2f} {0:11,d} {absent:8,d} {1:9.4%} {'–':>7s} {'':>10s}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.db"
         with tamis.Guard(tamis.stores.SQLite(path), tamis.Bloom(len(stored), fpr=0.01)) as guard:
             guard.put_many((key, b"value") for key in stored.tolist())
-        for name, filter in filters(stored, warm):
+        for name, filter in filters(stored, warm, absent):
             with tamis.Guard(tamis.stores.SQLite(path), filter) as guard:
                 ask(guard, warm)
                 before = guard.stats
@@ -79,9 +98,10 @@ def main() -> None:
                 wasted = after.false_positives - before.false_positives
                 assert saved + wasted == absent
                 print(
-                    f"{name:12s} {guard.filter.size_in_bits / len(stored):8.2f} {saved:11,d} "
+                    f"{name:48s} {guard.filter.size_in_bits / len(stored):8.2f} {saved:11,d} "
                     f"{wasted:8,d} {wasted / absent:9.4%} {after.adaptations:7,d} "
-                    f"{1e6 * seconds / len(counted):10.2f}"
+                    f"{1e6 * seconds / len(counted):10.2f}{told(guard.filter)}",
+                    flush=True,
                 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -153,23 +154,30 @@ class Watch:
     before a thousand questions for absent keys: soon enough to notice, late enough to tell.
     """
 
+    _EACH = 1000
+    """The expected rate, which is counted from all bits of a filter, is asked for so seldom."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._window = Tally()
+        self._window, self._look = Tally(), self._EACH
         self.above = False
         """Whether the latest window had more false positives than expected."""
 
-    def saw(self, saved: int, words: list[int], expected_fpr: float) -> Statistics | None:
+    def saw(self, saved: int, words: list[int], expected: Callable[[], float]) -> Statistics | None:
         """Count reads saved and false positives; return the window's when the verdict changes."""
         self._window.count(reads_saved=saved, false_positives=len(words))
         self._window.repeat(words)
         counts = self._window._counts
         seen = counts["reads_saved"] + counts["false_positives"]
-        if seen < 1000 or (seen * expected_fpr < 32 and counts["false_positives"] < 128):
+        if seen < self._look:
+            return None
+        self._look = seen + self._EACH
+        expected_fpr = expected()
+        if seen * expected_fpr < 32 and counts["false_positives"] < 128:
             return None
         with self._lock:
             window = self._window.read(trusted=True, expected_fpr=expected_fpr)
-            self._window = Tally()
+            self._window, self._look = Tally(), self._EACH
             above = window.interval[0] > expected_fpr
             if above == self.above:
                 return None

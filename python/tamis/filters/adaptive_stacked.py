@@ -198,9 +198,9 @@ class AdaptiveStacked(_native.Deleting, Contract):
     def _grow(self, version: int, counts: Counts, remote: Remote) -> None:
         """Build the layer of keys behind the one that was filled."""
         plan, index = self.plan, counts.layers + 1
-        *_, (_, _, _, rate) = _native.adaptive_stacked_layers(self._kernel)
-        keys = max(len(self), self.capacity, FEW)
-        layer = _empty(plan.stack.layers[index], max(1, math.ceil(keys * rate)))
+        negatives = _native.adaptive_stacked_layers(self._kernel)[1::2]
+        keys = max(len(self), self.capacity, FEW) * math.prod(rate for *_, rate in negatives)
+        layer = _empty(plan.stack.layers[index], max(1, math.ceil(keys)))
         known = seen(plan.shape, counts.collecting).psi if index == 2 else self.psi
         self._scanned(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
 
@@ -216,7 +216,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
         sample, shift = _native.adaptive_stacked_sample(kernel), self._counted[-1]
         if len(sample) >= LEAST_SAMPLED:
             share = min(max(self.layers[0].rate / 2.0**shift, _LEAST_SHARE), 1.0)
-            kind = "quotient" if self.deletes else "bloom"  # what it can do stays
+            kind: LayerKind = "quotient" if self.deletes else "bloom"  # what it can do stays
             wish = replace(self.plan.wish, layer=kind)
             plan = planned(wish, Workload(fitted(sample, share)))
             if plan.mean_fpr < PROMISING * rate:

@@ -468,7 +468,7 @@ class Guard:
         )
         self._tally.repeat(wrong)
         self._history.saw(questions, saved + len(wrong), len(wrong))
-        window = self._watch.saw(saved, wrong, self.filter.expected_fpr)
+        window = self._watch.saw(saved, wrong, lambda: self.filter.expected_fpr)
         if window is None:
             return
         if self._on_rate is not None:

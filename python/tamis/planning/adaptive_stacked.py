@@ -91,6 +91,7 @@ class Wish:
             raise ValueError(f"lifetime is 0; from 1 to {MOST_KEYS} is possible")
         return replace(
             self,
+            n_keys=whole("n_keys", self.n_keys, MOST_KEYS),
             lifetime=lifetime,
             fpr=None if self.fpr is None else float(self.fpr),
             bits_per_key=None if self.bits_per_key is None else float(self.bits_per_key),
