@@ -483,7 +483,7 @@ def test_threads_ask_put_and_adapt(kind):
     for thread in threads:
         thread.join()
     assert not failures
-    assert f.rebuilds > 0
+    assert len(f.layers) > 1 or f.rebuilds > 0  # it did learn, while the others went on
     assert f.contains(np.arange(n)).all()
 
 
