@@ -163,7 +163,7 @@ def test_predictions_hold_when_measured():
         of = counts
         if each.plan is not None:
             of = counts[~np.isin(absent, w.head(each.plan.negatives))]
-        if each.family == "adaptive":
+        if each.name == "Telescoping":
             of = np.ones_like(counts)  # paid once
         deviation = spread(of, each.fpr_bound, 4) * of.sum() / counts.sum()
         assert abs(each.measured_fpr - each.expected_fpr) < 5 * deviation + 0.05 * each.expected_fpr

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
+from tamis.planning.adaptive_stacked import Wish, plan_adaptive
 from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation, unfit
+from tamis.planning.advice.stacked import stack_times
 from tamis.planning.layers import fingerprints
 from tamis.planning.stacked.curve import Zipf
 
@@ -31,11 +33,13 @@ def adaptive(situation: Situation) -> Iterator[Found]:
         why = "nothing tells it of its mistakes without a store (needs: 'store')"
     why = why or unfit(situation, inserts=True, deletes=True, adapts=True)
     if why:
-        yield from (RuledOut(name, why) for name in ("Telescoping", "Extending", "AdaptiveCuckoo"))
+        names = ("Telescoping", "Extending", "AdaptiveCuckoo", "AdaptiveStacked")
+        yield from (RuledOut(name, why) for name in names)
         return
     yield _telescoping(situation)
     yield RuledOut("Extending", "it fixes what Telescoping does, and takes more memory for it")
     yield _adaptive_cuckoo(situation)
+    yield _adaptive_stacked(situation)
 
 
 def _telescoping(situation: Situation) -> Found:
@@ -74,6 +78,43 @@ def _adaptive_cuckoo(situation: Situation) -> Found:
     bits = held + size.slots * size.slot_bits
     return _adapting(
         situation, "AdaptiveCuckoo", "adaptive cuckoo", rate, bits, {"bits_per_key": spare}
+    )
+
+
+def _adaptive_stacked(situation: Situation) -> Found:
+    w = situation.workload
+    if w is None or not len(w):
+        return RuledOut("AdaptiveStacked", "no workload tells how skewed the questions are")
+    if "adversary" in situation.needs:
+        return RuledOut("AdaptiveStacked", "it learns what is asked often, not every mistake")
+    arguments: dict[str, Any] = {
+        "sizing": "lifetime",
+        "lifetime": max(round(situation.questions), 1),
+        "layer": "quotient" if "delete" in situation.needs else "auto",
+        "bits_per_key": situation.bits_per_key,
+    }
+    try:
+        found = plan_adaptive(Wish(situation.keys, **arguments), w)
+    except ValueError as error:
+        return RuledOut("AdaptiveStacked", str(error))
+    if len(found.stack.layers) == 1:
+        return RuledOut("AdaptiveStacked", "more than one layer does not pay within its lifetime")
+    absent, present = stack_times(situation, found.stack)
+    return Choice(
+        "AdaptiveStacked",
+        "adaptive",
+        "AdaptiveStacked",
+        {"workload": w, **arguments},
+        expected_fpr=found.mean_fpr,
+        fpr_bound=found.stack.fpr_bound,
+        bits=found.stack.bits,
+        keys=situation.keys,
+        absent_time=absent,
+        present_time=present,
+        reason=(
+            f"Collects the negatives of the first {found.observations:,} questions for absent keys "
+            "by itself; only how skewed they are need be known."
+        ),
     )
 
 
