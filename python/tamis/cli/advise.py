@@ -76,7 +76,7 @@ def command(
         known = join(list(source.read_keys()))
     if measure and (queries is None or isinstance(known, int)):
         raise click.UsageError("--measure wants a file of keys, and a log (--queries)")
-    later = None
+    sample = later = None
     if queries is not None:
         asked = log(source, queries, queries_column)
         if measure:
@@ -85,7 +85,7 @@ def command(
         else:
             there = None if isinstance(known, int) else known
             workload = tamis.Workload.from_batches(asked.read_keys(), keys=there)
-    advice = tamis.advise(known, workload, **situation)
+    advice = tamis.advise(known, workload, log=sample, **situation)
     if later is not None:
         advice = advice.measure(known, later)
     if as_json:
