@@ -55,13 +55,19 @@ pub trait Bits {
 pub struct Sizes {
     pub kind: Kind,
     pub hashes: u8,
+    /// A ribbon's attempt, or how many segments have one bit more than the others.
     pub attempt: u16,
+    /// Bits of all, slots of a ribbon, or bits of a short segment: a probe must not divide.
     pub size: u64,
 }
 
 impl Sizes {
     pub fn of(filter: &Filter) -> Sizes {
-        let &Filter { kind, hashes, attempt, size, .. } = filter;
+        let &Filter { kind, hashes, mut attempt, mut size, .. } = filter;
+        if kind == Kind::Segmented {
+            let segments = u64::from(hashes.max(1));
+            (attempt, size) = ((size % segments) as u16, size / segments);
+        }
         Sizes { kind, hashes, attempt, size }
     }
 
@@ -77,8 +83,9 @@ impl Sizes {
             }
             Kind::Truncated => reduce(probe(j), self.size),
             Kind::Segmented => {
-                let length = self.size / u64::from(self.hashes);
-                u64::from(j) * length + reduce(probe(j), length)
+                u64::from(j) * self.size
+                    + u64::from(self.attempt.min(j.into()))
+                    + reduce(probe(j), self.size)
             }
         }
     }
@@ -103,8 +110,7 @@ impl Sizes {
             }
             Kind::Truncated => self.bloom(asked, range, kept, bits, |_| (0, self.size)),
             Kind::Segmented => {
-                let k = u64::from(self.hashes);
-                let (length, longer) = (self.size / k, self.size % k);
+                let (length, longer) = (self.size, u64::from(self.attempt));
                 self.bloom(asked, range, kept, bits, |j| {
                     (j * length + j.min(longer), length + u64::from(j < longer))
                 })

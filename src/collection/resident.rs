@@ -2,7 +2,7 @@
 
 use super::probe::{Asked, Bits, Sizes, leveled};
 use super::{Filter, Kind};
-use crate::bits::prefetch;
+use crate::bits::{prefetch, zeros};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::processor::on_best;
@@ -12,8 +12,10 @@ use crate::ribbon;
 const AHEAD: usize = 12;
 /// From the first byte of a ribbon's row to one that may lie in the next line.
 const ROW_BYTES: usize = 32;
-/// How many filters wait for their second probe.
-const WAITING: usize = 8;
+/// How many filters are asked one probe before any is asked the next, whose bits come meanwhile.
+const TOGETHER: usize = 64;
+/// How many probes are asked that way; few filters are left for the others.
+const ROUNDS: u8 = 4;
 /// Bits of the prefixes that many keys are asked of before the next: half of a core's own cache.
 const BLOCK: u64 = 8 << 18;
 /// Bytes behind the last prefix, so that a window may be read at any of its bits.
@@ -26,7 +28,7 @@ struct Entry {
     bit: u64,
     /// How many bits of it are here.
     kept: u64,
-    /// As in [`Filter`]; for a ribbon with levels, the index of its shape.
+    /// As in [`Sizes`]; for a ribbon with levels, the index of its shape.
     size: u64,
     id: u32,
     attempt: u16,
@@ -102,8 +104,7 @@ impl Resident {
         let total: u64 = wanted.clone().map(|(_, _, kept)| kept).sum();
         let bytes = usize::try_from(total.div_ceil(8)).unwrap_or(usize::MAX);
         let refused = |_| Error::Memory(format!("cannot allocate {bytes} bytes for prefixes"));
-        resident.arena.try_reserve_exact(bytes.saturating_add(PAD)).map_err(refused)?;
-        resident.arena.resize(bytes + PAD, 0);
+        resident.arena = zeros(bytes.saturating_add(PAD)).map_err(refused)?;
         let mut scratch = Vec::new();
         for (id, filter, kept) in wanted {
             if kept > filter.bits()? {
@@ -124,7 +125,7 @@ impl Resident {
     }
 
     fn enter(&mut self, id: u32, filter: &Filter, kept: u64) -> Result<()> {
-        let &Filter { kind, hashes, mut attempt, mut size, .. } = filter;
+        let Sizes { kind, hashes, mut attempt, mut size } = Sizes::of(filter);
         match kind {
             Kind::Empty => {}
             Kind::Ribbon if !filter.levels.is_empty() => {
@@ -197,28 +198,18 @@ impl Resident {
         }
     }
 
-    /// Whether the first probe or column allows the key; the others are another question.
+    /// Whether these probes or columns allow the key; what has levels is asked with the last.
     #[inline(always)]
-    fn first_allows(&self, entry: &Entry, asked: &Asked) -> bool {
-        if entry.attempt == LEVELED {
-            return true;
-        }
-        let mut bits = Prefix { arena: &self.arena, start: entry.bit };
-        let first = 0..entry.hashes.min(1);
-        // Memory does not fail to be read.
-        entry.sizes().may_hold(asked, first, 0..entry.kept, &mut bits).unwrap_or(true)
-    }
-
-    /// Whether what comes behind the first probe or column allows the key.
-    #[inline(always)]
-    fn rest_allows(&self, entry: &Entry, asked: &Asked) -> bool {
+    fn allows(&self, entry: &Entry, asked: &Asked, range: std::ops::Range<u8>) -> bool {
         let mut bits = Prefix { arena: &self.arena, start: entry.bit };
         if entry.attempt == LEVELED {
+            let last = range.end == u8::MAX;
             let shape = &self.shapes[entry.size as usize];
-            return leveled(shape, asked, 0..entry.kept, &mut bits).unwrap_or(true);
+            // Memory does not fail to be read.
+            return !last || leveled(shape, asked, 0..entry.kept, &mut bits).unwrap_or(true);
         }
-        let rest = entry.hashes.min(1)..entry.hashes;
-        entry.sizes().may_hold(asked, rest, 0..entry.kept, &mut bits).unwrap_or(true)
+        let range = range.start.min(entry.hashes)..range.end.min(entry.hashes);
+        entry.sizes().may_hold(asked, range, 0..entry.kept, &mut bits).unwrap_or(true)
     }
 
     /// The filters that may hold a key, the most asked first; `found` says whether to go on.
@@ -234,35 +225,44 @@ impl Resident {
         asked: &Asked,
         found: &mut impl FnMut(Found) -> bool,
     ) {
-        // Half of the filters say no at once. The others wait in a ring while their next bits come.
-        let (mut ring, mut waiting) = ([0usize; WAITING], 0..0);
-        let mut answer = |at: usize| {
-            let entry = &self.entries[at];
-            !self.rest_allows(entry, asked) || found(Found { key, id: entry.id, kept: entry.kept })
-        };
-        for at in range {
-            if let Some(later) = self.entries.get(at + AHEAD) {
-                self.fetch(later, asked, 0);
+        let mut passed = [0; TOGETHER];
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + TOGETHER);
+            let mut count = 0;
+            for at in start..end {
+                if let Some(later) = self.entries.get(at + AHEAD) {
+                    self.fetch(later, asked, 0);
+                }
+                let entry = &self.entries[at];
+                // Half of the filters say no, at random: a branch would be mispredicted.
+                passed[count] = at;
+                count += usize::from(self.allows(entry, asked, 0..1));
             }
-            let entry = &self.entries[at];
-            if !self.first_allows(entry, asked) {
-                continue;
+            for round in 1..ROUNDS {
+                for &at in &passed[..count] {
+                    self.fetch(&self.entries[at], asked, round);
+                }
+                let asking = std::mem::take(&mut count);
+                for i in 0..asking {
+                    let at = passed[i];
+                    passed[count] = at;
+                    let allows = self.allows(&self.entries[at], asked, round..round + 1);
+                    count += usize::from(allows);
+                }
             }
-            self.fetch(entry, asked, 1);
-            self.fetch(entry, asked, 2);
-            ring[waiting.end % WAITING] = at;
-            waiting.end += 1;
-            if waiting.len() == WAITING {
-                if !answer(ring[waiting.start % WAITING]) {
+            for &at in &passed[..count] {
+                self.fetch(&self.entries[at], asked, ROUNDS);
+            }
+            for &at in &passed[..count] {
+                let entry = &self.entries[at];
+                let Entry { id, kept, .. } = *entry;
+                let allows = self.allows(entry, asked, ROUNDS..u8::MAX);
+                if allows && !found(Found { key, id, kept }) {
                     return;
                 }
-                waiting.start += 1;
             }
-        }
-        for place in waiting {
-            if !answer(ring[place % WAITING]) {
-                return;
-            }
+            start = end;
         }
     }
 
