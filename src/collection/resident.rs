@@ -14,7 +14,7 @@ const AHEAD: usize = 12;
 const ROW_BYTES: usize = 32;
 /// How many filters are asked one probe before any is asked the next, whose bits come meanwhile.
 const TOGETHER: usize = 64;
-/// How many probes are asked that way; few filters are left for the others.
+/// How many probes at most are asked that way; few filters are left for the others.
 const ROUNDS: u8 = 4;
 /// Bits of the prefixes that many keys are asked of before the next: half of a core's own cache.
 const BLOCK: u64 = 8 << 18;
@@ -239,25 +239,28 @@ impl Resident {
                 passed[count] = at;
                 count += usize::from(self.allows(entry, asked, 0..1));
             }
-            for round in 1..ROUNDS {
+            let (mut round, mut asking) = (1, end - start);
+            // Where most pass, little more of them is kept to ask.
+            while round < ROUNDS && 4 * count < 3 * asking {
                 for &at in &passed[..count] {
                     self.fetch(&self.entries[at], asked, round);
                 }
-                let asking = std::mem::take(&mut count);
+                asking = std::mem::take(&mut count);
                 for i in 0..asking {
                     let at = passed[i];
                     passed[count] = at;
                     let allows = self.allows(&self.entries[at], asked, round..round + 1);
                     count += usize::from(allows);
                 }
+                round += 1;
             }
             for &at in &passed[..count] {
-                self.fetch(&self.entries[at], asked, ROUNDS);
+                self.fetch(&self.entries[at], asked, round);
             }
             for &at in &passed[..count] {
                 let entry = &self.entries[at];
                 let Entry { id, kept, .. } = *entry;
-                let allows = self.allows(entry, asked, ROUNDS..u8::MAX);
+                let allows = self.allows(entry, asked, round..u8::MAX);
                 if allows && !found(Found { key, id, kept }) {
                     return;
                 }
