@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
         each = tamis.Bloom(3000, fpr=0.01)
         each.update(keys)
         each.save(here / f"{name}.tamis")
-    with sqlite3.connect(here / "shop.db") as db:
+    with closing(sqlite3.connect(here / "shop.db")) as db, db:
         db.execute("CREATE TABLE users (email TEXT PRIMARY KEY, name TEXT)")
         db.executemany("INSERT INTO users VALUES (?, 'x')", [(k,) for k in KEYS])
     return here

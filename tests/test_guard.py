@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_a_static_filter_of_all_keys_is_checked():
 
 
 def test_a_filter_that_is_refused_leaves_the_table_free(tmp_path):
-    with sqlite3.connect(tmp_path / "a.db") as db:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
         db.execute("CREATE TABLE t (k TEXT PRIMARY KEY)")
         db.executemany("INSERT INTO t VALUES (?)", [(f"k{i}",) for i in range(50_000)])
     store = stores.SQLite(tmp_path / "a.db", table="t", key="k", value="k", timeout=0.1)
@@ -198,6 +199,7 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     g = tamis.Guard(store, made(), snapshot=path)
     assert g.stats.rebuilds == 0
     assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
+    g.close()
     with pytest.raises(tamis.CapacityError):
         g.put_many((i, "x") for i in range(1000, 3000))
     assert g.get(1) == "1"

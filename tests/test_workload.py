@@ -45,6 +45,12 @@ def by_hand(queries, keys=()):
     return dict(counts), psi, unseen
 
 
+def test_a_log_of_keys_alone_leaves_nothing():
+    w = tamis.Workload.from_batches([["a"] * 4, ["a"] * 4], keys=["a"])
+    assert len(w) == 0
+    assert w.removed == 8
+
+
 @given(texts, st.sets(st.sampled_from("abcx")))
 def test_a_log_by_hand(queries, keys):
     counts, psi, unseen = by_hand(queries, keys)

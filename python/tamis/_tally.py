@@ -62,6 +62,8 @@ class Tally:
         keep = ~self._is_key(found)
         self.removed += counts[~keep].sum().item()
         self.total += counts[keep].sum().item()
+        if not keep.any():
+            return
         found, counts, first = found[keep], counts[keep], order[starts[keep]]
         self._parts.append((found, counts, take(values, first)))
         self._waiting += len(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,18 +66,18 @@ def command(
     whoever writes to the table; the table itself is only read. --remove takes them away at the end.
     """
     source = Source(queries, column, format, integers)
-    store = _store(database, table=table, key=key, value=value or key)
-    if filter is not None:
-        f = tamis.load(filter)
-    else:
-        rows = max(sum(map(len, store.contents()[1])), 1)
-        f = KINDS[kind](capacity=rows, fpr=fpr)
-    with tamis.Guard(store, f, snapshot=snapshot) as g:
-        start = time.perf_counter()
-        for batch in source.read_keys():
-            g.get_many(batch)
-        seconds, stats = time.perf_counter() - start, g.stats
-        bits = g.filter.size_in_bits
+    with closing(_store(database, table=table, key=key, value=value or key)) as store:
+        if filter is not None:
+            f = tamis.load(filter)
+        else:
+            rows = max(sum(map(len, store.contents()[1])), 1)
+            f = KINDS[kind](capacity=rows, fpr=fpr)
+        with tamis.Guard(store, f, snapshot=snapshot) as g:
+            start = time.perf_counter()
+            for batch in source.read_keys():
+                g.get_many(batch)
+            seconds, stats = time.perf_counter() - start, g.stats
+            bits = g.filter.size_in_bits
     if remove:
         _store(database, table=table, key=key, value=value or key).unguard()
     if as_json:
