@@ -199,10 +199,10 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     g = tamis.Guard(store, made(), snapshot=path)
     assert g.stats.rebuilds == 0
     assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
-    g.close()
     with pytest.raises(tamis.CapacityError):
         g.put_many((i, "x") for i in range(1000, 3000))
     assert g.get(1) == "1"
+    g.close()
 
 
 def test_adaptations_are_limited(fresh_stand_in):
