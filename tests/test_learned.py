@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tamis
@@ -29,7 +29,7 @@ def least_bits(members, shares, fpr, most=9):
     best = np.inf
     for halvings in itertools.product(range(most + 1), repeat=len(used)):
         rate = sum(shares[i] * 2.0**-c for i, c in zip(used, halvings, strict=True))
-        if rate <= fpr:
+        if rate <= fpr * (1 + 1e-9):  # as much as `halved` allows for rounding
             best = min(best, sum(members[i] * c for i, c in zip(used, halvings, strict=True)))
     return best
 
@@ -38,6 +38,7 @@ masses = st.lists(st.integers(0, 50), min_size=3, max_size=3)
 
 
 @given(masses, st.lists(st.integers(1, 50), min_size=3, max_size=3), st.sampled_from([0.3, 0.05]))
+@example([1, 3, 1], [24, 16, 40], 0.3)
 def test_halvings_are_near_those_of_trying_all(members, others, fpr):
     shares = np.array(others) / sum(others)
     found = planning.halved(np.array(members, dtype=float), shares, fpr=fpr)
