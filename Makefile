@@ -60,7 +60,7 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/parquet.py
 	$(BIN)/python benches/stacked.py
 	$(BIN)/python benches/streams.py
-	$(BIN)/python benches/workloads.py
+	$(BIN)/python benches/traces.py
 	$(BIN)/python benches/peers.py
 
 # The papers' settings and real data, measured: an hour or so. What lacks its data says so.

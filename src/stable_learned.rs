@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Two groups of which the upper one answers "yes" are the paper's s-SLBF, any others its g-SLBF;
-//! `planning/stable_groups.py` chooses them. Groups share nothing, so a batch may be inserted group
+//! `planning/stable/groups.py` chooses them. Groups share nothing, so a batch may be inserted group
 //! by group, each in the order of the stream, and gives the filter that one key at a time gives.
 //!
 //! How many insertions fell into each group is counted beside what was planned (q_j): that is how

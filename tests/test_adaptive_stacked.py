@@ -17,7 +17,7 @@ from tamis.planning.adaptive_stacked import AdaptivePlan, Counts, Wish, next_ste
 from tamis.planning.layers import bloom_bits
 from tamis.planning.rates import interval
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.curve import Steps, Zipf
+from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.lifetime import (
     fitted,
@@ -47,7 +47,7 @@ def ask(f, remote, asked, batch=200):
 
 def members(n, seed=3):
     """Keys that no stream of the same seed asks for."""
-    return tamis.workloads.ranked(range(UNIVERSE, UNIVERSE + n), seed=seed)
+    return tamis.traces.ranked(range(UNIVERSE, UNIVERSE + n), seed=seed)
 
 
 # What it learns.
@@ -64,7 +64,7 @@ def test_the_rate_falls_as_predicted(kind):
         )
         remote = Hashes(keys, seed=seed)
         assert (len(f.layers), len(f.plan.stack.layers)) == (1, 3)
-        queries = tamis.workloads.zipf(lifetime, universe=UNIVERSE, seed=3)
+        queries = tamis.traces.zipf(lifetime, universe=UNIVERSE, seed=3)
         fooled = ask(f, remote, queries)
         assert f.contains(keys).all()
         assert len(f.layers) == 3
@@ -74,7 +74,7 @@ def test_the_rate_falls_as_predicted(kind):
         assert f.observed.negatives == lifetime
         wrong, asked = wrong + len(fooled), asked + lifetime
         # The filter as it is now, by every negative with its frequency.
-        negatives = tamis.workloads.ranked(range(UNIVERSE), seed=3)
+        negatives = tamis.traces.ranked(range(UNIVERSE), seed=3)
         frequency = np.diff(SHAPE.curve.psi(np.arange(UNIVERSE + 1)))
         rate = frequency[f.contains(negatives)].sum()
         spread = (frequency**2)[f.contains(negatives)].sum()
@@ -93,7 +93,7 @@ def test_the_eventual_stack_has_all_its_layers_in_the_end():
     f = tamis.AdaptiveStacked.build(keys, workload, bits_per_key=9, layer="quotient", seed=1)
     assert len(f.plan.stack.layers) >= 5
     first = f.expected_fpr
-    queries = tamis.workloads.zipf(400_000, universe=2000, seed=3)
+    queries = tamis.traces.zipf(400_000, universe=2000, seed=3)
     ask(f, Hashes(keys, seed=1), queries, batch=2000)
     assert len(f.layers) >= 5
     assert f.bits_per_key <= 9
@@ -111,7 +111,7 @@ def test_a_shift_is_noticed_and_learnt(kind):
         keys, SHAPE, bits_per_key=9, sizing="lifetime", lifetime=lifetime, layer=kind, seed=1
     )
     remote = Hashes(keys, seed=1)
-    queries = tamis.workloads.phase_shift(2 * lifetime, universe=UNIVERSE, seed=3)
+    queries = tamis.traces.phase_shift(2 * lifetime, universe=UNIVERSE, seed=3)
     before, shifted = np.split(queries, 2)
     quiet = len(ask(f, remote, before)[-1000:]) / lifetime
     first = f.layers[0]
@@ -132,7 +132,7 @@ def test_another_shape_is_fitted():
     f = tamis.AdaptiveStacked.build(
         keys, steep, bits_per_key=9, sizing="lifetime", lifetime=200_000, seed=1
     )
-    queries, remote = tamis.workloads.zipf(400_000, universe=UNIVERSE, seed=3), Hashes(keys, seed=1)
+    queries, remote = tamis.traces.zipf(400_000, universe=UNIVERSE, seed=3), Hashes(keys, seed=1)
     ask(f, remote, queries[:300_000], batch=1000)
     assert f.workload.psi(100) < 0.8 * steep.psi(100)
     assert f.workload.psi(1000) == pytest.approx(SHAPE.psi(1000), rel=0.3)
@@ -152,7 +152,7 @@ def test_a_rate_below_the_expected_is_expected_from_then_on():
     f = tamis.AdaptiveStacked.build(
         keys, flat, bits_per_key=9, sizing="lifetime", lifetime=200_000, seed=1
     )
-    queries = tamis.workloads.phase_shift(400_000, universe=UNIVERSE, seed=3)
+    queries = tamis.traces.phase_shift(400_000, universe=UNIVERSE, seed=3)
     ask(f, Hashes(keys, seed=1), queries[:200_000], batch=1000)
     assert f.rebuilds == 0
     assert f.expected_fpr < 0.3 * f.plan.stack.expected_fpr
@@ -462,7 +462,7 @@ def test_threads_ask_put_and_adapt(kind):
                 failures.append(-known)
 
     def learn(seed):
-        queries = tamis.workloads.phase_shift(60_000, universe=UNIVERSE, seed=seed)
+        queries = tamis.traces.phase_shift(60_000, universe=UNIVERSE, seed=seed)
         for start in range(0, len(queries), 100):
             part = queries[start : start + 100]
             f.adapt_many(part[f.contains(part)], remote)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tamis
+from tamis.advice.situation import asked_for
 from tamis.planning import costs
-from tamis.planning.advice.situation import asked_for
 
 SKEWED = tamis.Workload.zipf(1.0, universe=10**5, sample=5 * 10**4)
 

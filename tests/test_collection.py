@@ -76,7 +76,7 @@ def twin(kind, keys):
             return tamis.Bloom._of(_native.bloom_truncated(kernel, kept))
     else:
         kernel = _native.ribbon_build("columns", hashes, levels, distinct)
-        codes = tamis.planning.collection.ribbon_codes(levels)
+        codes = tamis.planning.collection.allocation.ribbon_codes(levels)
 
         def cut(kept):
             if kept <= codes:

@@ -16,7 +16,7 @@ from contract import SPECIMENS, planned
 from reference import frame, parts
 from tamis.learned import Model, flat
 from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
-from tamis.planning.stacked.curve import Steps
+from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.metrics import Checks
 
 GOLDEN = Path(__file__).parent / "golden"

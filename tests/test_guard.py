@@ -340,7 +340,7 @@ def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
         store = stores.Memory() if kind == "Memory" else getattr(stores, kind)(tmp_path / "data")
         return tamis.Guard(store, adaptive_stacked(), snapshot=tmp_path / "filter", lease=0.05)
 
-    queries = tamis.workloads.zipf(3000, universe=1000, seed=1)
+    queries = tamis.traces.zipf(3000, universe=1000, seed=1)
     g = opened()
     g.put_many((i, "x") for i in range(150))
     for start in range(0, len(queries), 50):

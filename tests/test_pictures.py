@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tamis
-from tamis._statistics import History
+from tamis.guard.statistics import History
 from tamis.pictures import apart, pareto, svg
 from tamis.report import Report
 

@@ -12,7 +12,7 @@ import tamis
 from tamis.planning import layers
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import equal, exact, lengths, metrics
-from tamis.planning.stacked.curve import Steps, Zipf
+from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.sweep import sweep
 

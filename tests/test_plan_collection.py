@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import tamis
-from tamis.planning import collection as planning
-from tamis.planning import prices
-from tamis.planning.curves import Ribbon, Segmented, Truncated
+from tamis.planning.collection import allocation as planning
+from tamis.planning.collection import prices
+from tamis.planning.collection.curves import Ribbon, Segmented, Truncated
 
 KINDS = ["truncated", "segmented", "ribbon"]
 METHODS = ["proportional", "top utility", "elastic", "greedy"]

@@ -8,8 +8,10 @@ from scipy import optimize
 
 import tamis
 from tamis import _native
-from tamis.planning import stable, stable_groups, stable_scores
+from tamis.planning import stable
 from tamis.planning.stable import Size
+from tamis.planning.stable import groups as stable_groups
+from tamis.planning.stable import scores as stable_scores
 
 P, Q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
 SETTINGS = [(2**16, 2000, 0.39, 0.62, 0.91), (2**18, 10_000, 0.445, 0.69, 0.92)]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import tamis
 from contract import within_noise
 from reference import frame, mix13, parts
-from tamis.planning import text as planning
-from tamis.planning.curves import Segmented
-from tamis.planning.prices import optimal
+from tamis.planning.collection import text as planning
+from tamis.planning.collection.curves import Segmented
+from tamis.planning.collection.prices import optimal
 from tamis.text import ENGLISH, SearchIndex, words
 from test_collection import lie
 from test_format import GOLDEN

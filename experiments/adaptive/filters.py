@@ -15,7 +15,7 @@ import numpy as np
 
 import tamis
 from tamis.stores import Hashes
-from tamis.workloads import Adversary
+from tamis.traces import Adversary
 
 SEED = 1
 RATES = {1: 0.041, 5: 0.040, 10: 0.040, 20: 0.040, 50: 0.042, 100: 0.047}

@@ -56,7 +56,7 @@ def filters(keys, universe, lifetime, bits):
     plan = tamis.plan(
         len(keys), shape, bits_per_key=bits, layer="bloom", last="alternating", updates=True
     )
-    known = tamis.workloads.ranked(range(plan.negatives), seed=SEED)
+    known = tamis.traces.ranked(range(plan.negatives), seed=SEED)
     yield "stacked, Bloom, of phase 1", plan.build(keys, negatives=known, seed=SEED)
 
 
@@ -83,8 +83,8 @@ def main() -> None:
     arguments = parser.parse_args()
     scale = 100 if arguments.quick else 1
     n, universe, per_phase = 10**6 // scale, 10**8 // scale, 10**7 // scale
-    keys = tamis.workloads.ranked(range(universe, universe + n), seed=SEED)
-    queries = tamis.workloads.phase_shift(2 * per_phase, universe=universe, seed=SEED)
+    keys = tamis.traces.ranked(range(universe, universe + n), seed=SEED)
+    queries = tamis.traces.phase_shift(2 * per_phase, universe=universe, seed=SEED)
     remote = Hashes(keys, seed=SEED)
     print(f"{n:,} keys, {universe:,} negatives, {per_phase:,} questions per phase\n")
     print(f"{'':30}{'bits/key':>9}{'phase 1':>10}{'last 5 %':>10}{'phase 2':>10}{'last 5 %':>10}")

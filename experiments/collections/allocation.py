@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import tamis
-from tamis.planning.collection import bloom_size
+from tamis.planning.collection.allocation import bloom_size
 
 METHODS = ["optimal", "relaxation", "further relaxation"]
 BASELINES = ["proportional", "top utility", "elastic", "greedy"]

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import data
 import tamis
 from tamis.learned import train
-from tamis.planning import stable_scores
+from tamis.planning.stable import scores as stable_scores
 
 SEED, GAP, RATE, STEP = 7, 2000, 0.05, 100
 RATES = (0.005, 0.01, 0.05, 0.1, 0.2)

@@ -11,7 +11,7 @@ import importlib as _importlib
 import warnings as _warnings
 from types import ModuleType as _ModuleType
 
-from tamis import stores, workloads
+from tamis import stores, traces
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
 from tamis.advice import Advice, advise
@@ -47,10 +47,10 @@ from tamis.filters import (
 )
 from tamis.guard import Guard
 from tamis.pictures import compare
-from tamis.planning.collection import plan_collection
+from tamis.planning.collection.allocation import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
-from tamis.planning.stable_groups import plan_stable
+from tamis.planning.stable.groups import plan_stable
 from tamis.stores import LeaseError
 from tamis.workload import Workload
 
@@ -95,7 +95,7 @@ __all__ = [
     "plan_collection",
     "plan_stable",
     "stores",
-    "workloads",
+    "traces",
 ]
 
 _INTEGRATIONS = ("parquet", "report", "text")

@@ -16,9 +16,9 @@ from tamis._files import save_whole
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import FormatError
 from tamis.pictures import figure_axes
-from tamis.planning import collection as planning
 from tamis.planning import ribbon
-from tamis.planning.curves import Floats, Ints, Mixed, Ribbon, Segmented, Truncated
+from tamis.planning.collection import allocation as planning
+from tamis.planning.collection.curves import Floats, Ints, Mixed, Ribbon, Segmented, Truncated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,14 +8,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis._statistics import Stretch
-from tamis.planning.advice.situation import Choice
 from tamis.planning.costs import told as duration_told
-from tamis.planning.plan import axes
+
+if TYPE_CHECKING:
+    from tamis.advice.situation import Choice
+    from tamis.guard.statistics import Stretch
+    from tamis.planning.plan import Plan
 
 COLOURS = {
     "plain": "#7f7f7f",
@@ -86,6 +88,30 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
     return ax
 
 
+def axes() -> Any:
+    """Return new axes to draw on, or say which extra provides them."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
+    return pyplot.subplots()[1]
+
+
+def draw_plan(plan: Plan, ax: Any = None) -> Any:
+    """Draw the rate of a plan by the share ψ of queries for stored negatives; return the axes."""
+    ax = axes() if ax is None else ax
+    ax.plot([0, 1], [plan.rate_at(0), plan.rate_at(1)])
+    ax.plot([plan.psi], [plan.expected_fpr], "o", label=f"planned: {plan.expected_fpr:.3g}")
+    ax.plot([0], [plan.fpr_bound], "s", label=f"under any workload: {plan.fpr_bound:.3g}")
+    ax.set_xlabel("share of the queries for absent keys that ask for stored ones (ψ)")
+    ax.set_ylabel("false-positive rate")
+    ax.set_ylim(bottom=0)
+    ax.set_title(f"{plan.describe()}, {plan.bits_per_key:.2f} bits per key")
+    ax.grid(True, alpha=0.25)
+    ax.legend(frameon=False)
+    return ax
+
+
 def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
     """Draw the rate of each stretch of questions, and their mean so far; return the axes."""
     ax = axes() if ax is None else ax
@@ -119,10 +145,9 @@ def _joined(stretches: list[Stretch]) -> list[Stretch]:
     width = -(-len(stretches) // _STRETCHES)
     parts = [stretches[start : start + width] for start in range(0, len(stretches), max(width, 1))]
     return [
-        Stretch(
-            part[-1].questions,
-            sum(each.negatives for each in part),
-            sum(each.false_positives for each in part),
+        part[-1]._replace(
+            negatives=sum(each.negatives for each in part),
+            false_positives=sum(each.false_positives for each in part),
         )
         for part in parts
     ]

@@ -16,8 +16,8 @@ from tamis._files import save_whole
 from tamis._types import FilePath
 from tamis.collection import Names, at_most, opened, parse_budget, spilled, weights
 from tamis.errors import FormatError
-from tamis.planning import text as planning
-from tamis.planning.curves import Floats, Ints, Segmented
+from tamis.planning.collection import text as planning
+from tamis.planning.collection.curves import Floats, Ints, Segmented
 
 Documents: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Texts by name, all at once or one after the other."""

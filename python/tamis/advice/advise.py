@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from tamis import _native
+from tamis.advice.adaptive import adaptive, horizon
 from tamis.advice.learned import learned
 from tamis.advice.measuring import measured
 from tamis.advice.page import page
+from tamis.advice.plain import plain
 from tamis.advice.sets import collections, overhead
-from tamis.advice.text import explained, table
-from tamis.collection import Utility, parse_budget
-from tamis.pictures import drawn_costs
-from tamis.planning.advice.adaptive import adaptive, horizon
-from tamis.planning.advice.plain import plain
-from tamis.planning.advice.situation import (
+from tamis.advice.situation import (
     NEEDS,
     Choice,
     Found,
@@ -30,11 +27,14 @@ from tamis.planning.advice.situation import (
     Situation,
     ranked,
 )
-from tamis.planning.advice.stacked import stacked
-from tamis.planning.advice.streams import drawn_gaps, logged_gaps, streams
+from tamis.advice.stacked import stacked
+from tamis.advice.streams import drawn_gaps, logged_gaps, streams
+from tamis.advice.text import explained, table
+from tamis.collection import Utility, parse_budget
+from tamis.pictures import drawn_costs
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.costs import check_seconds, duration
-from tamis.planning.stacked.curve import Steps
+from tamis.planning.stacked.frequencies import Steps
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tamis._columns import column, listed, take
+from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
-from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, told
 from tamis.planning.layers import fingerprints
 

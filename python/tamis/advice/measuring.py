@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._columns import column, take
-from tamis.planning.advice.situation import Choice, Situation
-from tamis.planning.advice.streams import since_last
+from tamis.advice.situation import Choice, Situation
+from tamis.advice.streams import since_last
 from tamis.stores import Hashes
 
 ROUNDS = 40

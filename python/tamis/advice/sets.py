@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.collection import Collection
-from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation
-from tamis.planning.collection import plan_collection
+from tamis.planning.collection.allocation import plan_collection
 
 if TYPE_CHECKING:
     from tamis._types import Keys

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tamis.advice.situation import line
+from tamis.advice.theory import figure_12, theorem_3
 from tamis.planning import bloom
-from tamis.planning.advice.situation import line
-from tamis.planning.advice.theory import figure_12, theorem_3
 from tamis.planning.costs import told
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The demo's scene: a blocklist, and a log of visits that is skewed as logs are. Seeded.
 
 Hosts are made of two words, an ending and mostly a beginning, chosen by the bits of a scattered
-rank (`tamis.workloads`). Visits follow Zipf's law over a million hosts that are not blocked; some
+rank (`tamis.traces`). Visits follow Zipf's law over a million hosts that are not blocked; some
 go to blocked ones.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis import workloads
+from tamis import traces
 
 Hosts = npt.NDArray[np.bytes_]
 
@@ -56,8 +56,8 @@ def scene(keys: int, questions: int, seed: int) -> Scene:
     (1000, 1000, True)
     """
     ranks = range(_BLOCKED_FROM, _BLOCKED_FROM + keys)
-    blocked = np.unique(_hosts(workloads.ranked(ranks, seed=seed), _BLOCKED))
-    visits = _hosts(workloads.zipf(2 * questions, universe=_HOSTS, seed=seed), _USUAL)
+    blocked = np.unique(_hosts(traces.ranked(ranks, seed=seed), _BLOCKED))
+    visits = _hosts(traces.zipf(2 * questions, universe=_HOSTS, seed=seed), _USUAL)
     random = np.random.default_rng(seed)
     there = np.flatnonzero(random.random(len(visits)) < _PRESENT)
     visits = visits.astype(max(visits.dtype, blocked.dtype))

@@ -8,11 +8,11 @@ import click
 
 import tamis
 from tamis._columns import join
+from tamis.advice.situation import NEEDS
 from tamis.cli._input import Source, halves
 from tamis.cli._options import FILE, as_json, asked, example, log, reading
 from tamis.cli._output import note, say
 from tamis.cli.plan import shape
-from tamis.planning.advice.situation import NEEDS
 
 
 @click.command(

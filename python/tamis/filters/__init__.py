@@ -10,25 +10,26 @@ import os
 from typing import Any
 
 from tamis import _native
+from tamis._saved import Saved
 from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.bloom import Bloom
-from tamis.filters.contract import Contract, Saved
+from tamis.filters.contract import Contract
 from tamis.filters.cuckoo import Cuckoo
 from tamis.filters.fuse import Fuse
+from tamis.filters.learned_bloom import LearnedBloom
 from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import Sharded
 from tamis.filters.stable import StableBloom
+from tamis.filters.stable_learned import StableLearned
 from tamis.filters.stacked import Stacked
 from tamis.filters.static_function import StaticFunction
 from tamis.filters.telescoping import Extending, Telescoping
 from tamis.filters.windowed import Windowed
-from tamis.learned.bloom import LearnedBloom
 from tamis.learned.model import Model
-from tamis.learned.stable import StableLearned
 
 __all__ = [
     "AdaptiveCuckoo",

@@ -72,7 +72,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
     >>> wishes = {"sizing": "lifetime", "lifetime": 20_000, "seed": 1}
     >>> f = AdaptiveStacked.build(range(1000), shape, bits_per_key=9, **wishes)
     >>> stored = Hashes(range(1000), seed=1)
-    >>> asked = tamis.workloads.zipf(20_000, exponent=1.2, universe=10_000)
+    >>> asked = tamis.traces.zipf(20_000, exponent=1.2, universe=10_000)
     >>> for start in range(0, 20_000, 100):
     ...     some = asked[start : start + 100]
     ...     changed = f.adapt_many(some[f.contains(some)], stored)

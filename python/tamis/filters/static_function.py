@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._saved import Saved
 from tamis._types import Keys
-from tamis.filters.contract import Saved
 from tamis.planning import ribbon as planning
 
 

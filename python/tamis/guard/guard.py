@@ -14,7 +14,6 @@ from typing import Any, Self
 import numpy as np
 
 from tamis._native import hash_keys
-from tamis._statistics import History, Statistics, Stretch, Tally, Watch
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
@@ -24,6 +23,7 @@ from tamis.guard.filling import adapts, checked, filled, insert
 from tamis.guard.keys import listed, of_each_kind
 from tamis.guard.limit import Limit, now
 from tamis.guard.regions import REGIONS, Before, Regions, Remote
+from tamis.guard.statistics import History, Statistics, Stretch, Tally, Watch
 from tamis.pictures import drawn_history
 from tamis.stores.contract import Hashes, LeaseError, Plain, Store, Value, plain
 

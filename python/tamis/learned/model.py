@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis.filters.contract import Saved
+from tamis._saved import Saved
 
 Reads = Literal["text", "table"]
 

@@ -17,8 +17,8 @@ from tamis.parquet import columns as families
 from tamis.parquet.lake import Lake, Look
 from tamis.parquet.manifest import Manifest
 from tamis.parquet.reading import Options, unified
-from tamis.planning.collection import Method
-from tamis.planning.curves import Floats, Ints
+from tamis.planning.collection.allocation import Method
+from tamis.planning.collection.curves import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
 

@@ -25,8 +25,8 @@ from tamis.parquet.answering import Answer, State, saved_filters, unread
 from tamis.parquet.lake import Lake, Source, Watch
 from tamis.parquet.reading import Options, Reader
 from tamis.parquet.statistics import Statistics
-from tamis.planning.collection import Kind, Method, utilities
-from tamis.planning.curves import Floats
+from tamis.planning.collection.allocation import Kind, Method, utilities
+from tamis.planning.collection.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
 """What each column has to be: a value, None for null, or a list of which one is enough."""

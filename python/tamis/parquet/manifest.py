@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tamis.errors import FormatError
 from tamis.parquet.columns import ACCEPTED, Codes
-from tamis.planning.curves import Ints
+from tamis.planning.collection.curves import Ints
 
 MAGIC = b"\x89tamislk"
 VERSION = 1

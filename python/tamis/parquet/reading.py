@@ -17,7 +17,7 @@ from tamis.parquet import columns as families
 from tamis.parquet.lake import Lake, Stamp
 from tamis.parquet.manifest import File, Manifest
 from tamis.parquet.threads import in_order
-from tamis.planning.curves import Floats
+from tamis.planning.collection.curves import Floats
 
 BATCH = 1 << 16
 """Rows that are in memory at a time, per thread."""

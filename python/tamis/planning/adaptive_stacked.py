@@ -19,7 +19,7 @@ from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.plan import Plan
 from tamis.planning.planner import plain, plan
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.curve import Steps
+from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.lifetime import mean_rate, questions_for, shape, three_layers
 from tamis.planning.stacked.realize import realize

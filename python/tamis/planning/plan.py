@@ -132,22 +132,13 @@ class Plan:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the rate by the share ψ of stored negatives among the questions; return the axes."""
-        if ax is None:
-            ax = axes()
-        ax.plot([0, 1], [self.rate_at(0), self.rate_at(1)])
-        ax.plot([self.psi], [self.expected_fpr], "o", label=f"planned: {self.expected_fpr:.3g}")
-        ax.plot([0], [self.fpr_bound], "s", label=f"under any workload: {self.fpr_bound:.3g}")
-        ax.set_xlabel("share of the questions for absent keys that ask for stored ones (ψ)")
-        ax.set_ylabel("false-positive rate")
-        ax.set_ylim(bottom=0)
-        ax.set_title(f"{self._told()}, {self.bits_per_key:.2f} bits per key")
-        ax.grid(True, alpha=0.25)
-        ax.legend(frameon=False)
-        return ax
+        from tamis.pictures import draw_plan
+
+        return draw_plan(self, ax)
 
     def __str__(self) -> str:
         lines = [
-            f"{self._told()} for {self.n_keys:,} keys: {self.bits_per_key:.3f} bits per key",
+            f"{self.describe()} for {self.n_keys:,} keys: {self.bits_per_key:.3f} bits per key",
             f"  predicted rate {self.expected_fpr:.3g}, at most {self.fpr_bound:.3g} "
             f"under any workload; {self.expected_checks:.3f} checks per question",
         ]
@@ -166,18 +157,10 @@ class Plan:
             )
         return "\n".join(lines)
 
-    def _told(self) -> str:
+    def describe(self) -> str:
+        """Say in a few words which layers it has."""
         if len(self.layers) == 1:
             return f"A plain {self.layers[0].kind} filter"
         if self.last == "exact":
             return f"A stack of a {self.layers[0].kind} layer and an exact one"
         return f"A stack of {len(self.layers)} {self.layers[0].kind} layers"
-
-
-def axes() -> Any:
-    """Return new axes to draw on, or say which extra has them."""
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
-    return pyplot.subplots()[1]

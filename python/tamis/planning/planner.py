@@ -12,7 +12,7 @@ from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.layers import KINDS, bloom_bits, fingerprints
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import equal, exact, lengths, metrics, varied
-from tamis.planning.stacked.curve import Curve, Zipf
+from tamis.planning.stacked.frequencies import Frequencies, Zipf
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.realize import realize
@@ -84,7 +84,7 @@ def plan(
 
 
 def _best(
-    goal: Goal, curve: Curve, kinds: list[str], last: Last, rates: Rates, updates: bool
+    goal: Goal, curve: Frequencies, kinds: list[str], last: Last, rates: Rates, updates: bool
 ) -> Stack | None:
     """Find the best stack of all kinds."""
     best: Stack | None = None
@@ -218,7 +218,7 @@ def _goal(
     )
 
 
-def _impossible(goal: Goal, curve: Curve, kinds: list[str], last: Last, updates: bool) -> str:
+def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, updates: bool) -> str:
     """Say which constraint binds: the first without which there is a plan, and what it would be."""
     for name, relaxed in (
         ("max_checks", replace(goal, max_checks=math.inf)),

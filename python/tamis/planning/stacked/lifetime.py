@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning.layers import KINDS, bloom_bits, fingerprints
-from tamis.planning.stacked.curve import Curve, Steps
+from tamis.planning.stacked.frequencies import Frequencies, Steps
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array
 
@@ -42,12 +42,12 @@ class Seen(NamedTuple):
     negatives: float
 
 
-def shape(curve: Curve) -> Steps:
+def shape(curve: Frequencies) -> Steps:
     """Return a curve of at most `POINTS` points, never above the given one.
 
     The first ranks are kept one by one, the others evenly in the logarithm.
 
-    >>> from tamis.planning.stacked.curve import Zipf
+    >>> from tamis.planning.stacked.frequencies import Zipf
     >>> curve = Zipf(1.0, 10**8, 5 * 10**7)
     >>> short = shape(curve)
     >>> len(short.ranks), bool(abs(short.psi(10**5) / curve.psi(10**5) - 1) < 0.001)
@@ -62,10 +62,10 @@ def shape(curve: Curve) -> Steps:
     return Steps(ranks, np.asarray(curve.psi(ranks), float))
 
 
-def seen(curve: Curve, questions: float) -> Seen:
+def seen(curve: Frequencies, questions: float) -> Seen:
     """Predict what so many questions for absent keys make known.
 
-    >>> from tamis.planning.stacked.curve import Zipf
+    >>> from tamis.planning.stacked.frequencies import Zipf
     >>> known = seen(Zipf(1.0, 1000, 500), 100)
     >>> round(known.psi, 3), round(known.negatives, 1)
     (0.498, 63.0)
@@ -79,10 +79,10 @@ def seen(curve: Curve, questions: float) -> Seen:
     return Seen(float((mass * met).sum()), unseen * questions + float((ranks * met).sum()))
 
 
-def questions_for(curve: Curve, negatives: float) -> int:
+def questions_for(curve: Frequencies, negatives: float) -> int:
     """Predict how many questions it takes to meet so many negatives; about, and at most 2⁶².
 
-    >>> from tamis.planning.stacked.curve import Zipf
+    >>> from tamis.planning.stacked.frequencies import Zipf
     >>> n = questions_for(Zipf(1.0, 1000, 500), 63)
     >>> 98 <= n <= 102
     True
@@ -122,7 +122,9 @@ def mean_rate(first: Any, stacked: Any, observations: float, lifetime: float) ->
     return (observations * first + (lifetime - observations) * stacked) / lifetime
 
 
-def three_layers(goal: Goal, kind: str, curve: Curve, lifetime: int) -> tuple[int, Stack] | None:
+def three_layers(
+    goal: Goal, kind: str, curve: Frequencies, lifetime: int
+) -> tuple[int, Stack] | None:
     """Find N_o and three layers with the least mean rate, or of the fewest bits for one."""
     search = _bloom if KINDS[kind].continuous else _lengths
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from tamis.planning.stacked.curve import Curve
+from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import Goal, Stack
 
 Search: TypeAlias = Callable[[Goal, int, float, float], Stack | None]
@@ -41,7 +41,7 @@ _WORSE = 2.0
 
 
 def sweep(
-    search: Search, goal: Goal, curve: Curve, tolerance: float, best: Stack | None = None
+    search: Search, goal: Goal, curve: Frequencies, tolerance: float, best: Stack | None = None
 ) -> Stack | None:
     """Find the best stack over all numbers of negatives, up to a relative ``tolerance``.
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tamis.planning.layers import KINDS, bloom_bits
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.curve import Curve
+from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array
 from tamis.planning.stacked.sweep import better
@@ -36,7 +36,7 @@ _STEP = 1e-6
 _ITERATIONS = 200
 
 
-def improve(stack: Stack, goal: Goal, curve: Curve) -> Stack:
+def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the rates of a stack of equal ones; what comes out is no worse."""
     from scipy.optimize import differential_evolution
 
@@ -65,7 +65,7 @@ def improve(stack: Stack, goal: Goal, curve: Curve) -> Stack:
 @dataclass(frozen=True)
 class _Problem:
     goal: Goal
-    curve: Curve
+    curve: Frequencies
 
     def measured(self, points: Array) -> tuple[Array, Array, Array]:
         """Bits, value, and the constraints, kept where they are at least 0, of each point."""

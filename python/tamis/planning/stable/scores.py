@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tamis.planning import stable
 from tamis.planning.arguments import check_rate_or_budget
-from tamis.planning.stable_groups import (
+from tamis.planning.stable.groups import (
     Method,
     StablePlan,
     advised,

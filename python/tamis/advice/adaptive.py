@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
+from tamis.advice.stacked import stack_times
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
 from tamis.planning.adaptive_stacked import Wish, plan_adaptive
-from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation, unfit
-from tamis.planning.advice.stacked import stack_times
 from tamis.planning.layers import fingerprints
-from tamis.planning.stacked.curve import Zipf
+from tamis.planning.stacked.frequencies import Zipf
 
 if TYPE_CHECKING:
     from tamis.workload import Workload

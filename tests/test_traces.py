@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tamis import workloads
+from tamis import traces
 
 N = 400_000
 
 
 def ranks_of(keys, universe, seed):
     """Undo `ranked` by a table."""
-    table = workloads.ranked(range(universe), seed=seed)
+    table = traces.ranked(range(universe), seed=seed)
     order = np.argsort(table)
     places = np.searchsorted(table, keys, sorter=order)
     ranks = order[np.minimum(places, universe - 1)]
@@ -35,29 +35,29 @@ def agrees(counts, expected):
 @pytest.mark.parametrize("exponent", [0, 0.5, 0.99, 1.0, 1.0000001, 1.5, 3])
 @pytest.mark.parametrize("universe", [2, 7, 1000])
 def test_zipf_is_exact(exponent, universe):
-    keys = workloads.zipf(N, exponent=exponent, universe=universe, seed=universe)
+    keys = traces.zipf(N, exponent=exponent, universe=universe, seed=universe)
     share = np.arange(1, universe + 1.0) ** -exponent
     counts = np.bincount(ranks_of(keys, universe, universe), minlength=universe)
     assert agrees(counts, N * share / share.sum())
 
 
 def test_zipf_of_one_key():
-    assert (workloads.zipf(100, universe=1) == workloads.ranked([0])).all()
+    assert (traces.zipf(100, universe=1) == traces.ranked([0])).all()
 
 
 def test_zipf_of_a_large_universe():
     """The exact shares of the first rank and of the upper half, at 10¹² ranks."""
     universe, seed = 10**12, 4
-    keys = workloads.zipf(N, exponent=1.0, universe=universe, seed=seed)
+    keys = traces.zipf(N, exponent=1.0, universe=universe, seed=seed)
     harmonic = np.log(universe) + np.euler_gamma + 0.5 / universe
-    first = (keys == workloads.ranked([0], seed=seed)).mean()
+    first = (keys == traces.ranked([0], seed=seed)).mean()
     assert abs(first - 1 / harmonic) < 5 * (1 / harmonic / N) ** 0.5
 
 
 def test_phase_shift_reverses_popularity():
     universe, seed = 50, 9
-    keys = workloads.phase_shift(N, exponent=1.0, universe=universe, at=0.25, seed=seed)
-    assert (keys[: N // 4] == workloads.zipf(N // 4, universe=universe, seed=seed)).all()
+    keys = traces.phase_shift(N, exponent=1.0, universe=universe, at=0.25, seed=seed)
+    assert (keys[: N // 4] == traces.zipf(N // 4, universe=universe, seed=seed)).all()
     share = np.arange(1, universe + 1.0) ** -1
     share *= (N - N // 4) / share.sum()
     after = np.bincount(ranks_of(keys[N // 4 :], universe, seed), minlength=universe)
@@ -67,20 +67,20 @@ def test_phase_shift_reverses_popularity():
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.9])
 def test_power_law_is_exact(exponent):
     universe = 300
-    keys = workloads.power_law(N, exponent=exponent, universe=universe, seed=3)
+    keys = traces.power_law(N, exponent=exponent, universe=universe, seed=3)
     edges = (np.arange(universe + 1) / universe) ** (1 - exponent)
     counts = np.bincount(ranks_of(keys, universe, 3), minlength=universe)
     assert agrees(counts, N * np.diff(edges))
 
 
 def test_uniform_is_exact():
-    counts = np.bincount(ranks_of(workloads.uniform(N, universe=99, seed=8), 99, 8), minlength=99)
+    counts = np.bincount(ranks_of(traces.uniform(N, universe=99, seed=8), 99, 8), minlength=99)
     assert agrees(counts, np.full(99, N / 99))
 
 
 def test_active_set_drifts_along_a_bell():
     active, repeats, seed = 1000, 20.0, 6
-    keys = workloads.active_set(N, active=active, repeats=repeats, seed=seed)
+    keys = traces.active_set(N, active=active, repeats=repeats, seed=seed)
     ranks = ranks_of(keys, int(N / repeats) + active + 1, seed)
     # Where in the active set a query fell, up to the rounding of its rank.
     age = (ranks + 0.5 - np.arange(N) / repeats) / active
@@ -105,7 +105,7 @@ def _three_uniforms(x):
 
 def test_adversary_whittles_to_what_fools():
     stored = 1000
-    adversary = workloads.Adversary(5000, stored=stored, rounds=7, subrounds=3, seed=1)
+    adversary = traces.Adversary(5000, stored=stored, rounds=7, subrounds=3, seed=1)
     everything = adversary.queries
     fooled = everything[::10]
     asked = 0
@@ -118,7 +118,7 @@ def test_adversary_whittles_to_what_fools():
 
 
 def test_adversary_stops_at_a_hundredth_of_the_keys():
-    adversary = workloads.Adversary(5000, stored=1000, seed=1)
+    adversary = traces.Adversary(5000, stored=1000, seed=1)
     for queries in adversary:
         adversary.tell(np.arange(len(queries)) < 10)
     assert (adversary.round, len(adversary.queries)) == (1, 10)
@@ -126,7 +126,7 @@ def test_adversary_stops_at_a_hundredth_of_the_keys():
 
 
 def test_adversary_wants_its_answers():
-    adversary = workloads.Adversary(50, stored=10)
+    adversary = traces.Adversary(50, stored=10)
     subrounds = iter(adversary)
     next(subrounds)
     with pytest.raises(ValueError, match="one answer is wanted for each of the 50 queries"):
@@ -136,11 +136,11 @@ def test_adversary_wants_its_answers():
 
 
 GENERATORS = {
-    "zipf": workloads.zipf,
-    "phase_shift": workloads.phase_shift,
-    "power_law": workloads.power_law,
-    "active_set": workloads.active_set,
-    "uniform": lambda n, seed: workloads.uniform(n, universe=10**6, seed=seed),
+    "zipf": traces.zipf,
+    "phase_shift": traces.phase_shift,
+    "power_law": traces.power_law,
+    "active_set": traces.active_set,
+    "uniform": lambda n, seed: traces.uniform(n, universe=10**6, seed=seed),
 }
 
 
@@ -155,13 +155,13 @@ def test_same_seed_same_stream(name):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: workloads.zipf(-1), "n is -1"),
-        (lambda: workloads.zipf(1, universe=0), "universe is 0"),
-        (lambda: workloads.zipf(1, exponent=float("nan")), "exponent is nan"),
-        (lambda: workloads.power_law(1, exponent=1), "exponent is 1"),
-        (lambda: workloads.phase_shift(1, at=2), "at is 2"),
-        (lambda: workloads.active_set(1, repeats=0), "repeats is 0"),
-        (lambda: workloads.uniform(1, universe=5, seed=-1), "seed is -1"),
+        (lambda: traces.zipf(-1), "n is -1"),
+        (lambda: traces.zipf(1, universe=0), "universe is 0"),
+        (lambda: traces.zipf(1, exponent=float("nan")), "exponent is nan"),
+        (lambda: traces.power_law(1, exponent=1), "exponent is 1"),
+        (lambda: traces.phase_shift(1, at=2), "at is 2"),
+        (lambda: traces.active_set(1, repeats=0), "repeats is 0"),
+        (lambda: traces.uniform(1, universe=5, seed=-1), "seed is -1"),
     ],
 )
 def test_bad_arguments_are_named(call, says):

@@ -1,7 +1,7 @@
 """One price for a bit: the allocation of a budget to many filters, and its dual.
 
-The curves of all filters are convex (`tamis.planning.curves`), so the optimum keeps of each filter
-the bits whose gain in weighted rate is at or above one price. As the price falls, what is kept
+The curves of all filters are convex (`curves`), so the optimum keeps of each filter the bits
+whose gain in weighted rate is at or above one price. As the price falls, what is kept
 grows; the search for the price that spends the budget is all there is to solve.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.curves import Curve, Floats, Ints, Mixed, Ribbon, Segmented
+from tamis.planning.collection.curves import Curve, Floats, Ints, Mixed, Ribbon, Segmented
 
 
 def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import listed, pyarrow
-from tamis._tally import Tally
-from tamis.drift import Drift, by_rank, by_value
 from tamis.errors import FormatError
+from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
-from tamis.planning.plan import axes
-from tamis.planning.stacked.curve import Curve, Steps, Zipf
+from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
+from tamis.workload.counting import Tally
+from tamis.workload.drift import Drift, by_rank, by_value
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -43,7 +43,7 @@ class Workload:
 
     def __init__(
         self,
-        curve: Curve,
+        curve: Frequencies,
         *,
         values: Any = None,
         counts: npt.NDArray[Any] | None = None,

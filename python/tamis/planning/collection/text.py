@@ -17,8 +17,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.curves import Arrays, Floats, Ints, Segmented
-from tamis.planning.prices import optimal
+from tamis.planning.collection.curves import Arrays, Floats, Ints, Segmented
+from tamis.planning.collection.prices import optimal
 
 RATIO = 1.25
 """Words of the largest documents of a class over those of the smallest.

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Key, Keys
+from tamis.filters.scored import Scored, with_scores
 from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
-from tamis.learned.scored import Scored, with_scores
-from tamis.planning import stable, stable_groups, stable_scores
-from tamis.planning.stable_groups import Method, StablePlan
+from tamis.planning import stable
+from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
+from tamis.planning.stable.scores import plan_scores
 
 ALARM = 0.1
 """How far insertions may be from the plan, in total variation, before `Drift.alarm`."""
@@ -119,7 +120,7 @@ class StableLearned(Scored):
         ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
         "yes" (s-SLBF); more are that many filters (g-SLBF); None chooses.
         """
-        return stable_scores.plan_scores(
+        return plan_scores(
             member_scores,
             nonmember_scores,
             bits=bits,
@@ -169,10 +170,10 @@ class StableLearned(Scored):
         return tuple(_native.stable_learned_shape(self._kernel)[0])
 
     @property
-    def groups(self) -> tuple[stable_groups.Group, ...]:
+    def groups(self) -> tuple[Group, ...]:
         """The groups as they were planned."""
         told = _native.stable_learned_shape(self._kernel)[1]
-        return stable_groups.groups_of(
+        return groups_of(
             [share for _, _, share, _ in told],
             [share for _, _, _, share in told],
             [answer if size is None else stable.Size(*size) for size, answer, _, _ in told],
@@ -186,7 +187,7 @@ class StableLearned(Scored):
 
     def expected_fnr(self, gap: float) -> float:
         """Predict the share of members that are denied so many insertions after they came."""
-        return stable_groups.fnr_at(self.groups, gap)
+        return fnr_at(self.groups, gap)
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Tell for each key, with its row of features if the model reads those, if it may be in."""

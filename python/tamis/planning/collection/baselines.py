@@ -11,8 +11,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.curves import Exponential, Floats, Ints, Mixed, Segmented, Truncated
-from tamis.planning.prices import optimal
+from tamis.planning.collection.curves import Exponential, Floats, Ints, Mixed, Segmented, Truncated
+from tamis.planning.collection.prices import optimal
 
 LEVELS = 7
 """Sizes that a filter can have in the elastic baseline, none and all included."""

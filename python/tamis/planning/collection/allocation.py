@@ -1,9 +1,9 @@
 """Many filters under one budget: how many bits of each to keep in memory.
 
 Minimize Σ uᵢ·εᵢ(mᵢ) with Σ mᵢ ≤ B over whole bits, where uᵢ is how often filter i is asked and εᵢ
-how its rate falls with the bits kept of it (`tamis.planning.curves`). Mersy, Wang, Sintos, Krishnan
-2024 pose the problem and solve a relaxation with a conic solver (`tamis.planning.baselines`, to
-compare with); the exact optimum is the search for one price (`tamis.planning.prices`).
+how its rate falls with the bits kept of it (`curves`). Mersy, Wang, Sintos, Krishnan 2024 pose the
+problem and solve a relaxation with a conic solver (`baselines`, to compare with); the exact optimum
+is a search for one price (`prices`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning import baselines, ribbon
-from tamis.planning.curves import Curve, Floats, Ints, Mixed, Ribbon, Segmented, Truncated
-from tamis.planning.prices import best_kinds, least, optimal
+from tamis.planning import ribbon
+from tamis.planning.collection import baselines
+from tamis.planning.collection.curves import (
+    Curve,
+    Floats,
+    Ints,
+    Mixed,
+    Ribbon,
+    Segmented,
+    Truncated,
+)
+from tamis.planning.collection.prices import best_kinds, least, optimal
 
 Kind = Literal["segmented", "ribbon", "truncated"]
 Method = Literal[

@@ -14,9 +14,9 @@ from tamis.errors import BuildError
 from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
+from tamis.filters.scored import Scored, with_scores
 from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
-from tamis.learned.scored import Scored, with_scores
 from tamis.learned.training import Kind, train
 from tamis.planning import learned as planning
 from tamis.planning.arguments import check_rate_or_budget

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning import stable, windowed
-from tamis.planning.advice.situation import (
+from tamis.advice.situation import (
     Choice,
     Found,
     Gaps,
@@ -17,6 +16,7 @@ from tamis.planning.advice.situation import (
     Situation,
     groups,
 )
+from tamis.planning import stable, windowed
 
 if TYPE_CHECKING:
     from tamis.workload import Workload

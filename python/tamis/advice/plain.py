@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tamis.advice.situation import Choice, Found, RuledOut, Situation, secret, unfit
 from tamis.planning import bloom, cuckoo, fuse, quotient, ribbon
-from tamis.planning.advice.situation import Choice, Found, RuledOut, Situation, secret, unfit
 from tamis.planning.layers import KINDS, fingerprints
 
 _PLAIN = {

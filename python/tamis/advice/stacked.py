@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tamis.planning.advice.situation import (
+from tamis.advice.situation import (
     Choice,
     Found,
     RuledOut,

@@ -2,17 +2,17 @@
 
 import time
 
-from tamis import workloads
+from tamis import traces
 
 N = 10**7
 STREAMS = {
-    "zipf 1.0": lambda: workloads.zipf(N, universe=10**8),
-    "zipf 0.75": lambda: workloads.zipf(N, exponent=0.75, universe=10**8),
-    "phase shift": lambda: workloads.phase_shift(N),
-    "power law": lambda: workloads.power_law(N),
-    "active set": lambda: workloads.active_set(N),
-    "uniform": lambda: workloads.uniform(N, universe=10**6),
-    "adversary": lambda: sum(len(q) for q in _fooled(workloads.Adversary(N // 10, stored=10))),
+    "zipf 1.0": lambda: traces.zipf(N, universe=10**8),
+    "zipf 0.75": lambda: traces.zipf(N, exponent=0.75, universe=10**8),
+    "phase shift": lambda: traces.phase_shift(N),
+    "power law": lambda: traces.power_law(N),
+    "active set": lambda: traces.active_set(N),
+    "uniform": lambda: traces.uniform(N, universe=10**6),
+    "adversary": lambda: sum(len(q) for q in _fooled(traces.Adversary(N // 10, stored=10))),
 }
 
 

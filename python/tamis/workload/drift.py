@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tamis._tally import hashes
-from tamis.planning.stacked.curve import Curve, Steps
+from tamis.planning.stacked.frequencies import Frequencies, Steps
+from tamis.workload.counting import hashes
 
 if TYPE_CHECKING:
     from tamis.planning.plan import Plan
@@ -32,8 +32,8 @@ class Drift:
 
     total_variation: float
     kl: float
-    _before: Curve = field(repr=False)
-    _after: Curve = field(repr=False)
+    _before: Frequencies = field(repr=False)
+    _after: Frequencies = field(repr=False)
 
     def psi(self, n: int) -> tuple[float, float]:
         """The share of questions, before and after, for the n values most frequent before (ψ)."""
@@ -72,7 +72,7 @@ def by_value(a_values: Any, a: Array, b_values: Any, b: Array) -> Drift:
     return _drift(before, after, Steps.of(a, total=a.sum()), Steps.of(b_at_a, total=b_at_a.sum()))
 
 
-def by_rank(a: Curve, b: Curve) -> Drift:
+def by_rank(a: Frequencies, b: Frequencies) -> Drift:
     """Compare shapes, as if every value kept its rank; ranks far down in blocks."""
     most = max(a.size, b.size, 1)
     ends = np.unique(np.geomspace(1, most, _BLOCKS).astype(np.int64))
@@ -82,7 +82,7 @@ def by_rank(a: Curve, b: Curve) -> Drift:
     return _drift(before, after, a, b)
 
 
-def _drift(before: Array, after: Array, a: Curve, b: Curve) -> Drift:
+def _drift(before: Array, after: Array, a: Frequencies, b: Frequencies) -> Drift:
     asked = before > 0
     with np.errstate(divide="ignore"):
         kl = float((before[asked] * np.log(before[asked] / after[asked])).sum())

@@ -6,7 +6,7 @@ came, of which the group saw q_j·δ, denies it with FN_j. Wanted are rates, cou
 
     minimal Σ q_j·FN_j    under    Σ p_j·α_j ≤ ε  and  Σ bits_j ≤ B.
 
-`stable_search` finds them; `stable_scores` also finds the groups.
+`search` finds them; `scores` also finds the groups.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning import stable, stable_search, windowed
+from tamis.planning import stable, windowed
 from tamis.planning.arguments import check_rate_or_budget, whole
 from tamis.planning.stable import Size
+from tamis.planning.stable.search import optimal
 
 Method = Literal["optimal", "paper"]
 Floats = npt.NDArray[np.float64]
@@ -145,7 +146,7 @@ def plan_stable(
     if method == "paper":
         filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
     elif method == "optimal":
-        filters = stable_search.optimal(p, q, bits, fpr, gap)
+        filters = optimal(p, q, bits, fpr, gap)
     else:
         raise ValueError(f"method is {method!r}; optimal or paper is possible")
     groups = groups_of(p, q, filters, gap)

@@ -18,7 +18,7 @@ _HEAD = 32
 _POINTS = 1 << 16
 
 
-class Curve(Protocol):
+class Frequencies(Protocol):
     """What plans ask of a workload."""
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tamis.planning.advice.situation import Situation
+from tamis.advice.situation import Situation
 from tamis.planning.stacked.metrics import most_negatives, space_saving
 
 KINDS = ("Bloom", "learned", "stable", "stable learned")

@@ -1,1 +1,0 @@
-"""Which filter: every family's answer to one situation, in the order of what it costs."""
