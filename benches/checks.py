@@ -4,7 +4,7 @@
 
 Batches of integers, hashing included, at 10 bits per key, one thread; the best of many short
 rounds, in each of which all filters take their turn with other questions. The rows are those of
-`tamis.planning.costs.CHECKS`, below them what a model takes to score a key.
+`tamis.planning.kinds`, below them what a model takes to score a key.
 """
 
 import os
@@ -16,9 +16,10 @@ import time
 
 import numpy as np
 
-import tamis
+from tamis.filters import CLASSES
 from tamis.learned import train
 from tamis.planning import costs
+from tamis.planning.kinds import KINDS
 
 SIZES = costs.SIZES
 ROUNDS = 60
@@ -27,17 +28,12 @@ BATCH = 10_000
 
 
 def filters(keys: np.ndarray):
-    for layout in ("blocked", "standard"):
-        yield f"bloom, {layout}", tamis.Bloom.build(keys, bits_per_key=10, layout=layout)
-    yield "cuckoo", tamis.Cuckoo.build(keys, bits_per_key=10)
-    yield "quotient", tamis.Quotient.build(keys, bits_per_key=10)
-    for arity in (3, 4):
-        yield f"fuse, {arity}-wise", tamis.Fuse.build(keys, bits_per_key=10, arity=arity)
-    yield "ribbon", tamis.Ribbon.build(keys, bits_per_key=10)
-    yield "telescoping", tamis.Telescoping.build(keys, bits_per_key=10, seed=1)
-    yield "adaptive cuckoo", tamis.AdaptiveCuckoo.build(keys, bits_per_key=10, seed=1)
-    yield "windowed", tamis.Windowed.build(keys, bits_per_key=10)
-    yield "stable", tamis.StableBloom.build(keys, fpr=0.01, bits=10 * len(keys))
+    for kind in KINDS.values():
+        for option in kind.options:
+            size = {"bits_per_key": 10}
+            if kind.name == "stable":
+                size = {"fpr": 0.01, "bits": 10 * len(keys)}
+            yield option.name, CLASSES[kind.name].build(keys, seed=1, **size, **option.arguments)
 
 
 def nanoseconds(call, count: int) -> float:

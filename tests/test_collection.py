@@ -76,7 +76,7 @@ def twin(kind, keys):
             return tamis.Bloom._of(_native.bloom_truncated(kernel, kept))
     else:
         kernel = _native.ribbon_build("columns", hashes, levels, distinct)
-        codes = tamis.planning.collection.allocation.ribbon_codes(levels)
+        codes = ribbon.stored_code_bits(levels)
 
         def cut(kept):
             if kept <= codes:

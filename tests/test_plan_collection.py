@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import tamis
+from tamis.planning import ribbon
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection import prices
 from tamis.planning.collection.curves import Ribbon, Segmented, Truncated
@@ -125,7 +126,7 @@ def test_no_neighbour_is_better(kind, spread):
 
 def test_columns_of_ribbons_are_as_good_as_their_neighbours():
     keys, utility, total = setting(3000, 1)
-    slots, codes = planning.ribbon_slots(keys)
+    slots, codes = ribbon.column_slots(keys)
     curve = Ribbon(slots, np.full(len(keys), 14), np.minimum(slots, 256), codes, keys)
     for share in (0.05, 0.2, 0.5):
         budget = int(share * total)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import workloads
 
 import tamis
-from tamis.planning.costs import told
+from tamis.planning.costs import describe
 
 WITHIN = 1.10
 WANTED = 9
@@ -64,8 +64,9 @@ def main() -> None:
         ratio = first.measured_cost / best.measured_cost
         good += ratio <= WITHIN
         rows.append(
-            f"{case.name:<26} {first.name:<26} {told(first.cost):>9} "
-            f"{told(first.measured_cost):>9}  {best.name:<26} {told(best.measured_cost):>9} "
+            f"{case.name:<26} {first.name:<26} {describe(first.cost):>9} "
+            f"{describe(first.measured_cost):>9}  "
+            f"{best.name:<26} {describe(best.measured_cost):>9} "
             f"{ratio:>6.2f} {len(advice.choices):>4} {seconds:>6.1f} s"
         )
         if options.full:

@@ -1,121 +1,79 @@
-"""The native kernels: handles, the classes of the contract, and functions from sizes to handles.
+"""The native kernels: the classes of the contract, and a class for each kind.
 
-`tamis.filters` makes the public classes of them; sizes come from `tamis.planning`.
+`tamis.filters` derives the public classes from them; sizes come from `tamis.planning`. What begins
+with an underscore is for those classes alone: ``_empty``, ``_build`` and ``_join`` make the handle
+that a class holds.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, Self, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
 from tamis._types import Key, Keys, Remote
+from tamis.filters.stable_learned import Shares
+from tamis.planning import (
+    adaptive_cuckoo,
+    bloom,
+    cuckoo,
+    fuse,
+    quotient,
+    ribbon,
+    stable,
+    telescoping,
+    windowed,
+)
+from tamis.planning.stable.groups import Group
 
 __all__ = [
     "DEBUG_BUILD",
     "Adapting",
-    "Aging",
+    "AdaptiveCuckoo",
+    "AdaptiveQuotient",
+    "AdaptiveStacked",
+    "AdaptiveState",
     "Assigned",
+    "Bloom",
+    "Classifier",
+    "Cuckoo",
     "Deleting",
     "Distinct",
     "Filter",
     "Filters",
+    "Fingerprints",
     "Full",
     "Function",
+    "Fuse",
+    "Handle",
     "Hashes",
     "Inserting",
-    "Kernel",
+    "LayerState",
+    "LearnedBloom",
     "Negatives",
-    "Remembering",
+    "Quotient",
     "Resident",
+    "Ribbon",
+    "ScoreGroup",
+    "ScoreRegion",
+    "ScoredKeys",
+    "Sharded",
     "Sliced",
     "Spill",
+    "StableBloom",
+    "StableLearned",
+    "Stacked",
     "Stored",
     "Table",
+    "TextGrams",
+    "Windowed",
     "__version__",
-    "adaptive_cuckoo",
-    "adaptive_cuckoo_adapt",
-    "adaptive_cuckoo_build",
-    "adaptive_cuckoo_shape",
-    "adaptive_stacked",
-    "adaptive_stacked_abandon",
-    "adaptive_stacked_begin",
-    "adaptive_stacked_content",
-    "adaptive_stacked_drop",
-    "adaptive_stacked_fill",
-    "adaptive_stacked_finish",
-    "adaptive_stacked_known_rate",
-    "adaptive_stacked_layers",
-    "adaptive_stacked_observe",
-    "adaptive_stacked_plan",
-    "adaptive_stacked_sample",
-    "adaptive_stacked_state",
-    "bloom",
-    "bloom_build",
-    "bloom_cardinality",
-    "bloom_intersection",
-    "bloom_shape",
-    "bloom_truncated",
-    "bloom_union",
-    "cuckoo",
-    "cuckoo_build",
-    "cuckoo_shape",
-    "cuckoo_truncated",
-    "function_bits",
-    "function_build",
-    "fuse_build",
-    "fuse_shape",
+    "column_name",
     "hash_keys",
-    "learned",
-    "learned_contains",
-    "learned_contains_one",
-    "learned_model",
-    "learned_scores",
-    "learned_shape",
-    "learned_split",
-    "model",
-    "model_name",
-    "model_scores",
-    "model_shape",
     "open_bytes",
     "open_file",
-    "quotient",
-    "quotient_build",
-    "quotient_count",
-    "quotient_fingerprints",
-    "quotient_grow",
-    "quotient_merge",
-    "quotient_shape",
-    "quotient_truncated",
-    "ribbon_build",
-    "ribbon_shape",
-    "ribbon_truncated",
-    "sharded",
-    "sharded_shape",
-    "stable",
-    "stable_learned",
-    "stable_learned_model",
-    "stable_learned_pass",
-    "stable_learned_pass_one",
-    "stable_learned_shape",
-    "stable_learned_swapped",
-    "stable_shape",
-    "stacked",
-    "stacked_assigned",
-    "stacked_facts",
-    "stacked_known_rate",
-    "stacked_layers",
-    "stacked_seen",
-    "stacked_survivors",
-    "telescoping",
-    "telescoping_build",
-    "telescoping_merge",
-    "telescoping_shape",
-    "telescoping_steps",
     "text_grams",
-    "windowed",
-    "windowed_shape",
     "words",
 ]
 
@@ -123,11 +81,13 @@ __version__: str
 DEBUG_BUILD: bool
 
 @final
-class Kernel:
-    """A handle on a structure and the hash it was built with."""
+class Handle:
+    """A structure and the hash it was built with, for a class of its kind to hold."""
 
     @property
     def kind(self) -> int: ...
+    @property
+    def size_in_bits(self) -> int: ...
 
 @final
 class Distinct:
@@ -135,6 +95,9 @@ class Distinct:
 
     def __new__(cls, keys: Keys, seed: int = 0, key: bytes | None = None) -> Self: ...
     def __len__(self) -> int: ...
+    def without(self, others: Distinct) -> Distinct: ...
+    def accepted_by(self, layer: Handle, index: int) -> Distinct: ...
+    def at_layer(self, index: int) -> Distinct: ...
 
 _Ints = npt.NDArray[np.int64]
 
@@ -227,12 +190,12 @@ class Spill:
 class Negatives:
     """Known negatives that the first layer of a stack takes for keys."""
 
-    def __new__(cls, first: Kernel) -> Self: ...
+    def __new__(cls, first: Handle) -> Self: ...
     def add(self, negatives: Keys) -> None: ...
     @property
     def given(self) -> int: ...
     def by_shard(self, shards: int) -> list[Negatives]: ...
-    def distinct(self, keys: Distinct) -> tuple[Distinct, int]: ...
+    def distinct(self, keys: Distinct) -> Distinct: ...
     def earliest(self, negatives: Distinct, count: int) -> Distinct: ...
 
 @final
@@ -253,13 +216,15 @@ class Assigned:
     def __new__(
         cls, keys: Keys, values: npt.NDArray[np.uint32], seed: int = 0, key: bytes | None = None
     ) -> Self: ...
+    @staticmethod
+    def at_layer(index: int, keys: Distinct, negatives: Distinct) -> Assigned: ...
     def __len__(self) -> int: ...
 
 @disjoint_base
 class Stored:
     """Has a size and can be saved; the base of everything that holds a kernel."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
     def __len__(self) -> int:
         """Tell how many keys the filter holds."""
 
@@ -279,14 +244,14 @@ class Stored:
         """Return the filter as the bytes that `save` writes."""
 
     @property
-    def _kernel(self) -> Kernel: ...
-    def _copied(self) -> Kernel: ...
+    def _handle(self) -> Handle: ...
+    def _copied(self) -> Handle: ...
     def _write(self, descriptor: int) -> None: ...
 
 class Filter(Stored):
     """Answers questions; the base of every filter."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
     def __contains__(self, key: Key, /) -> bool:
         """Tell whether the key may be in the set; `False` is certain."""
 
@@ -307,7 +272,13 @@ class Filter(Stored):
 class Function(Stored):
     """Tells the value of each of its keys, and anything for others."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _build(size: ribbon.Size, keys: Assigned) -> Handle: ...
+    @property
+    def bits(self) -> int:
+        """How many bits a value has (r)."""
+
     def __getitem__(self, key: Key, /) -> int:
         """Return the value of a key; of one it was not built from, any."""
 
@@ -317,7 +288,7 @@ class Function(Stored):
 class Inserting(Filter):
     """A filter that takes keys in one by one."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
     def add(self, key: Key) -> None:
         """Insert a key."""
 
@@ -327,14 +298,14 @@ class Inserting(Filter):
 class Deleting(Inserting):
     """A filter that also gives keys back."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
     def remove(self, key: Key) -> None:
         """Take one insertion of the key back; `KeyError` if it is surely absent."""
 
 class Adapting(Deleting):
     """A filter that moves its elements away from the keys they were taken for."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
     def add(self, key: Key, remote: Remote | None = None) -> None:
         """Insert a key; with the remote, the filter grows where it is full."""
 
@@ -378,20 +349,361 @@ class Hashes:
     def scan(self) -> Iterator[npt.NDArray[np.uint64]]:
         """Return all hashes, in parts."""
 
-class Remembering(Inserting):
-    """A filter that also answers and inserts in one step."""
+class Bloom(Inserting):
+    """A Bloom filter."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: bloom.Size, capacity: int, seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
+    @staticmethod
+    def _build(size: bloom.Size, keys: Distinct) -> Handle: ...
+    @property
+    def layout(self) -> Literal["blocked", "standard", "segmented"]:
+        """Where a key's bits may lie."""
+
+    @property
+    def hashes(self) -> int:
+        """How many bits a key has (k)."""
+
+    def cardinality(self) -> float:
+        """Estimate from the set bits how many distinct keys are in; infinite if all are set."""
+
+    def _union(self, other: Bloom) -> Handle: ...
+    def _intersection(self, other: Bloom) -> Handle: ...
+    def _truncated(self, bits: int) -> Handle: ...
+
+class Cuckoo(Deleting):
+    """A cuckoo filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
+    @staticmethod
+    def _build(size: cuckoo.Size, keys: Distinct) -> Handle: ...
+    @property
+    def fingerprint_bits(self) -> int:
+        """How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`."""
+
+    @property
+    def _whole_fingerprint_bits(self) -> int: ...
+    @property
+    def _chunks(self) -> int: ...
+    @property
+    def _buckets(self) -> int: ...
+    @property
+    def _near(self) -> int: ...
+    def _truncated(self, bits: int) -> Handle: ...
+
+class Fuse(Filter):
+    """A binary fuse filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _build(size: fuse.Size, keys: Distinct) -> Handle: ...
+    @property
+    def arity(self) -> int:
+        """How many slots of the table a key has (K)."""
+
+    @property
+    def fingerprint_bits(self) -> int:
+        """How many bits a slot has (r): the rate is 2^−r."""
+
+    @property
+    def _segment_length(self) -> int: ...
+    @property
+    def _segments(self) -> int: ...
+    @property
+    def _attempts(self) -> int: ...
+
+class Ribbon(Filter):
+    """A ribbon filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _build(size: ribbon.Size, keys: Distinct) -> Handle: ...
+    @property
+    def layout(self) -> Literal["interleaved", "columns"]:
+        """How the columns lie to each other."""
+
+    @property
+    def _columns(self) -> int: ...
+    @property
+    def _slots(self) -> int: ...
+    @property
+    def _kept(self) -> int: ...
+    def _truncated(self, bits: int) -> Handle: ...
+
+@final
+class Fingerprints:
+    """Fingerprints that are stored, a row for each, and how often each was added."""
+
+    @property
+    def quotients(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def remainders(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def counts(self) -> npt.NDArray[np.uint64]: ...
+
+class Quotient(Deleting):
+    """A quotient filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: quotient.Size, capacity: int, seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
+    @staticmethod
+    def _build(size: quotient.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    @property
+    def quotients(self) -> int:
+        """How many quotients there are (Q): fingerprints are numbers below Q·2^r."""
+
+    @property
+    def remainder_bits(self) -> int:
+        """How many bits of each fingerprint a slot holds (r); one less after each doubling."""
+
+    @property
+    def load(self) -> float:
+        """The share of the slots that are in use."""
+
+    def count(self, key: Key) -> int:
+        """Return how often the key was added and not removed; more only by a shared fingerprint."""
+
+    def grow(self) -> None:
+        """Double the capacity now: twice the slots, one remainder bit less, the same answers."""
+
+    def _merged(self, other: Quotient) -> Handle: ...
+    def _truncated(self, bits: int) -> Handle: ...
+    def _fingerprints(self, start: int, stop: int) -> Fingerprints: ...
+
+class Sharded(Filter):
+    """A filter in shards."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _join(shards: Sequence[Handle]) -> Handle: ...
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+
+@final
+class LayerState:
+    """A layer of a stack as it is now."""
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def rate(self) -> float: ...
+
+class Stacked(Deleting):
+    """A stack of filters."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _join(
+        layers: Sequence[Handle],
+        psi: float,
+        keys_among_negatives: int,
+        exhausted: bool,
+        capacity: int,
+    ) -> Handle: ...
+    @property
+    def _inserts(self) -> bool: ...
+    @property
+    def _deletes(self) -> bool: ...
+    @property
+    def psi(self) -> float:
+        """The share of the queries for absent keys that ask for known negatives (ψ)."""
+
+    @property
+    def keys_among_negatives(self) -> int:
+        """How many keys were given as negatives too, and were taken out of those."""
+
+    @property
+    def known_fpr(self) -> float:
+        """The rate for known negatives, all alike.
+
+        `expected_fpr` is the mean of this and `fpr_bound` with weights ψ and 1 − ψ.
+        """
+
+    @property
+    def _layers(self) -> list[LayerState]: ...
+
+@final
+class AdaptiveState:
+    """What an adaptive stack has counted, and how far it has grown."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def building(self) -> bool: ...
+    @property
+    def rebuilds(self) -> int: ...
+    @property
+    def psi(self) -> float: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def collected(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def collecting(self) -> int: ...
+    @property
+    def window_negatives(self) -> int: ...
+    @property
+    def window_false_positives(self) -> int: ...
+    @property
+    def strikes(self) -> int: ...
+    @property
+    def negatives(self) -> int: ...
+    @property
+    def false_positives(self) -> int: ...
+    @property
+    def sample_shift(self) -> int: ...
+
+class AdaptiveStacked(Deleting):
+    """A stack that grows from its mistakes."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _begin_with(
+        first: Handle, negatives: Handle | None, room: int, plan: bytes, capacity: int
+    ) -> Handle: ...
+    def _observe(self, keys: Keys) -> npt.NDArray[np.bool_]: ...
+    @property
+    def _state(self) -> AdaptiveState: ...
+    @property
+    def _layers(self) -> list[LayerState]: ...
+    @property
+    def known_fpr(self) -> float:
+        """The rate for known negatives, all alike; see `Stacked.known_fpr`."""
+
+    @property
+    def _sample(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def _plan(self) -> bytes: ...
+    def _begin_layer(self, version: int, layer: Handle, first: bool) -> int | None: ...
+    def _fill(self, ticket: int, hashes: npt.NDArray[np.uint64]) -> None: ...
+    def _finish(
+        self, ticket: int, psi: float, negatives: Handle | None, room: int, plan: bytes | None
+    ) -> bool: ...
+    def _abandon(self, ticket: int) -> None: ...
+    def _drop_behind_first(self, version: int, negatives: Handle | None, room: int) -> bool: ...
+    def _begin_window(self, version: int, psi: float | None = None) -> None: ...
+
+class AdaptiveQuotient(Adapting):
+    """A quotient filter whose elements move away from mistakes: telescoping or extending."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: telescoping.Size,
+        extending: bool,
+        capacity: int,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Handle: ...
+    @staticmethod
+    def _build(size: telescoping.Size, extending: bool, keys: Distinct) -> Handle: ...
+    @property
+    def selectors(self) -> Literal["growing", "block", "plain"]:
+        """How selectors are kept: ``"growing"``, ``"block"`` or ``"plain"``."""
+
+    @property
+    def quotients(self) -> int:
+        """How many quotients there are (Q): the stored hashes of each are one range."""
+
+    @property
+    def remainder_bits(self) -> int:
+        """How many bits of each key a slot holds (r)."""
+
+    @property
+    def _slots(self) -> int: ...
+    @property
+    def forgotten(self) -> int:
+        """How many selectors were forgotten because the code of their block was full."""
+
+    @property
+    def steps(self) -> npt.NDArray[np.uint64]:
+        """How many elements have moved 0, 1, 2, … steps."""
+
+    def _merged(self, other: AdaptiveQuotient) -> Handle: ...
+
+class AdaptiveCuckoo(Deleting):
+    """An adaptive cuckoo filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: adaptive_cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
+    @staticmethod
+    def _build(size: adaptive_cuckoo.Size, keys: Distinct) -> Handle: ...
+    @property
+    def _motion(self) -> int: ...
+    @property
+    def fingerprint_bits(self) -> int:
+        """How many bits of each key a slot holds (f)."""
+
+    @property
+    def _bins(self) -> int: ...
+    def _adapt(self, keys: Keys) -> npt.NDArray[np.bool_]: ...
+
+class StableBloom(Inserting):
+    """A stable Bloom filter."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: stable.Size,
+        independent: bool,
+        capacity: int,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Handle: ...
+    @property
+    def _cells(self) -> int: ...
+    @property
+    def _most(self) -> int: ...
+    @property
+    def _hashes(self) -> int: ...
+    @property
+    def _decrements(self) -> int: ...
+    @property
+    def _independent(self) -> bool: ...
     def seen(self, key: Key) -> bool:
-        """Tell whether the key was there, and insert it."""
+        """Return whether the key was there, and insert it."""
 
     def seen_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it was there just before it came, and insert it."""
+        """Return for each key whether it was there just before it came, and insert it."""
 
-class Aging(Inserting):
+class Windowed(Inserting):
     """A filter of a window, which a clock may move."""
 
-    def __new__(cls, kernel: Kernel) -> Self: ...
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        size: windowed.Size, step: float, capacity: int, seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
+    @property
+    def _hashes(self) -> int: ...
+    @property
+    def _ages(self) -> int: ...
+    @property
+    def _slice_bits(self) -> int: ...
+    @property
+    def _generation(self) -> int: ...
+    @property
+    def _step(self) -> float: ...
     def add(self, key: Key, *, at: float | None = None) -> None:
         """Insert a key, at a time in seconds if the window is one of time."""
 
@@ -407,206 +719,137 @@ class Aging(Inserting):
     def advance(self, at: float | None = None) -> None:
         """Forget what is too old at this time, without inserting anything."""
 
-_Layout = Literal["blocked", "standard", "segmented"]
-_RibbonLayout = Literal["interleaved", "columns"]
+@final
+class ScoredKeys:
+    """Distinct keys, as hashes, each with its score."""
+
+    def __new__(
+        cls, keys: Keys, scores: npt.NDArray[np.float32], seed: int = 0, key: bytes | None = None
+    ) -> Self: ...
+    @property
+    def scores(self) -> npt.NDArray[np.float32]: ...
+    def in_front(self) -> Distinct: ...
+    def by_region(self, borders: Sequence[float]) -> list[Distinct]: ...
+
+@final
+class ScoreRegion:
+    """A region of scores: the share of absent keys in it, and the rate of its filter."""
+
+    @property
+    def share(self) -> float: ...
+    @property
+    def rate(self) -> float: ...
+
+class LearnedBloom(Filter):
+    """A classifier, and filters by region of its scores."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _join(
+        keys: Distinct,
+        model: Handle | None,
+        front: Handle | None,
+        borders: Sequence[float],
+        shares: Sequence[float],
+        filters: Sequence[Handle | None],
+        accepts: Sequence[bool],
+    ) -> Handle: ...
+    def _contains_scored(
+        self, keys: Keys, scores: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.bool_]: ...
+    def _contains_text(self, key: Key) -> bool: ...
+    @property
+    def _model(self) -> Handle | None: ...
+    @property
+    def _front(self) -> bool: ...
+    @property
+    def _borders(self) -> list[float]: ...
+    @property
+    def _regions(self) -> list[ScoreRegion]: ...
+
+@final
+class ScoreGroup:
+    """A group of scores as it is now; the sizes of its filter are None where it has none."""
+
+    @property
+    def cells(self) -> int | None: ...
+    @property
+    def most(self) -> int | None: ...
+    @property
+    def hashes(self) -> int | None: ...
+    @property
+    def decrements(self) -> int | None: ...
+    @property
+    def answer(self) -> bool: ...
+    @property
+    def nonmembers(self) -> float: ...
+    @property
+    def members(self) -> float: ...
+    @property
+    def inserted(self) -> int: ...
+
+class StableLearned(Filter):
+    """A classifier, and a stable filter for each group of its scores."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _empty(
+        model: Handle | None,
+        borders: Sequence[float],
+        groups: Sequence[Group],
+        independent: bool,
+        capacity: int,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Handle: ...
+    def _swapped(
+        self, model: Handle | None, borders: Sequence[float], shares: Sequence[Shares]
+    ) -> Handle: ...
+    def _pass(
+        self, keys: Keys, scores: npt.NDArray[np.float32], insert: bool
+    ) -> npt.NDArray[np.bool_]: ...
+    def _pass_text(self, key: Key, insert: bool) -> bool: ...
+    @property
+    def _model(self) -> Handle | None: ...
+    @property
+    def _borders(self) -> list[float]: ...
+    @property
+    def _groups(self) -> list[ScoreGroup]: ...
+
+class Classifier(Stored):
+    """A classifier."""
+
+    def __new__(cls, handle: Handle) -> Self: ...
+    @staticmethod
+    def _from_flat(
+        input: int, head: int, features: int, scale: float, bias: float, rows: int, flat: bytes
+    ) -> Handle: ...
+    @property
+    def _reads_text(self) -> bool: ...
+    def scores(self, rows: Any) -> npt.NDArray[np.float32]:
+        """Return the score of each row: of keys as text, or of a table of features.
+
+        Text is any column of keys; an integer is read as its decimal digits. A table is a NumPy
+        array of numbers or any object that implements the Arrow C data interface; its columns are
+        matched by name where it and the training table have names, else by position.
+        """
+
+@final
+class TextGrams:
+    """The n-grams of keys, one key after the other."""
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def buckets(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def lengths(self) -> npt.NDArray[np.uint8]: ...
 
 def hash_keys(keys: Keys, *, seed: int = 0, key: bytes | None = None) -> npt.NDArray[np.uint64]:
     """Return the 128-bit hash of each key as a row (high half, low half)."""
 
-def bloom(
-    layout: str, bits: int, hashes: int, capacity: int, seed: int = 0, key: bytes | None = None
-) -> Kernel: ...
-def bloom_build(layout: str, bits: int, hashes: int, keys: Distinct) -> Kernel: ...
-def bloom_union(a: Kernel, b: Kernel) -> Kernel: ...
-def bloom_intersection(a: Kernel, b: Kernel) -> Kernel: ...
-def bloom_cardinality(kernel: Kernel) -> float: ...
-def bloom_truncated(kernel: Kernel, bits: int) -> Kernel: ...
-def bloom_shape(kernel: Kernel) -> tuple[_Layout, int, int, int]: ...
-def cuckoo(
-    chunks: int,
-    buckets: int,
-    fingerprint_bits: int,
-    near: int,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def cuckoo_build(
-    chunks: int, buckets: int, fingerprint_bits: int, near: int, keys: Distinct
-) -> Kernel: ...
-def cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int, int]: ...
-def cuckoo_truncated(kernel: Kernel, bits: int) -> Kernel: ...
-def fuse_build(
-    arity: int, fingerprint_bits: int, segment_length: int, segments: int, keys: Distinct
-) -> Kernel: ...
-def fuse_shape(kernel: Kernel) -> tuple[int, int, int, int, int]: ...
-def quotient(
-    quotients: int, remainder_bits: int, capacity: int, seed: int = 0, key: bytes | None = None
-) -> Kernel: ...
-def quotient_build(
-    quotients: int, remainder_bits: int, keys: Distinct, capacity: int = 0
-) -> Kernel: ...
-def quotient_merge(a: Kernel, b: Kernel) -> Kernel: ...
-def quotient_truncated(kernel: Kernel, bits: int) -> Kernel: ...
-def quotient_grow(kernel: Kernel) -> None: ...
-def quotient_count(kernel: Kernel, key: Key) -> int: ...
-def quotient_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
-def quotient_fingerprints(
-    kernel: Kernel, start: int, stop: int
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]: ...
-def sharded(shards: Sequence[Kernel]) -> Kernel: ...
-def sharded_shape(kernel: Kernel) -> tuple[int, int]: ...
-def stacked(
-    layers: Sequence[Kernel], psi: float, overlap: int, exhausted: bool, capacity: int
-) -> Kernel: ...
-def stacked_assigned(index: int, keys: Distinct, negatives: Distinct) -> Assigned: ...
-def stacked_facts(kernel: Kernel) -> tuple[bool, bool, float, int]: ...
-def stacked_layers(kernel: Kernel) -> list[tuple[int, int, int, float]]: ...
-def stacked_known_rate(kernel: Kernel) -> float: ...
-def stacked_seen(index: int, keys: Distinct) -> Distinct: ...
-def stacked_survivors(layer: Kernel, index: int, keys: Distinct) -> Distinct: ...
-def stable(
-    cells: int,
-    most: int,
-    hashes: int,
-    decrements: int,
-    independent: bool,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def stable_shape(kernel: Kernel) -> tuple[int, int, int, int, bool]: ...
-
-_StableGroup = tuple[tuple[int, int, int, int] | None, bool, float, float]
-
-def stable_learned(
-    model: Kernel | None,
-    borders: Sequence[float],
-    groups: Sequence[_StableGroup],
-    independent: bool,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def stable_learned_swapped(
-    kernel: Kernel,
-    model: Kernel | None,
-    borders: Sequence[float],
-    shares: Sequence[tuple[float, float]],
-) -> Kernel: ...
-def stable_learned_pass(
-    kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32], insert: bool
-) -> npt.NDArray[np.bool_]: ...
-def stable_learned_pass_one(kernel: Kernel, key: Key, insert: bool) -> bool: ...
-def stable_learned_model(kernel: Kernel) -> Kernel | None: ...
-def stable_learned_shape(kernel: Kernel) -> tuple[list[float], list[_StableGroup], list[int]]: ...
-def windowed(
-    hashes: int,
-    ages: int,
-    slice_bits: int,
-    generation: int,
-    step: float,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def windowed_shape(kernel: Kernel) -> tuple[int, int, int, int, float]: ...
 def words(text: str) -> list[str]: ...
-def ribbon_build(layout: str, columns: int, levels: Sequence[int], keys: Distinct) -> Kernel: ...
-def ribbon_truncated(kernel: Kernel, bits: int) -> Kernel: ...
-def ribbon_shape(kernel: Kernel) -> tuple[_RibbonLayout, int, int, int]: ...
-def function_build(bits: int, levels: Sequence[int], keys: Assigned) -> Kernel: ...
-def function_bits(kernel: Kernel) -> int: ...
-def learned_scores(
-    keys: Keys, scores: npt.NDArray[np.float32], seed: int = 0, key: bytes | None = None
-) -> npt.NDArray[np.float32]: ...
-def learned_split(
-    keys: Keys,
-    scores: npt.NDArray[np.float32],
-    borders: Sequence[float],
-    seed: int = 0,
-    key: bytes | None = None,
-) -> tuple[Distinct, list[Distinct]]: ...
-def learned(
-    keys: Distinct,
-    model: Kernel | None,
-    front: Kernel | None,
-    borders: Sequence[float],
-    shares: Sequence[float],
-    filters: Sequence[Kernel | None],
-    accepts: Sequence[bool],
-) -> Kernel: ...
-def learned_contains(
-    kernel: Kernel, keys: Keys, scores: npt.NDArray[np.float32]
-) -> npt.NDArray[np.bool_]: ...
-def learned_contains_one(kernel: Kernel, key: Key) -> bool: ...
-def learned_model(kernel: Kernel) -> Kernel | None: ...
-def learned_shape(kernel: Kernel) -> tuple[bool, list[float], list[tuple[float, float]]]: ...
-def model(form: Sequence[int], link: tuple[float, float], rows: int, flat: bytes) -> Kernel: ...
-def model_name(name: str) -> int: ...
-def model_shape(kernel: Kernel) -> tuple[bool, int]: ...
-def model_scores(kernel: Kernel, rows: object) -> npt.NDArray[np.float32]: ...
-def text_grams(
-    keys: Keys, shortest: int, longest: int, buckets: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint8]]: ...
-def adaptive_cuckoo(
-    number: int,
-    fingerprint_bits: int,
-    bins: int,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def adaptive_cuckoo_build(
-    number: int, fingerprint_bits: int, bins: int, keys: Distinct
-) -> Kernel: ...
-def adaptive_cuckoo_adapt(kernel: Kernel, keys: Keys) -> npt.NDArray[np.bool_]: ...
-def adaptive_cuckoo_shape(kernel: Kernel) -> tuple[int, int, int, int]: ...
-def adaptive_stacked(
-    first: Kernel, negatives: Kernel | None, room: int, plan: bytes, capacity: int
-) -> Kernel: ...
-def adaptive_stacked_observe(kernel: Kernel, keys: Keys) -> npt.NDArray[np.bool_]: ...
-def adaptive_stacked_state(
-    kernel: Kernel,
-) -> tuple[tuple[int, bool, int, float, int], list[int], list[int]]: ...
-def adaptive_stacked_layers(kernel: Kernel) -> list[tuple[int, int, int, float]]: ...
-def adaptive_stacked_known_rate(kernel: Kernel) -> float: ...
-def adaptive_stacked_sample(kernel: Kernel) -> npt.NDArray[np.uint64]: ...
-def adaptive_stacked_plan(kernel: Kernel) -> bytes: ...
-def adaptive_stacked_begin(
-    kernel: Kernel, version: int, layer: Kernel, first: bool
-) -> int | None: ...
-def adaptive_stacked_fill(kernel: Kernel, ticket: int, hashes: npt.NDArray[np.uint64]) -> None: ...
-def adaptive_stacked_finish(
-    kernel: Kernel,
-    ticket: int,
-    psi: float,
-    negatives: Kernel | None,
-    room: int,
-    plan: bytes | None,
-) -> bool: ...
-def adaptive_stacked_abandon(kernel: Kernel, ticket: int) -> None: ...
-def adaptive_stacked_drop(
-    kernel: Kernel, version: int, negatives: Kernel | None, room: int
-) -> bool: ...
-def adaptive_stacked_content(kernel: Kernel, version: int, psi: float | None = None) -> None: ...
-
-_Selectors = Literal["block", "growing", "plain"]
-
-def telescoping(
-    extending: bool,
-    selectors: str,
-    quotients: int,
-    remainder_bits: int,
-    capacity: int,
-    seed: int = 0,
-    key: bytes | None = None,
-) -> Kernel: ...
-def telescoping_build(
-    extending: bool, selectors: str, quotients: int, remainder_bits: int, keys: Distinct
-) -> Kernel: ...
-def telescoping_merge(a: Kernel, b: Kernel) -> Kernel: ...
-def telescoping_shape(kernel: Kernel) -> tuple[_Selectors, int, int, int, int]: ...
-def telescoping_steps(kernel: Kernel) -> npt.NDArray[np.uint64]: ...
-def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Kernel: ...
-def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Kernel: ...
+def column_name(name: str) -> int: ...
+def text_grams(keys: Keys, shortest: int, longest: int, buckets: int) -> TextGrams: ...
+def open_bytes(frame: bytes | bytearray | memoryview, key: bytes | None = None) -> Handle: ...
+def open_file(path: str, mmap: bool = False, key: bytes | None = None) -> Handle: ...

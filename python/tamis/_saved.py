@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
 from tamis._files import save_whole
@@ -44,18 +44,21 @@ class Saved(_native.Stored):
     def __repr__(self) -> str:
         return (
             f"<tamis.{type(self).__name__}: {len(self):,} of {self.capacity:,} keys, "
-            f"{self.size_in_bits:,} bits, {self._told()}>"
+            f"{self.size_in_bits:,} bits, {self._describe()}>"
         )
 
-    def _told(self) -> str:
+    _kind: ClassVar[str]
+    """The name of its row in `tamis.planning.kinds`."""
+
+    def _describe(self) -> str:
         """Say in a few words how this filter differs from others of its class."""
         raise NotImplementedError
 
     @classmethod
-    def _of(cls, kernel: _native.Kernel) -> Self:
-        """Make the public filter around a kernel."""
+    def _of(cls, handle: _native.Handle) -> Self:
+        """Make the public object around a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)
-        return cast(Self, native.__new__(cls, kernel))
+        return cast(Self, native.__new__(cls, handle))
 
 
 def _reopened(cls: type[Saved], data: bytes) -> Saved:

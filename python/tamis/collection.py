@@ -553,14 +553,13 @@ def _size(keys: int, kind: str, fpr: float) -> tuple[str, int, int, Sequence[int
     if keys == 0:
         return "empty", 0, 0, ()
     counts = np.array([keys], np.int64)
-    columns, levels = ribbon.size(keys, fpr=fpr)
+    size = ribbon.size(keys, fpr=fpr)
     bits, hashes = (int(each[0]) for each in planning.bloom_size(counts, fpr))
     bits = max(bits, hashes)
     if kind == "auto":
-        smaller = ribbon.most_bits(keys, ribbon.Size(columns, levels)) <= bits
-        kind = "ribbon" if smaller else "segmented"
+        kind = "ribbon" if size.bits <= bits else "segmented"
     if kind == "ribbon":
-        return kind, columns, 0, levels
+        return kind, size.columns, 0, size.levels
     return kind, hashes, bits, ()
 
 

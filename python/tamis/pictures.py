@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis.planning.costs import told as duration_told
+from tamis.planning.costs import describe as describe_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
@@ -172,7 +172,7 @@ def drawn_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     ax.set_yticks(rows, [each.name for each in choices])
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(lambda value, _: duration_told(value))
+    ax.xaxis.set_major_formatter(lambda value, _: describe_duration(value))
     ax.set_xlabel("cost of a question" + (", measured (rings: predicted)" if told else ""))
     ax.grid(True, axis="x", which="major", alpha=0.25)
     if len(seen) > 1:

@@ -5,179 +5,199 @@
 
 use super::adapting::rows;
 use super::batch;
-use super::handle::Kernel;
-use crate::adaptive_stack::{AdaptiveStack, Counted, Filling};
+use super::filter::{Deleting, structure};
+use super::handle::Handle;
+use super::stacked::LayerState;
+use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::Arc;
 
-/// As [`adaptive_stacked_state`] says.
-type State = ((u64, bool, u64, f64, u64), [u64; 2], [u64; 7]);
-
-fn filling(layer: Option<&Kernel>, room: u64) -> Option<Filling> {
+fn filling(layer: Option<&Handle>, room: u64) -> Option<Filling> {
     layer.map(|layer| Filling { layer: layer.kernel.clone(), room })
 }
 
-/// A stack of one layer of keys, with a layer to fill behind it.
-#[pyfunction]
-pub fn adaptive_stacked(
-    first: &Kernel,
-    negatives: Option<&Kernel>,
-    room: u64,
-    plan: &[u8],
-    capacity: u64,
-) -> PyResult<Kernel> {
-    let stack = AdaptiveStack::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
-    Ok(Kernel { kernel: Arc::new(stack), hasher: first.hasher.clone(), capacity })
-}
-
-/// Learn that keys are absent; for each, whether it was collected.
-#[pyfunction]
-pub fn adaptive_stacked_observe<'py>(
-    py: Python<'py>,
-    kernel: &Kernel,
-    keys: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    let hashes = batch::hashes(py, &kernel.hasher, keys)?;
-    let mut changed = vec![false; hashes.len()];
-    py.detach(|| stack.observe(&hashes, &mut changed))?;
-    Ok(PyArray1::from_vec(py, changed))
-}
-
-/// Version, whether a layer is being built, generation, ψ, layers that answer; negatives in the
-/// layer that is being filled, and its room; questions for absent keys since it was begun, those and
-/// the false positives in the window, strikes, both over all, and n if one in 2^n false positives of
-/// the first layer is in the sample.
-#[pyfunction]
-pub fn adaptive_stacked_state(py: Python<'_>, kernel: &Kernel) -> PyResult<State> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    let state = py.detach(|| stack.state());
-    let Counted { collecting, asked, wrong, strikes, total: [total, mistakes], shift, .. } =
-        state.counted;
-    Ok((
-        (state.version, state.building, state.generation, state.psi, state.layers),
-        state.filled,
-        [collecting, asked, wrong, strikes, total, mistakes, shift],
-    ))
-}
-
-/// Kind, items, bits and rate of each layer that answers and, behind them, of the one that is being
-/// filled, if there is one: then there is an even number.
-#[pyfunction]
-pub fn adaptive_stacked_layers(
-    py: Python<'_>,
-    kernel: &Kernel,
-) -> PyResult<Vec<(u16, u64, u64, f64)>> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    Ok(py.detach(|| {
-        let layers = stack.layers();
-        layers.iter().map(|l| (l.kind(), l.count(), l.size_in_bits(), l.rate())).collect()
-    }))
-}
-
-/// The rate of known negatives.
-#[pyfunction]
-pub fn adaptive_stacked_known_rate(py: Python<'_>, kernel: &Kernel) -> PyResult<f64> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    Ok(py.detach(|| stack.known_rate()))
-}
-
-/// How often each sampled false positive of the first layer came.
-#[pyfunction]
-pub fn adaptive_stacked_sample<'py>(
-    py: Python<'py>,
-    kernel: &Kernel,
-) -> PyResult<Bound<'py, PyArray1<u64>>> {
-    Ok(PyArray1::from_vec(py, kernel.of::<AdaptiveStack>()?.sample()))
-}
-
-/// The plan that it was given.
-#[pyfunction]
-pub fn adaptive_stacked_plan<'py>(
-    py: Python<'py>,
-    kernel: &Kernel,
-) -> PyResult<Bound<'py, PyBytes>> {
-    Ok(PyBytes::new(py, &kernel.of::<AdaptiveStack>()?.plan()))
-}
-
-/// Begin to build a layer of keys, the first or one behind the last; the ticket to go on with, or
-/// None where the layers have changed since this version.
-#[pyfunction]
-pub fn adaptive_stacked_begin(
-    py: Python<'_>,
-    kernel: &Kernel,
+/// What an adaptive stack has counted, and how far it has grown.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct AdaptiveState {
+    /// How often the layers changed.
     version: u64,
-    layer: &Kernel,
-    first: bool,
-) -> PyResult<Option<u64>> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    Ok(py.detach(|| stack.begin(version, layer.kernel.clone(), first))?)
-}
-
-/// Bring a part of the stored hashes to the layer that is being built.
-#[pyfunction]
-pub fn adaptive_stacked_fill(
-    py: Python<'_>,
-    kernel: &Kernel,
-    ticket: u64,
-    hashes: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    let mut stored = Vec::new();
-    rows("scan", hashes, &mut stored)?;
-    Ok(py.detach(|| stack.fill(ticket, &stored))?)
-}
-
-/// Let the layer that was built answer; whether it does.
-#[pyfunction]
-pub fn adaptive_stacked_finish(
-    py: Python<'_>,
-    kernel: &Kernel,
-    ticket: u64,
+    /// Whether a layer is being built.
+    building: bool,
+    /// How often the layers behind the first were begun anew.
+    rebuilds: u64,
+    /// The share of queries for known negatives that is expected (ψ).
     psi: f64,
-    negatives: Option<&Kernel>,
+    /// How many layers answer.
+    layers: u64,
+    /// Negatives in the layer that is being filled.
+    collected: u64,
+    /// How many negatives that layer is for.
     room: u64,
-    plan: Option<&[u8]>,
-) -> PyResult<bool> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    let (next, plan) = (filling(negatives, room), plan.map(<[u8]>::to_vec));
-    Ok(py.detach(|| stack.finish(ticket, psi, next, plan))?)
+    /// Queries for absent keys since it was begun.
+    collecting: u64,
+    /// Queries for absent keys in the present window.
+    window_negatives: u64,
+    /// False positives in the present window.
+    window_false_positives: u64,
+    /// How often in a row the layers behind the first were dropped.
+    strikes: u64,
+    /// Queries for absent keys over all.
+    negatives: u64,
+    /// False positives over all.
+    false_positives: u64,
+    /// One in 2^this false positives of the first layer is in the sample.
+    sample_shift: u64,
 }
 
-/// Give up the layer that is being built.
-#[pyfunction]
-pub fn adaptive_stacked_abandon(py: Python<'_>, kernel: &Kernel, ticket: u64) -> PyResult<()> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    py.detach(|| stack.abandon(ticket));
-    Ok(())
-}
+/// A stack that grows from its mistakes.
+#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
+pub struct AdaptiveStacked;
 
-/// Give up all layers but the first, and fill this one; whether it did.
-#[pyfunction]
-pub fn adaptive_stacked_drop(
-    py: Python<'_>,
-    kernel: &Kernel,
-    version: u64,
-    negatives: Option<&Kernel>,
-    room: u64,
-) -> PyResult<bool> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    let next = filling(negatives, room);
-    Ok(py.detach(|| stack.drop_behind_first(version, next))?)
-}
+#[pymethods]
+impl AdaptiveStacked {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveStacked>> {
+        handle.of::<Kernel>()?;
+        Ok(Deleting::new(handle).add_subclass(AdaptiveStacked))
+    }
 
-/// Begin a new window: the last was as expected, or another ψ is from now on.
-#[pyfunction]
-#[pyo3(signature = (kernel, version, psi=None))]
-pub fn adaptive_stacked_content(
-    py: Python<'_>,
-    kernel: &Kernel,
-    version: u64,
-    psi: Option<f64>,
-) -> PyResult<()> {
-    let stack = kernel.of::<AdaptiveStack>()?;
-    py.detach(|| stack.content(version, psi));
-    Ok(())
+    /// A stack of one layer of keys, with a layer to fill behind it.
+    #[staticmethod]
+    fn _begin_with(
+        first: &Handle,
+        negatives: Option<&Handle>,
+        room: u64,
+        plan: &[u8],
+        capacity: u64,
+    ) -> PyResult<Handle> {
+        let kernel = Kernel::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
+        Ok(Handle::empty(kernel, capacity, first.hasher.clone()))
+    }
+
+    /// Learn that keys are absent; for each, whether it was collected.
+    fn _observe<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (py, (stored, stack)) = (self_.py(), structure::<Kernel>(self_)?);
+        let hashes = batch::hashes(py, &stored.handle.hasher, keys)?;
+        let mut changed = vec![false; hashes.len()];
+        py.detach(|| stack.observe(&hashes, &mut changed))?;
+        Ok(PyArray1::from_vec(py, changed))
+    }
+
+    /// What was counted, and how far it has grown.
+    #[getter]
+    fn _state(self_: &Bound<'_, Self>) -> PyResult<AdaptiveState> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        let state = self_.py().detach(|| stack.state());
+        let Counted { collecting, asked, wrong, strikes, total, shift, .. } = state.counted;
+        let ([collected, room], [negatives, false_positives]) = (state.filled, total);
+        Ok(AdaptiveState {
+            version: state.version,
+            building: state.building,
+            rebuilds: state.generation,
+            psi: state.psi,
+            layers: state.layers,
+            collected,
+            room,
+            collecting,
+            window_negatives: asked,
+            window_false_positives: wrong,
+            strikes,
+            negatives,
+            false_positives,
+            sample_shift: shift,
+        })
+    }
+
+    /// Each layer that answers and, behind them, the one that is being filled, if there is one:
+    /// then there is an even number.
+    #[getter]
+    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<LayerState>> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        Ok(self_.py().detach(|| stack.layers().iter().map(LayerState::of).collect()))
+    }
+
+    /// The rate of known negatives, all alike.
+    #[getter]
+    fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        Ok(self_.py().detach(|| stack.known_rate()))
+    }
+
+    /// How often each sampled false positive of the first layer came.
+    #[getter]
+    fn _sample<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        Ok(PyArray1::from_vec(self_.py(), stack.sample()))
+    }
+
+    /// The plan that it was given.
+    #[getter]
+    fn _plan<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(self_.py(), &structure::<Kernel>(self_)?.1.plan()))
+    }
+
+    /// Begin to build a layer of keys, the first or one behind the last; the ticket to go on with, or
+    /// None where the layers have changed since this version.
+    fn _begin_layer(
+        self_: &Bound<'_, Self>,
+        version: u64,
+        layer: &Handle,
+        first: bool,
+    ) -> PyResult<Option<u64>> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        Ok(self_.py().detach(|| stack.begin(version, layer.kernel.clone(), first))?)
+    }
+
+    /// Add a part of the stored hashes to the layer that is being built.
+    fn _fill(self_: &Bound<'_, Self>, ticket: u64, hashes: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        let mut stored = Vec::new();
+        rows("scan", hashes, &mut stored)?;
+        Ok(self_.py().detach(|| stack.fill(ticket, &stored))?)
+    }
+
+    /// Let the layer that was built answer; whether it does.
+    fn _finish(
+        self_: &Bound<'_, Self>,
+        ticket: u64,
+        psi: f64,
+        negatives: Option<&Handle>,
+        room: u64,
+        plan: Option<&[u8]>,
+    ) -> PyResult<bool> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        let (next, plan) = (filling(negatives, room), plan.map(<[u8]>::to_vec));
+        Ok(self_.py().detach(|| stack.finish(ticket, psi, next, plan))?)
+    }
+
+    /// Give up the layer that is being built.
+    fn _abandon(self_: &Bound<'_, Self>, ticket: u64) -> PyResult<()> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        self_.py().detach(|| stack.abandon(ticket));
+        Ok(())
+    }
+
+    /// Drop all layers but the first, and fill this one; whether it did.
+    fn _drop_behind_first(
+        self_: &Bound<'_, Self>,
+        version: u64,
+        negatives: Option<&Handle>,
+        room: u64,
+    ) -> PyResult<bool> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        let next = filling(negatives, room);
+        Ok(self_.py().detach(|| stack.drop_behind_first(version, next))?)
+    }
+
+    /// Begin a new window: the last was as expected, or another ψ is from now on.
+    #[pyo3(signature = (version, psi=None))]
+    fn _begin_window(self_: &Bound<'_, Self>, version: u64, psi: Option<f64>) -> PyResult<()> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        self_.py().detach(|| stack.content(version, psi));
+        Ok(())
+    }
 }

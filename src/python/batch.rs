@@ -2,11 +2,13 @@
 //! released where no Python object is touched, and on several threads where they help.
 
 use super::column::{CHUNK, Column, Keys};
+use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, hash_object, hasher};
 use crate::distinct;
 use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
+use crate::stack;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -64,6 +66,32 @@ impl Distinct {
 
     fn __len__(&self) -> usize {
         self.hashes.len()
+    }
+
+    /// Those that are not among the others.
+    fn without(&self, py: Python<'_>, others: &Distinct) -> Distinct {
+        py.detach(|| self.with(self.hashes.without(&others.hashes, self.threads)))
+    }
+
+    /// Those that layer `index` of a stack accepts.
+    fn accepted_by(&self, py: Python<'_>, layer: &Handle, index: usize) -> Distinct {
+        let kernel = &*layer.kernel;
+        let accepted = |part: &[Hash128]| stack::accepted(kernel, index, part);
+        py.detach(|| self.with(self.hashes.filtered(self.threads, accepted)))
+    }
+
+    /// These keys as layer `index` of a stack sees them.
+    fn at_layer(&self, py: Python<'_>, index: usize) -> PyResult<Distinct> {
+        py.detach(|| {
+            let count = self.hashes.len();
+            let mut partitions = distinct::Partitions::new(count, count)?;
+            for part in self.hashes.partitions() {
+                let seen: Vec<Hash128> =
+                    part.iter().map(|&hash| stack::at_layer(hash, index)).collect();
+                partitions.extend(&seen);
+            }
+            Ok(self.with(distinct::Distinct::new(vec![partitions], self.threads)?))
+        })
     }
 }
 

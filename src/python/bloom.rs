@@ -1,93 +1,109 @@
-//! Bloom kernels: made, built, merged, cut.
+//! Bloom filters: made, built, merged, truncated.
 
 use super::batch::Distinct;
-use super::handle::Kernel;
+use super::filter::{Inserting, structure};
+use super::handle::Handle;
 use super::keys::{self, hasher};
-use crate::bloom::{Bloom, Layout, Shape};
+use crate::bloom::{Bloom as Kernel, Layout, Shape};
 use crate::error::Result;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::Arc;
 
-fn bloom_sizes(layout: &str, bits: u64, hashes: u32) -> PyResult<Shape> {
-    let known = Layout::named(layout).ok_or_else(|| {
-        let message = format!("layout is {layout:?}; blocked, standard or segmented are possible");
-        PyValueError::new_err(message)
-    })?;
-    Ok(Shape::new(known, bits, hashes, bits)?)
-}
-
-/// An empty Bloom filter.
-#[pyfunction]
-#[pyo3(signature = (layout, bits, hashes, capacity, seed=0, key=None))]
-pub fn bloom(
-    layout: &str,
+/// What `planning.bloom.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
+    layout: String,
     bits: u64,
     hashes: u32,
-    capacity: u64,
-    #[pyo3(from_py_with = keys::seed)] seed: u64,
-    key: Option<&[u8]>,
-) -> PyResult<Kernel> {
-    let kernel = Arc::new(Bloom::new(bloom_sizes(layout, bits, hashes)?)?);
-    Ok(Kernel { kernel, hasher: hasher(seed, key)?, capacity })
 }
 
-/// A Bloom filter of distinct keys.
-#[pyfunction]
-pub fn bloom_build(
-    py: Python<'_>,
-    layout: &str,
-    bits: u64,
-    hashes: u32,
-    keys: &Distinct,
-) -> PyResult<Kernel> {
-    let shape = bloom_sizes(layout, bits, hashes)?;
-    let kernel = py.detach(|| Bloom::build(shape, &keys.hashes, keys.threads))?;
-    let capacity = keys.hashes.len() as u64;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
+impl Size {
+    fn shape(&self) -> PyResult<Shape> {
+        let layout = Layout::named(&self.layout).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "layout must be 'blocked', 'standard' or 'segmented', not '{}'",
+                self.layout
+            ))
+        })?;
+        Ok(Shape::new(layout, self.bits, self.hashes, self.bits)?)
+    }
 }
 
-/// The bits of either.
-#[pyfunction]
-pub fn bloom_union(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel> {
-    bloom_merge(py, a, b, Bloom::union)
+/// A Bloom filter.
+#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
+pub struct Bloom;
+
+#[pymethods]
+impl Bloom {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Bloom>> {
+        handle.of::<Kernel>()?;
+        Ok(Inserting::new(handle).add_subclass(Bloom))
+    }
+
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
+    }
+
+    /// The filter of distinct keys, of this size.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
+        let shape = size.shape()?;
+        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
+        Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// Where a key's bits may lie.
+    #[getter]
+    fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
+        Ok(structure::<Kernel>(self_)?.1.shape().layout.name())
+    }
+
+    /// How many bits a key has (k).
+    #[getter]
+    fn hashes(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.shape().hashes)
+    }
+
+    /// Estimate from the set bits how many distinct keys are in; infinite if all are set.
+    fn cardinality(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        let (_, bloom) = structure::<Kernel>(self_)?;
+        Ok(self_.py().detach(|| bloom.cardinality()))
+    }
+
+    /// The bits of either.
+    fn _union(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
+        merge(self_, other, Kernel::union)
+    }
+
+    /// The bits of both.
+    fn _intersection(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
+        merge(self_, other, Kernel::intersection)
+    }
+
+    /// The first bits of a segmented filter.
+    fn _truncated(self_: &Bound<'_, Self>, bits: u64) -> PyResult<Handle> {
+        let (stored, bloom) = structure::<Kernel>(self_)?;
+        Ok(stored.handle.with(self_.py().detach(|| bloom.truncated(bits))?))
+    }
 }
 
-/// The bits of both.
-#[pyfunction]
-pub fn bloom_intersection(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel> {
-    bloom_merge(py, a, b, Bloom::intersection)
-}
-
-fn bloom_merge(
-    py: Python<'_>,
-    a: &Kernel,
-    b: &Kernel,
-    merge: fn(&Bloom, &Bloom) -> Result<Bloom>,
-) -> PyResult<Kernel> {
-    a.check_hash(b)?;
-    let (one, other) = (a.of::<Bloom>()?, b.of::<Bloom>()?);
-    let merged = py.detach(|| merge(one, other))?;
-    Ok(Kernel { capacity: a.capacity.max(b.capacity), ..a.with(merged) })
-}
-
-/// How many keys the set bits tell of.
-#[pyfunction]
-pub fn bloom_cardinality(py: Python<'_>, kernel: &Kernel) -> PyResult<f64> {
-    let bloom = kernel.of::<Bloom>()?;
-    Ok(py.detach(|| bloom.cardinality()))
-}
-
-/// The first bits of a segmented filter.
-#[pyfunction]
-pub fn bloom_truncated(py: Python<'_>, kernel: &Kernel, bits: u64) -> PyResult<Kernel> {
-    let bloom = kernel.of::<Bloom>()?;
-    Ok(kernel.with(py.detach(|| bloom.truncated(bits))?))
-}
-
-/// Layout, bits of the whole, probes per key, bits kept.
-#[pyfunction]
-pub fn bloom_shape(kernel: &Kernel) -> PyResult<(&'static str, u64, u32, u64)> {
-    let Shape { layout, bits, hashes, kept, .. } = kernel.of::<Bloom>()?.shape();
-    Ok((layout.name(), bits, hashes, kept))
+fn merge(
+    one: &Bound<'_, Bloom>,
+    other: &Bound<'_, Bloom>,
+    merge: fn(&Kernel, &Kernel) -> Result<Kernel>,
+) -> PyResult<Handle> {
+    let ((a, x), (b, y)) = (structure::<Kernel>(one)?, structure::<Kernel>(other)?);
+    a.handle.check_hash(&b.handle)?;
+    let merged = one.py().detach(|| merge(x, y))?;
+    let capacity = a.handle.capacity.max(b.handle.capacity);
+    Ok(Handle { capacity, ..a.handle.with(merged) })
 }

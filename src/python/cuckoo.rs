@@ -1,55 +1,96 @@
-//! Cuckoo kernels: made, built, cut, looked into.
+//! Cuckoo filters: made, built, truncated.
 
 use super::batch::Distinct;
-use super::handle::Kernel;
+use super::filter::{Deleting, structure};
+use super::handle::Handle;
 use super::keys::{self, hasher};
-use crate::cuckoo::{Cuckoo, Shape};
+use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
-use std::sync::Arc;
 
-/// An empty cuckoo filter.
-#[pyfunction]
-#[pyo3(signature = (chunks, buckets, fingerprint_bits, near, capacity, seed=0, key=None))]
-pub fn cuckoo(
+/// What `planning.cuckoo.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
     chunks: u64,
     buckets: u64,
     fingerprint_bits: u32,
     near: u32,
-    capacity: u64,
-    #[pyo3(from_py_with = keys::seed)] seed: u64,
-    key: Option<&[u8]>,
-) -> PyResult<Kernel> {
-    let kernel = Arc::new(Cuckoo::new(Shape::new(chunks, buckets, fingerprint_bits, near)?)?);
-    Ok(Kernel { kernel, hasher: hasher(seed, key)?, capacity })
 }
 
-/// A cuckoo filter of distinct keys; CapacityError where they do not fit.
-#[pyfunction]
-pub fn cuckoo_build(
-    py: Python<'_>,
-    chunks: u64,
-    buckets: u64,
-    fingerprint_bits: u32,
-    near: u32,
-    keys: &Distinct,
-) -> PyResult<Kernel> {
-    let shape = Shape::new(chunks, buckets, fingerprint_bits, near)?;
-    let kernel = py.detach(|| Cuckoo::build(shape, &keys.hashes, keys.threads))?;
-    let capacity = keys.hashes.len() as u64;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
+impl Size {
+    fn shape(&self) -> PyResult<Shape> {
+        Ok(Shape::new(self.chunks, self.buckets, self.fingerprint_bits, self.near)?)
+    }
 }
 
-/// The same keys with fewer bits of each fingerprint.
-#[pyfunction]
-pub fn cuckoo_truncated(py: Python<'_>, kernel: &Kernel, bits: u32) -> PyResult<Kernel> {
-    let cuckoo = kernel.of::<Cuckoo>()?;
-    Ok(kernel.with(py.detach(|| cuckoo.truncated(bits))?))
+/// A cuckoo filter.
+#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
+pub struct Cuckoo;
+
+#[pymethods]
+impl Cuckoo {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Cuckoo>> {
+        handle.of::<Kernel>()?;
+        Ok(Deleting::new(handle).add_subclass(Cuckoo))
+    }
+
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
+    }
+
+    /// The filter of distinct keys, of this size; CapacityError where they do not fit.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
+        let shape = size.shape()?;
+        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
+        Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`.
+    #[getter]
+    fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(shape(self_)?.kept)
+    }
+
+    /// How many bits a fingerprint had before it was truncated.
+    #[getter]
+    fn _whole_fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(shape(self_)?.bits)
+    }
+
+    /// Parts of the table, each with buckets of its own.
+    #[getter]
+    fn _chunks(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(shape(self_)?.chunks)
+    }
+
+    /// Buckets of each chunk.
+    #[getter]
+    fn _buckets(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(shape(self_)?.buckets)
+    }
+
+    /// log2 of the range of even fingerprints.
+    #[getter]
+    fn _near(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(shape(self_)?.near)
+    }
+
+    /// The same keys with fewer bits of each fingerprint.
+    fn _truncated(self_: &Bound<'_, Self>, bits: u32) -> PyResult<Handle> {
+        let (stored, cuckoo) = structure::<Kernel>(self_)?;
+        Ok(stored.handle.with(self_.py().detach(|| cuckoo.truncated(bits))?))
+    }
 }
 
-/// Chunks, buckets of each, bits of a fingerprint in a slot, log2 of the range of even ones, bits of
-/// a fingerprint before it was cut.
-#[pyfunction]
-pub fn cuckoo_shape(kernel: &Kernel) -> PyResult<(u64, u64, u32, u32, u32)> {
-    let shape = kernel.of::<Cuckoo>()?.look(|table| table.shape());
-    Ok((shape.chunks, shape.buckets, shape.kept, shape.near, shape.bits))
+fn shape(cuckoo: &Bound<'_, Cuckoo>) -> PyResult<Shape> {
+    Ok(structure::<Kernel>(cuckoo)?.1.look(|table| table.shape()))
 }

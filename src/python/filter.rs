@@ -3,51 +3,51 @@
 
 use super::batch;
 use super::error::class;
-use super::handle::Kernel;
+use super::handle::Handle;
 use super::keys::hash_object;
 use crate::error::Error;
-use crate::hash::{HASH_KEYED, Hash128, Hasher};
+use crate::hash::{HASH_KEYED, Hash128};
 use crate::kernel;
 use numpy::PyArray1;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::PyClass;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::any::Any;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Has a size and can be saved; the base of everything that holds a kernel.
+/// Has a size and can be saved; the base of every class that holds a structure.
 #[pyclass(subclass, frozen, module = "tamis._native")]
 pub struct Stored {
-    kernel: Arc<dyn kernel::Kernel>,
-    pub(super) hasher: Hasher,
-    capacity: u64,
-    /// Whether the caller was told that there are more keys than planned for.
+    pub(super) handle: Handle,
+    /// Whether the caller was warned that there are more keys than planned for.
     warned: AtomicBool,
 }
 
-impl Stored {
-    pub(super) fn over(kernel: &Kernel) -> Stored {
-        let Kernel { kernel, hasher, capacity } = kernel.clone();
-        Stored { kernel, hasher, capacity, warned: AtomicBool::new(false) }
-    }
+/// The structure behind an instance of a class of kinds.
+pub(super) fn structure<'a, T: kernel::Kernel>(
+    instance: &'a Bound<'_, impl PyClass>,
+) -> PyResult<(&'a Stored, &'a T)> {
+    let stored = instance.as_any().cast::<Stored>()?.get();
+    Ok((stored, stored.handle.of::<T>()?))
+}
 
-    /// The structure, if it is a `T`.
-    pub(super) fn of<T: kernel::Kernel>(&self) -> PyResult<&T> {
-        let any: &dyn Any = &*self.kernel;
-        any.downcast_ref().ok_or_else(|| PyValueError::new_err("a kernel of another kind"))
+impl Stored {
+    pub(super) fn over(handle: &Handle) -> Stored {
+        Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
     }
 
     #[inline(always)]
     pub(super) fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
-        hash_object(&self.hasher, key).map(|(hash, _)| hash).map_err(|reason| reason.named("key"))
+        hash_object(&self.handle.hasher, key)
+            .map(|(hash, _)| hash)
+            .map_err(|reason| reason.named("key"))
     }
 
     fn room(&self) -> u64 {
-        self.kernel.capacity().unwrap_or(self.capacity)
+        self.handle.kernel.capacity().unwrap_or(self.handle.capacity)
     }
 
     /// Changes the kernel: at once, or with the interpreter released where that would wait.
@@ -56,13 +56,17 @@ impl Stored {
         py: Python<'_>,
         work: impl FnOnce(&dyn kernel::Kernel) -> R + Send,
     ) -> R {
-        if self.kernel.busy() { py.detach(|| work(&*self.kernel)) } else { work(&*self.kernel) }
+        if self.handle.kernel.busy() {
+            py.detach(|| work(&*self.handle.kernel))
+        } else {
+            work(&*self.handle.kernel)
+        }
     }
 
     /// Says once that the filter has taken in more than it was made for.
     #[inline]
     pub(super) fn check_room(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.warned.load(Relaxed) && self.kernel.overfull(self.capacity) {
+        if !self.warned.load(Relaxed) && self.handle.kernel.overfull(self.handle.capacity) {
             return self.warn(py);
         }
         Ok(())
@@ -76,28 +80,28 @@ impl Stored {
         let message = format!(
             "the filter was made for {} keys and has taken in more than it has room for, repetitions \
              included where it stores them: its rate rises, see expected_fpr",
-            self.capacity
+            self.handle.capacity
         );
         let message = std::ffi::CString::new(message).unwrap_or_default();
         PyErr::warn(py, class(py, "CapacityWarning")?.as_any(), &message, 1)
     }
 
     fn write(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
-        let hash = (self.hasher.id(), self.hasher.tag());
-        kernel::write(&*self.kernel, hash, self.room(), out)
+        let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
+        kernel::write(&*self.handle.kernel, hash, self.room(), out)
     }
 }
 
 #[pymethods]
 impl Stored {
     #[new]
-    fn new(kernel: &Kernel) -> Stored {
-        Stored::over(kernel)
+    fn new(handle: &Handle) -> Stored {
+        Stored::over(handle)
     }
 
     /// Tell how many keys the filter holds.
     fn __len__(&self) -> usize {
-        self.kernel.count().min(isize::MAX as u64) as usize
+        self.handle.kernel.count().min(isize::MAX as u64) as usize
     }
 
     /// How many keys the filter was made for.
@@ -109,25 +113,25 @@ impl Stored {
     /// The memory of the structure.
     #[getter]
     fn size_in_bits(&self) -> u64 {
-        self.kernel.size_in_bits()
+        self.handle.kernel.size_in_bits()
     }
 
     /// The seed of the hash, or None where a secret key took its place.
     #[getter]
     fn seed(&self) -> Option<u64> {
-        (self.hasher.id() != HASH_KEYED).then(|| self.hasher.tag())
+        (self.handle.hasher.id() != HASH_KEYED).then(|| self.handle.hasher.tag())
     }
 
-    /// The kernel, shared: for functions that look at it.
+    /// The structure, shared: to be joined into a larger one.
     #[getter]
-    fn _kernel(&self) -> Kernel {
-        Kernel { kernel: self.kernel.clone(), hasher: self.hasher.clone(), capacity: self.room() }
+    fn _handle(&self) -> Handle {
+        Handle { capacity: self.room(), ..self.handle.clone() }
     }
 
-    /// The kernel, copied: for a filter of its own.
-    fn _copied(&self, py: Python<'_>) -> PyResult<Kernel> {
-        let kernel = py.detach(|| self.kernel.copy())?;
-        Ok(Kernel { kernel, hasher: self.hasher.clone(), capacity: self.room() })
+    /// The structure, copied.
+    fn _copied(&self, py: Python<'_>) -> PyResult<Handle> {
+        let kernel = py.detach(|| self.handle.kernel.copy())?;
+        Ok(Handle { kernel, ..self._handle() })
     }
 
     /// Return the filter as the bytes that `save` writes.
@@ -150,24 +154,24 @@ impl Stored {
     }
 }
 
-/// Answers questions; the base of every filter.
+/// Answers queries; the base of every filter.
 #[pyclass(extends = Stored, subclass, frozen, module = "tamis._native")]
 pub struct Filter;
 
 #[pymethods]
 impl Filter {
     #[new]
-    fn new(kernel: &Kernel) -> PyClassInitializer<Filter> {
-        PyClassInitializer::from(Stored::over(kernel)).add_subclass(Filter)
+    pub(super) fn new(handle: &Handle) -> PyClassInitializer<Filter> {
+        PyClassInitializer::from(Stored::over(handle)).add_subclass(Filter)
     }
 
     /// Tell whether the key may be in the set; False is certain.
     fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let stored = self_.as_super().get();
         let hash = stored.hash(key)?;
-        Ok(match stored.kernel.try_contains_one(hash) {
+        Ok(match stored.handle.kernel.try_contains_one(hash) {
             Some(answer) => answer,
-            None => key.py().detach(|| stored.kernel.contains_one(hash)),
+            None => key.py().detach(|| stored.handle.kernel.contains_one(hash)),
         })
     }
 
@@ -177,22 +181,22 @@ impl Filter {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let stored = self_.as_super().get();
-        batch::contains(self_.py(), &*stored.kernel, &stored.hasher, keys)
+        batch::contains(self_.py(), &*stored.handle.kernel, &stored.handle.hasher, keys)
     }
 
     /// The probability that an absent key is answered True, given what is stored: a random one, or
-    /// where the filter knows its questions, one of those.
+    /// where the filter knows its queries, one of those.
     #[getter]
     fn expected_fpr(self_: &Bound<'_, Self>) -> f64 {
         let stored = self_.as_super().get();
-        self_.py().detach(|| stored.kernel.rate())
+        self_.py().detach(|| stored.handle.kernel.rate())
     }
 
     /// The same for an absent key that the filter knows nothing of.
     #[getter]
     fn fpr_bound(self_: &Bound<'_, Self>) -> f64 {
         let stored = self_.as_super().get();
-        self_.py().detach(|| stored.kernel.unseen_rate())
+        self_.py().detach(|| stored.handle.kernel.unseen_rate())
     }
 }
 
@@ -203,8 +207,8 @@ pub struct Inserting;
 #[pymethods]
 impl Inserting {
     #[new]
-    pub(super) fn new(kernel: &Kernel) -> PyClassInitializer<Inserting> {
-        Filter::new(kernel).add_subclass(Inserting)
+    pub(super) fn new(handle: &Handle) -> PyClassInitializer<Inserting> {
+        Filter::new(handle).add_subclass(Inserting)
     }
 
     /// Insert a key.
@@ -218,7 +222,7 @@ impl Inserting {
     /// Insert many keys, or none of them if one is not a key.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
-        batch::insert(self_.py(), &*filter.kernel, &filter.hasher, keys)?;
+        batch::insert(self_.py(), &*filter.handle.kernel, &filter.handle.hasher, keys)?;
         filter.check_room(self_.py())
     }
 }
@@ -230,8 +234,8 @@ pub struct Deleting;
 #[pymethods]
 impl Deleting {
     #[new]
-    pub(super) fn new(kernel: &Kernel) -> PyClassInitializer<Deleting> {
-        Inserting::new(kernel).add_subclass(Deleting)
+    pub(super) fn new(handle: &Handle) -> PyClassInitializer<Deleting> {
+        Inserting::new(handle).add_subclass(Deleting)
     }
 
     /// Take one insertion of the key back; KeyError if it is surely absent.

@@ -1,17 +1,24 @@
 //! Static functions: keys with values in, values out.
 
-use super::batch;
+use super::batch::{self, Distinct};
 use super::column::Keys;
 use super::error::of_tamis;
-use super::filter::Stored;
-use super::handle::Kernel;
+use super::filter::{Stored, structure};
+use super::handle::Handle;
 use super::keys::{self, hasher};
 use crate::hash::Hasher;
 use crate::ribbon::{self, Equation};
+use crate::stack::at_layer;
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::Arc;
+
+/// What `planning.ribbon.Size` says: columns, and the slots of each level that bumps.
+#[derive(FromPyObject)]
+pub struct Size {
+    columns: u32,
+    levels: Vec<u64>,
+}
 
 /// Distinct keys as hashes, each with its value: what `build` counts before it plans.
 #[pyclass(frozen, module = "tamis._native")]
@@ -36,7 +43,7 @@ impl Assigned {
         let values = values.as_slice()?;
         if hashes.len() != values.len() {
             let (n, given) = (hashes.len(), values.len());
-            let message = format!("values has {given} items for {n} keys; one per key is wanted");
+            let message = format!("values has {given} items for {n} keys; pass one per key");
             return Err(PyValueError::new_err(message));
         }
         let equations =
@@ -55,28 +62,26 @@ impl Assigned {
         Ok(Assigned { equations, hasher })
     }
 
+    /// One for each key and zero for each negative, as layer `index` of a stack sees them.
+    #[staticmethod]
+    fn at_layer(py: Python<'_>, index: usize, keys: &Distinct, negatives: &Distinct) -> Assigned {
+        let equations = py.detach(|| {
+            let of = |set: &Distinct, value: u32| {
+                let hashes = set.hashes.partitions().flatten();
+                let equation = |&hash| Equation { hash: at_layer(hash, index), value };
+                hashes.map(equation).collect::<Vec<_>>()
+            };
+            let mut equations = of(keys, 1);
+            equations.append(&mut of(negatives, 0));
+            equations.sort_unstable();
+            equations
+        });
+        Assigned { equations, hasher: keys.hasher.clone() }
+    }
+
     fn __len__(&self) -> usize {
         self.equations.len()
     }
-}
-
-/// A static function of distinct keys, with the slots of each level that bumps.
-#[pyfunction]
-pub fn function_build(
-    py: Python<'_>,
-    bits: u32,
-    levels: Vec<u64>,
-    keys: &Assigned,
-) -> PyResult<Kernel> {
-    let kernel = py.detach(|| ribbon::Function::build(bits, &levels, &keys.equations))?;
-    let capacity = keys.equations.len() as u64;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
-}
-
-/// Bits of a value.
-#[pyfunction]
-pub fn function_bits(kernel: &Kernel) -> PyResult<u32> {
-    Ok(kernel.of::<ribbon::Function>()?.bits())
 }
 
 /// Tells the value of each of its keys, and anything for others.
@@ -86,15 +91,30 @@ pub struct Function;
 #[pymethods]
 impl Function {
     #[new]
-    fn new(kernel: &Kernel) -> PyClassInitializer<Function> {
-        PyClassInitializer::from(Stored::over(kernel)).add_subclass(Function)
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Function>> {
+        handle.of::<ribbon::Function>()?;
+        Ok(PyClassInitializer::from(Stored::over(handle)).add_subclass(Function))
+    }
+
+    /// The function of distinct keys with their values, of this size.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Assigned) -> PyResult<Handle> {
+        let Size { columns, levels } = size;
+        let kernel = py.detach(|| ribbon::Function::build(columns, &levels, &keys.equations))?;
+        Ok(Handle::empty(kernel, keys.equations.len() as u64, keys.hasher.clone()))
+    }
+
+    /// How many bits a value has (r).
+    #[getter]
+    fn bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<ribbon::Function>(self_)?.1.bits())
     }
 
     /// Return the value of a key; of one it was not built from, any.
     fn __getitem__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u32> {
-        let stored = self_.as_super().get();
+        let (stored, function) = structure::<ribbon::Function>(self_)?;
         let mut value = [0];
-        stored.of::<ribbon::Function>()?.values(&[stored.hash(key)?], &mut value);
+        function.values(&[stored.hash(key)?], &mut value);
         Ok(value[0])
     }
 
@@ -103,12 +123,12 @@ impl Function {
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
-        let (py, stored) = (self_.py(), self_.as_super().get());
-        let (function, keys) = (stored.of::<ribbon::Function>()?, Keys::new(keys)?);
+        let (py, (stored, function)) = (self_.py(), structure::<ribbon::Function>(self_)?);
+        let keys = Keys::new(keys)?;
         let values = PyArray1::<u32>::zeros(py, keys.len(), false);
         // SAFETY: the array was just made, and nobody else has it yet.
         let out = unsafe { values.as_slice_mut()? };
-        batch::for_each(py, &stored.hasher, keys, |first, hashes| {
+        batch::for_each(py, &stored.handle.hasher, keys, |first, hashes| {
             function.values(hashes, &mut out[first..first + hashes.len()]);
         })?;
         Ok(values)

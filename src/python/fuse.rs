@@ -1,31 +1,68 @@
-//! Fuse kernels: built, looked at.
+//! Binary fuse filters: built.
 
 use super::batch::Distinct;
-use super::handle::Kernel;
-use crate::fuse::{Fuse, Shape};
+use super::filter::{Filter, structure};
+use super::handle::Handle;
+use crate::fuse::{Fuse as Kernel, Shape};
 use pyo3::prelude::*;
-use std::sync::Arc;
 
-/// A binary fuse filter of distinct keys.
-#[pyfunction]
-pub fn fuse_build(
-    py: Python<'_>,
+/// What `planning.fuse.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
     arity: u32,
     fingerprint_bits: u32,
     segment_length: u32,
     segments: u64,
-    keys: &Distinct,
-) -> PyResult<Kernel> {
-    let shape = Shape::new(arity, fingerprint_bits, segment_length, segments)?;
-    let kernel = py.detach(|| Fuse::build(shape, &keys.hashes, keys.threads))?;
-    let capacity = keys.hashes.len() as u64;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
 }
 
-/// Slots per key, bits of a slot, slots of a segment, segments, attempts.
-#[pyfunction]
-pub fn fuse_shape(kernel: &Kernel) -> PyResult<(u32, u32, u32, u64, u64)> {
-    let fuse = kernel.of::<Fuse>()?;
-    let Shape { arity, fingerprint_bits, segment_length, segments } = fuse.shape();
-    Ok((arity, fingerprint_bits, segment_length, segments, fuse.attempts()))
+/// A binary fuse filter.
+#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
+pub struct Fuse;
+
+#[pymethods]
+impl Fuse {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Fuse>> {
+        handle.of::<Kernel>()?;
+        Ok(Filter::new(handle).add_subclass(Fuse))
+    }
+
+    /// The filter of distinct keys, of this size.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
+        let Size { arity, fingerprint_bits, segment_length, segments } = size;
+        let shape = Shape::new(arity, fingerprint_bits, segment_length, segments)?;
+        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
+        Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// How many slots of the table a key has (K).
+    #[getter]
+    fn arity(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.shape().arity)
+    }
+
+    /// How many bits a slot has (r): the rate is 2^−r.
+    #[getter]
+    fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.shape().fingerprint_bits)
+    }
+
+    /// Slots of a segment.
+    #[getter]
+    fn _segment_length(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.shape().segment_length)
+    }
+
+    /// How many segments there are.
+    #[getter]
+    fn _segments(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().segments)
+    }
+
+    /// How often the table was tried with another hash before peeling succeeded.
+    #[getter]
+    fn _attempts(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.attempts())
+    }
 }

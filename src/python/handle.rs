@@ -1,12 +1,13 @@
-//! Kernels as Python holds them: a handle, and the ways to open one from bytes.
+//! Structures as Python holds them: a handle, and the ways to open one from bytes.
 
+use super::batch::Distinct;
 use super::error::of_tamis;
 use super::keys::hasher;
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::hash::{HASH_KEYED, HASH_SEEDED, Hasher};
-use crate::kernel;
+use crate::kernel::{self, Kernel};
 use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -18,49 +19,67 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A handle: a structure and the hash it was built with, for a class of the contract to carry.
+/// A structure and the hash it was built with, for a class of its kind to hold: what is built, joined
+/// into larger structures, or opened.
 #[pyclass(frozen, module = "tamis._native")]
 #[derive(Clone)]
-pub struct Kernel {
-    pub kernel: Arc<dyn kernel::Kernel>,
+pub struct Handle {
+    pub kernel: Arc<dyn Kernel>,
     pub hasher: Hasher,
     pub capacity: u64,
 }
 
 #[pymethods]
-impl Kernel {
+impl Handle {
     /// Which structure, as a file says it.
     #[getter]
     fn kind(&self) -> u16 {
         self.kernel.kind()
     }
+
+    /// The memory of the structure.
+    #[getter]
+    fn size_in_bits(&self) -> u64 {
+        self.kernel.size_in_bits()
+    }
 }
 
-impl Kernel {
+impl Handle {
+    /// An empty structure for `capacity` keys.
+    pub fn empty(kernel: impl Kernel, capacity: u64, hasher: Hasher) -> Handle {
+        Handle { kernel: Arc::new(kernel), hasher, capacity }
+    }
+
+    /// A structure that was built from these keys, with room for more where `capacity` says so.
+    pub fn built(kernel: impl Kernel, keys: &Distinct, capacity: u64) -> Handle {
+        let capacity = capacity.max(keys.hashes.len() as u64);
+        Handle::empty(kernel, capacity, keys.hasher.clone())
+    }
+
     /// The structure, if it is a `T`.
-    pub fn of<T: kernel::Kernel>(&self) -> PyResult<&T> {
+    pub fn of<T: Kernel>(&self) -> PyResult<&T> {
         let any: &dyn Any = &*self.kernel;
-        any.downcast_ref().ok_or_else(|| PyValueError::new_err("a kernel of another kind"))
+        any.downcast_ref().ok_or_else(|| PyValueError::new_err("a structure of another kind"))
     }
 
     /// Another structure with the same hash and capacity.
-    pub fn with(&self, kernel: impl kernel::Kernel) -> Kernel {
-        Kernel { kernel: Arc::new(kernel), hasher: self.hasher.clone(), capacity: self.capacity }
+    pub fn with(&self, kernel: impl Kernel) -> Handle {
+        Handle { kernel: Arc::new(kernel), hasher: self.hasher.clone(), capacity: self.capacity }
     }
 
-    /// Refuses two kernels that do not hash alike.
-    pub fn check_hash(&self, other: &Kernel) -> Result<()> {
+    /// Refuses two structures that do not hash alike.
+    pub fn check_hash(&self, other: &Handle) -> Result<()> {
         if self.hasher.same_as(&other.hasher) {
             return Ok(());
         }
-        let told = |hasher: &Hasher| match hasher.id() {
+        let describe = |hasher: &Hasher| match hasher.id() {
             HASH_KEYED => format!("a secret key ({:016x})", hasher.tag()),
             _ => format!("seed {}", hasher.tag()),
         };
         Err(Error::Incompatible(format!(
             "filters merge only if they hash alike: one has {}, the other {}",
-            told(&self.hasher),
-            told(&other.hasher)
+            describe(&self.hasher),
+            describe(&other.hasher)
         )))
     }
 }
@@ -68,7 +87,7 @@ impl Kernel {
 /// The filter in a frame of bytes.
 #[pyfunction]
 #[pyo3(signature = (frame, key=None))]
-pub fn open_bytes(py: Python<'_>, frame: PyBuffer<u8>, key: Option<&[u8]>) -> PyResult<Kernel> {
+pub fn open_bytes(py: Python<'_>, frame: PyBuffer<u8>, key: Option<&[u8]>) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     if !frame.is_c_contiguous() {
         return Err(PyValueError::new_err("data is not contiguous; bytes are wanted"));
@@ -88,7 +107,7 @@ pub fn open_file(
     path: PathBuf,
     mmap: bool,
     key: Option<&[u8]>,
-) -> PyResult<Kernel> {
+) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))??;
@@ -153,11 +172,11 @@ fn open(
     bytes: &[u8],
     keyed: Option<Hasher>,
     own: impl Fn(&[u8]) -> Result<Buffer>,
-) -> PyResult<Kernel> {
+) -> PyResult<Handle> {
     let (head, sections) = format::read(bytes)?;
     let hasher = hasher_of(&head, keyed)?;
     let kernel = kernel::open(&head, &sections, &own)?;
-    Ok(Kernel { kernel, hasher, capacity: head.capacity })
+    Ok(Handle { kernel, hasher, capacity: head.capacity })
 }
 
 /// The hash that a frame was written with: of its own, or the one that is given if it is secret.

@@ -1,19 +1,18 @@
-//! The only folder that knows Python: keys come in, kernels are handed out as handles, errors
+//! The only folder that knows Python: keys come in, structures are handed out as handles, errors
 //! become exceptions.
 //!
 //! * `keys.rs`: one Python object to one hash
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
-//! * `filter.rs`: the classes of the contract
+//! * `handle.rs`: structures as Python holds them, and the ways to open one
+//! * `filter.rs`: the classes of the contract; `adapting.rs`: of filters that take a remote
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
-//! * `handle.rs`: kernels as Python holds them, and the ways to open one
+//! * one file per kind, each with a class of its own: what the kind offers beside the contract
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
-//! * `adapting.rs`, `adaptive_stacked.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`,
-//!   `quotient.rs`, `ribbon.rs`, `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what
-//!   each structure offers beside the contract
 
 mod adapting;
+mod adaptive_cuckoo;
 mod adaptive_stacked;
 mod arrow;
 mod batch;
@@ -34,11 +33,13 @@ mod model;
 mod quotient;
 mod ribbon;
 mod sharded;
+mod stable;
 mod stable_learned;
 mod stacked;
-mod streams;
 mod table;
+mod telescoping;
 mod text;
+mod windowed;
 
 use pyo3::prelude::*;
 
@@ -46,73 +47,53 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use super::adapting::{
-        Adapting, adaptive_cuckoo, adaptive_cuckoo_adapt, adaptive_cuckoo_build,
-        adaptive_cuckoo_shape, telescoping, telescoping_build, telescoping_merge,
-        telescoping_shape, telescoping_steps,
-    };
+    use super::adapting::Adapting;
     #[pymodule_export]
-    use super::adaptive_stacked::{
-        adaptive_stacked, adaptive_stacked_abandon, adaptive_stacked_begin,
-        adaptive_stacked_content, adaptive_stacked_drop, adaptive_stacked_fill,
-        adaptive_stacked_finish, adaptive_stacked_known_rate, adaptive_stacked_layers,
-        adaptive_stacked_observe, adaptive_stacked_plan, adaptive_stacked_sample,
-        adaptive_stacked_state,
-    };
+    use super::adaptive_cuckoo::AdaptiveCuckoo;
+    #[pymodule_export]
+    use super::adaptive_stacked::{AdaptiveStacked, AdaptiveState};
     #[pymodule_export]
     use super::batch::{Distinct, hash_keys};
     #[pymodule_export]
-    use super::bloom::{
-        bloom, bloom_build, bloom_cardinality, bloom_intersection, bloom_shape, bloom_truncated,
-        bloom_union,
-    };
+    use super::bloom::Bloom;
     #[pymodule_export]
     use super::collection::{Filters, Full, Resident};
     #[pymodule_export]
-    use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape, cuckoo_truncated};
+    use super::cuckoo::Cuckoo;
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting, Stored};
     #[pymodule_export]
-    use super::function::{Assigned, Function, function_bits, function_build};
+    use super::function::{Assigned, Function};
     #[pymodule_export]
-    use super::fuse::{fuse_build, fuse_shape};
+    use super::fuse::Fuse;
     #[pymodule_export]
-    use super::handle::{Kernel, open_bytes, open_file};
+    use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]
     use super::hashes::Hashes;
     #[pymodule_export]
-    use super::learned::{
-        learned, learned_contains, learned_contains_one, learned_model, learned_scores,
-        learned_shape, learned_split,
-    };
+    use super::learned::{LearnedBloom, ScoreRegion, ScoredKeys};
     #[pymodule_export]
-    use super::model::{model, model_name, model_scores, model_shape, text_grams};
+    use super::model::{Classifier, TextGrams, column_name, text_grams};
     #[pymodule_export]
-    use super::quotient::{
-        quotient, quotient_build, quotient_count, quotient_fingerprints, quotient_grow,
-        quotient_merge, quotient_shape, quotient_truncated,
-    };
-
+    use super::quotient::{Fingerprints, Quotient};
     #[pymodule_export]
-    use super::ribbon::{ribbon_build, ribbon_shape, ribbon_truncated};
+    use super::ribbon::Ribbon;
     #[pymodule_export]
-    use super::sharded::{Spill, sharded, sharded_shape};
+    use super::sharded::{Sharded, Spill};
     #[pymodule_export]
-    use super::stable_learned::{
-        stable_learned, stable_learned_model, stable_learned_pass, stable_learned_pass_one,
-        stable_learned_shape, stable_learned_swapped,
-    };
+    use super::stable::StableBloom;
     #[pymodule_export]
-    use super::stacked::{
-        Negatives, stacked, stacked_assigned, stacked_facts, stacked_known_rate, stacked_layers,
-        stacked_seen, stacked_survivors,
-    };
+    use super::stable_learned::{ScoreGroup, StableLearned};
     #[pymodule_export]
-    use super::streams::{Aging, Remembering, stable, stable_shape, windowed, windowed_shape};
+    use super::stacked::{LayerState, Negatives, Stacked};
     #[pymodule_export]
     use super::table::Table;
     #[pymodule_export]
+    use super::telescoping::AdaptiveQuotient;
+    #[pymodule_export]
     use super::text::{Sliced, words};
+    #[pymodule_export]
+    use super::windowed::Windowed;
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

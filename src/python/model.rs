@@ -2,7 +2,8 @@
 
 use super::batch::{afford, at_index, in_threads};
 use super::column::Keys;
-use super::handle::Kernel;
+use super::filter::{Stored, structure};
+use super::handle::Handle;
 use super::keys::{NotAKey, hash_object, with_text};
 use super::table::{NoValue, Table};
 use crate::hash::{Hash128, Hasher};
@@ -20,35 +21,55 @@ use xxhash_rust::xxh3::xxh3_64;
 /// From this many rows on, scoring is spread over the cores.
 const THREADED: usize = 1 << 16;
 
-/// A model from its flat form: (input, head, features), (scale, bias), rows trained on.
-#[pyfunction]
-pub fn model(form: [u64; 3], link: (f64, f64), rows: u64, flat: Vec<u8>) -> PyResult<Kernel> {
-    let model = Model::from_flat(form, (link.0, link.1, rows), flat)?;
-    Ok(Kernel { kernel: Arc::new(model), hasher: Hasher::seeded(0), capacity: rows })
+/// A classifier.
+#[pyclass(extends = Stored, subclass, frozen, module = "tamis._native")]
+pub struct Classifier;
+
+#[pymethods]
+impl Classifier {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Classifier>> {
+        handle.of::<Model>()?;
+        Ok(PyClassInitializer::from(Stored::over(handle)).add_subclass(Classifier))
+    }
+
+    /// A classifier from its flat form (docs/format.md): what it reads, its head, how many features,
+    /// scale and bias of the sum, and the rows it was trained on.
+    #[staticmethod]
+    fn _from_flat(
+        input: u64,
+        head: u64,
+        features: u64,
+        scale: f64,
+        bias: f64,
+        rows: u64,
+        flat: Vec<u8>,
+    ) -> PyResult<Handle> {
+        let model = Model::from_flat([input, head, features], (scale, bias, rows), flat)?;
+        Ok(Handle::empty(model, rows, Hasher::seeded(0)))
+    }
+
+    /// Whether it scores the text of keys, rather than the columns of a table.
+    #[getter]
+    fn _reads_text(self_: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(structure::<Model>(self_)?.1.reads_text())
+    }
+
+    /// The score of each row of a table, or of each key as text.
+    fn scores<'py>(
+        self_: &Bound<'py, Self>,
+        rows: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let (py, (_, model)) = (self_.py(), structure::<Model>(self_)?);
+        let scores = if model.reads_text() { text_scores } else { table_scores };
+        scores(py, model, rows)
+    }
 }
 
 /// The name of a column as a model keeps it; 0 is for none.
 #[pyfunction]
-pub fn model_name(name: &str) -> u32 {
+pub fn column_name(name: &str) -> u32 {
     (xxh3_64(name.as_bytes()) as u32).max(1)
-}
-
-/// Whether it reads text, and how many levels a row has.
-#[pyfunction]
-pub fn model_shape(kernel: &Kernel) -> PyResult<(bool, usize)> {
-    let model = kernel.of::<Model>()?;
-    Ok((model.reads_text(), model.width()))
-}
-
-/// The score of each row of a table, or of each key as text.
-#[pyfunction]
-pub fn model_scores<'py>(
-    py: Python<'py>,
-    kernel: &Kernel,
-    rows: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let model = kernel.of::<Model>()?;
-    if model.reads_text() { text_scores(py, model, rows) } else { table_scores(py, model, rows) }
 }
 
 fn array(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyArray1<f32>>> {
@@ -124,7 +145,7 @@ thread_local! {
 
 /// The hash of one key, and its score as text by the model that a learned filter keeps.
 pub(super) fn hash_and_score(
-    kernel: &Kernel,
+    handle: &Handle,
     model: Option<&Arc<dyn kernel::Kernel>>,
     key: &Bound<'_, PyAny>,
 ) -> PyResult<(Hash128, f32)> {
@@ -135,7 +156,7 @@ pub(super) fn hash_and_score(
         ));
     };
     let named = |reason: NotAKey| reason.named("key");
-    let (hash, _) = hash_object(&kernel.hasher, key).map_err(named)?;
+    let (hash, _) = hash_object(&handle.hasher, key).map_err(named)?;
     // Taken out meanwhile: reading a key may run code of others, which may ask again.
     let kept = ROOM.take().filter(|(width, _)| *width == model.width());
     let mut block = kept.map_or_else(|| model.block(), |(_, block)| block);
@@ -146,23 +167,27 @@ pub(super) fn hash_and_score(
     Ok((hash, score[0]))
 }
 
-/// What [`text_grams`] returns: ends, buckets, lengths up to 127.
-type Counted<'py> =
-    (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<u8>>);
+/// The n-grams of keys, one key after the other: the bucket of each, where each key's end, and the
+/// lengths of the keys, up to 127.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct TextGrams {
+    ends: Py<PyArray1<i64>>,
+    buckets: Py<PyArray1<i32>>,
+    lengths: Py<PyArray1<u8>>,
+}
 
 /// The buckets of the n-grams of each key, one key after the other, and where each key's end.
 #[pyfunction]
-pub fn text_grams<'py>(
-    py: Python<'py>,
-    keys: &Bound<'py, PyAny>,
+pub fn text_grams(
+    py: Python<'_>,
+    keys: &Bound<'_, PyAny>,
     shortest: u8,
     longest: u8,
     buckets: u32,
-) -> PyResult<Counted<'py>> {
+) -> PyResult<TextGrams> {
     if shortest < 1 || longest < shortest || longest > LONGEST_GRAM || buckets < 1 {
-        let message = format!(
-            "ngrams is ({shortest}, {longest}); lengths from 1 to {LONGEST_GRAM} are wanted"
-        );
+        let message =
+            format!("ngrams must be lengths from 1 to {LONGEST_GRAM}, not ({shortest}, {longest})");
         return Err(PyValueError::new_err(message));
     }
     let grams = Grams { shortest, longest, buckets };
@@ -182,12 +207,16 @@ pub fn text_grams<'py>(
             }
         }
     }
-    Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, all), PyArray1::from_vec(py, lengths)))
+    Ok(TextGrams {
+        ends: PyArray1::from_vec(py, ends).unbind(),
+        buckets: PyArray1::from_vec(py, all).unbind(),
+        lengths: PyArray1::from_vec(py, lengths).unbind(),
+    })
 }
 
 /// The column of each feature: by name where both have names, else by position.
 fn order(model: &Model, table: &Table) -> PyResult<Vec<usize>> {
-    let names: Vec<Option<u32>> = table.names().map(|name| name.map(model_name)).collect();
+    let names: Vec<Option<u32>> = table.names().map(|name| name.map(column_name)).collect();
     let by_name = names.iter().all(Option::is_some) && model.features().iter().all(|f| f.name != 0);
     if by_name {
         let place = |(i, feature): (usize, &crate::model::Feature)| {

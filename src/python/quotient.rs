@@ -1,106 +1,129 @@
-//! Quotient kernels: made, built, merged, grown, cut, looked into.
+//! Quotient filters: made, built, merged, grown, truncated, looked into.
 
 use super::batch::Distinct;
-use super::handle::Kernel;
-use super::keys::{self, hash_object, hasher};
-use crate::kernel;
-use crate::quotient::Growing;
+use super::filter::{Deleting, structure};
+use super::handle::Handle;
+use super::keys::{self, hasher};
+use crate::kernel::Kernel as _;
+use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use std::sync::Arc;
 
-/// An empty quotient filter.
-#[pyfunction]
-#[pyo3(signature = (quotients, remainder_bits, capacity, seed=0, key=None))]
-pub fn quotient(
+/// What `planning.quotient.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
     quotients: u64,
     remainder_bits: u32,
-    capacity: u64,
-    #[pyo3(from_py_with = keys::seed)] seed: u64,
-    key: Option<&[u8]>,
-) -> PyResult<Kernel> {
-    let kernel = Arc::new(Growing::new(quotients, remainder_bits, capacity)?);
-    Ok(Kernel { kernel, hasher: hasher(seed, key)?, capacity })
 }
 
-/// A quotient filter of distinct keys, with room for more where `capacity` says so.
-#[pyfunction]
-#[pyo3(signature = (quotients, remainder_bits, keys, capacity=0))]
-pub fn quotient_build(
-    py: Python<'_>,
-    quotients: u64,
-    remainder_bits: u32,
-    keys: &Distinct,
-    capacity: u64,
-) -> PyResult<Kernel> {
-    let capacity = capacity.max(keys.hashes.len() as u64);
-    let build = || Growing::build(quotients, remainder_bits, &keys.hashes, capacity);
-    let kernel = py.detach(build)?;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
-}
+/// A quotient filter.
+#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
+pub struct Quotient;
 
-/// The insertions of both.
-#[pyfunction]
-pub fn quotient_merge(py: Python<'_>, a: &Kernel, b: &Kernel) -> PyResult<Kernel> {
-    a.check_hash(b)?;
-    let (one, other) = (a.of::<Growing>()?, b.of::<Growing>()?);
-    let merged = py.detach(|| one.merge(other))?;
-    let capacity = kernel::Kernel::capacity(&merged).unwrap_or(a.capacity);
-    Ok(Kernel { capacity, ..a.with(merged) })
-}
+#[pymethods]
+impl Quotient {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Quotient>> {
+        handle.of::<Kernel>()?;
+        Ok(Deleting::new(handle).add_subclass(Quotient))
+    }
 
-/// The same insertions with fewer bits of each remainder.
-#[pyfunction]
-pub fn quotient_truncated(py: Python<'_>, kernel: &Kernel, bits: u32) -> PyResult<Kernel> {
-    let quotient = kernel.of::<Growing>()?;
-    Ok(kernel.with(py.detach(|| quotient.truncated(bits))?))
-}
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        let kernel = Kernel::new(size.quotients, size.remainder_bits, capacity)?;
+        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
+    }
 
-/// Doubles the slots in place.
-#[pyfunction]
-pub fn quotient_grow(py: Python<'_>, kernel: &Kernel) -> PyResult<()> {
-    let quotient = kernel.of::<Growing>()?;
-    Ok(py.detach(|| quotient.double())?)
-}
+    /// The filter of distinct keys, of this size, with room for more where `capacity` says so.
+    #[staticmethod]
+    #[pyo3(signature = (size, keys, capacity=0))]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct, capacity: u64) -> PyResult<Handle> {
+        let capacity = capacity.max(keys.hashes.len() as u64);
+        let Size { quotients, remainder_bits } = size;
+        let build = || Kernel::build(quotients, remainder_bits, &keys.hashes, capacity);
+        Ok(Handle::built(py.detach(build)?, keys, capacity))
+    }
 
-/// How often the key, or another with its fingerprint, was inserted and not removed.
-#[pyfunction]
-pub fn quotient_count(kernel: &Kernel, key: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let (hash, _) = hash_object(&kernel.hasher, key).map_err(|reason| reason.named("key"))?;
-    let growing = kernel.of::<Growing>()?;
-    Ok(key.py().detach(|| growing.look(|quotient| quotient.count(hash))))
-}
+    /// How many quotients there are (Q): fingerprints are numbers below Q·2^r.
+    #[getter]
+    fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.quotients()))
+    }
 
-/// Quotients, bits of a remainder, slots in use, slots.
-#[pyfunction]
-pub fn quotient_shape(kernel: &Kernel) -> PyResult<(u64, u32, u64, u64)> {
-    Ok(kernel.of::<Growing>()?.look(|quotient| {
-        (quotient.quotients(), quotient.remainder_bits(), quotient.used_slots(), quotient.slots())
-    }))
-}
+    /// How many bits of each fingerprint a slot holds (r); one less after each doubling.
+    #[getter]
+    fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.remainder_bits()))
+    }
 
-/// A column of a table of numbers.
-type Numbers<'py> = Bound<'py, PyArray1<u64>>;
+    /// The share of the slots that are in use.
+    #[getter]
+    fn load(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        let (_, quotient) = structure::<Kernel>(self_)?;
+        Ok(quotient.look(|quotient| quotient.used_slots() as f64 / quotient.slots() as f64))
+    }
 
-/// The fingerprints of a range of quotients, in order: quotients, remainders, counts.
-#[pyfunction]
-pub fn quotient_fingerprints<'py>(
-    py: Python<'py>,
-    kernel: &Kernel,
-    start: u64,
-    stop: u64,
-) -> PyResult<(Numbers<'py>, Numbers<'py>, Numbers<'py>)> {
-    let growing = kernel.of::<Growing>()?;
-    let (mut quotients, mut remainders, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-    py.detach(|| {
-        growing.look(|quotient| {
-            for (quotient, remainder, count) in quotient.fingerprints(start..stop) {
-                quotients.push(quotient);
-                remainders.push(remainder);
-                counts.push(count);
-            }
+    /// Tell how often the key was added and not removed; more only by a shared fingerprint.
+    fn count(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let (stored, quotient) = structure::<Kernel>(self_)?;
+        let hash = stored.hash(key)?;
+        Ok(self_.py().detach(|| quotient.look(|quotient| quotient.count(hash))))
+    }
+
+    /// Double the capacity now: twice the slots, one remainder bit less, the same answers.
+    fn grow(self_: &Bound<'_, Self>) -> PyResult<()> {
+        let (_, quotient) = structure::<Kernel>(self_)?;
+        Ok(self_.py().detach(|| quotient.double())?)
+    }
+
+    /// The insertions of both.
+    fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
+        let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
+        a.handle.check_hash(&b.handle)?;
+        let merged = self_.py().detach(|| x.merge(y))?;
+        let capacity = merged.capacity().unwrap_or(a.handle.capacity);
+        Ok(Handle { capacity, ..a.handle.with(merged) })
+    }
+
+    /// The same insertions with fewer bits of each remainder.
+    fn _truncated(self_: &Bound<'_, Self>, bits: u32) -> PyResult<Handle> {
+        let (stored, quotient) = structure::<Kernel>(self_)?;
+        Ok(stored.handle.with(self_.py().detach(|| quotient.truncated(bits))?))
+    }
+
+    /// The fingerprints of a range of quotients, in order.
+    fn _fingerprints(self_: &Bound<'_, Self>, start: u64, stop: u64) -> PyResult<Fingerprints> {
+        let (py, (_, growing)) = (self_.py(), structure::<Kernel>(self_)?);
+        let (mut quotients, mut remainders, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        py.detach(|| {
+            growing.look(|quotient| {
+                for (quotient, remainder, count) in quotient.fingerprints(start..stop) {
+                    quotients.push(quotient);
+                    remainders.push(remainder);
+                    counts.push(count);
+                }
+            });
         });
-    });
-    let numbers = |values| PyArray1::from_vec(py, values);
-    Ok((numbers(quotients), numbers(remainders), numbers(counts)))
+        let numbers = |values| PyArray1::from_vec(py, values).unbind();
+        Ok(Fingerprints {
+            quotients: numbers(quotients),
+            remainders: numbers(remainders),
+            counts: numbers(counts),
+        })
+    }
+}
+
+/// Fingerprints that are stored, a row for each, and how often.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct Fingerprints {
+    quotients: Py<PyArray1<u64>>,
+    remainders: Py<PyArray1<u64>>,
+    counts: Py<PyArray1<u64>>,
 }

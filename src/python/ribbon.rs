@@ -1,41 +1,71 @@
-//! Ribbon kernels: built, cut.
+//! Ribbon filters: built, truncated.
 
 use super::batch::Distinct;
-use super::handle::Kernel;
-use crate::ribbon::{Layout, Ribbon};
+use super::filter::{Filter, structure};
+use super::handle::Handle;
+use crate::ribbon::{Layout, Ribbon as Kernel};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::Arc;
 
-/// A ribbon filter of distinct keys, with the slots of each level that bumps.
-#[pyfunction]
-pub fn ribbon_build(
-    py: Python<'_>,
-    layout: &str,
+/// What `planning.ribbon.Size` says: the slots of each level that bumps, and columns.
+#[derive(FromPyObject)]
+pub struct Size {
+    layout: String,
     columns: u32,
     levels: Vec<u64>,
-    keys: &Distinct,
-) -> PyResult<Kernel> {
-    let layout = Layout::named(layout).ok_or_else(|| {
-        let message = format!("layout is '{layout}'; interleaved or columns are possible");
-        PyValueError::new_err(message)
-    })?;
-    let kernel = py.detach(|| Ribbon::build(layout, columns, &levels, &keys.hashes))?;
-    let capacity = keys.hashes.len() as u64;
-    Ok(Kernel { kernel: Arc::new(kernel), hasher: keys.hasher.clone(), capacity })
 }
 
-/// The first bits of a filter by columns.
-#[pyfunction]
-pub fn ribbon_truncated(py: Python<'_>, kernel: &Kernel, bits: u64) -> PyResult<Kernel> {
-    let ribbon = kernel.of::<Ribbon>()?;
-    Ok(kernel.with(py.detach(|| ribbon.truncated(bits))?))
-}
+/// A ribbon filter.
+#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
+pub struct Ribbon;
 
-/// Layout, columns it was built with, bits of a column, bits kept of all columns.
-#[pyfunction]
-pub fn ribbon_shape(kernel: &Kernel) -> PyResult<(&'static str, u32, u64, u64)> {
-    let ribbon = kernel.of::<Ribbon>()?;
-    let (slots, kept) = ribbon.column_bits();
-    Ok((ribbon.layout().name(), ribbon.columns(), slots, kept))
+#[pymethods]
+impl Ribbon {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Ribbon>> {
+        handle.of::<Kernel>()?;
+        Ok(Filter::new(handle).add_subclass(Ribbon))
+    }
+
+    /// The filter of distinct keys, of this size.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
+        let Size { layout, columns, levels } = size;
+        let layout = Layout::named(&layout).ok_or_else(|| {
+            let message = format!("layout must be 'interleaved' or 'columns', not '{layout}'");
+            PyValueError::new_err(message)
+        })?;
+        let kernel = py.detach(|| Kernel::build(layout, columns, &levels, &keys.hashes))?;
+        Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// How the columns lie to each other.
+    #[getter]
+    fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
+        Ok(structure::<Kernel>(self_)?.1.layout().name())
+    }
+
+    /// How many columns it was built with.
+    #[getter]
+    fn _columns(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.columns())
+    }
+
+    /// Bits of a column.
+    #[getter]
+    fn _slots(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.column_bits().0)
+    }
+
+    /// Bits kept of all columns.
+    #[getter]
+    fn _kept(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.column_bits().1)
+    }
+
+    /// The first bits of a filter by columns.
+    fn _truncated(self_: &Bound<'_, Self>, bits: u64) -> PyResult<Handle> {
+        let (stored, ribbon) = structure::<Kernel>(self_)?;
+        Ok(stored.handle.with(self_.py().detach(|| ribbon.truncated(bits))?))
+    }
 }

@@ -3,17 +3,18 @@
 
 use super::batch::{Distinct, for_each};
 use super::column::Keys;
-use super::handle::Kernel;
+use super::filter::{Filter, structure};
+use super::handle::Handle;
 use super::keys::{self, hasher};
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
-use crate::sharded::{Sharded, shard_of};
+use crate::sharded::{Sharded as Kernel, shard_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
 const WAITING: usize = 1 << 12;
@@ -160,22 +161,33 @@ impl Spill {
     }
 }
 
-/// One filter of shards, in the order of their ranges.
-#[pyfunction]
-pub fn sharded(shards: Vec<PyRef<'_, Kernel>>) -> PyResult<Kernel> {
-    let Some(first) = shards.first() else {
-        return Err(PyValueError::new_err("shards is empty; at least one is wanted"));
-    };
-    shards.iter().try_for_each(|shard| first.check_hash(shard))?;
-    let capacity = shards.iter().map(|shard| shard.capacity).sum();
-    let kernels = shards.iter().map(|shard| shard.kernel.clone()).collect();
-    let kernel = Arc::new(Sharded::new(kernels)?);
-    Ok(Kernel { kernel, hasher: first.hasher.clone(), capacity })
-}
+/// A filter in shards.
+#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
+pub struct Sharded;
 
-/// How many shards, and the kind of each.
-#[pyfunction]
-pub fn sharded_shape(kernel: &Kernel) -> PyResult<(usize, u16)> {
-    let shards = kernel.of::<Sharded>()?.shards();
-    Ok((shards.len(), shards[0].kind()))
+#[pymethods]
+impl Sharded {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Sharded>> {
+        handle.of::<Kernel>()?;
+        Ok(Filter::new(handle).add_subclass(Sharded))
+    }
+
+    /// One filter of shards, in the order of their ranges.
+    #[staticmethod]
+    fn _join(shards: Vec<PyRef<'_, Handle>>) -> PyResult<Handle> {
+        let Some(first) = shards.first() else {
+            return Err(PyValueError::new_err("shards is empty; pass at least one"));
+        };
+        shards.iter().try_for_each(|shard| first.check_hash(shard))?;
+        let capacity = shards.iter().map(|shard| shard.capacity).sum();
+        let kernels = shards.iter().map(|shard| shard.kernel.clone()).collect();
+        Ok(Handle::empty(Kernel::new(kernels)?, capacity, first.hasher.clone()))
+    }
+
+    /// How many shards there are.
+    #[getter]
+    fn shards(self_: &Bound<'_, Self>) -> PyResult<usize> {
+        Ok(structure::<Kernel>(self_)?.1.shards().len())
+    }
 }

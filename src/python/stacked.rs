@@ -3,25 +3,24 @@
 //! What is built of them, and of which size, is Python's decision: `filters/stacked.py`.
 
 use super::batch::{self, Distinct};
-use super::function::Assigned;
-use super::handle::Kernel;
+use super::filter::{Deleting, structure};
+use super::handle::Handle;
 use crate::distinct::{self, Partitions};
 use crate::hash::Hash128;
-use crate::kernel;
-use crate::ribbon::Equation;
+use crate::kernel::Kernel;
 use crate::sharded::shard_of;
-use crate::stack::{Stack, accepted, at_layer};
+use crate::stack::Stack;
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Known negatives that the first layer takes for keys; the others are forgotten as they come.
+/// Known negatives that the first layer accepts; the others are dropped as they are added.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Negatives {
-    first: Kernel,
+    first: Handle,
     survivors: Mutex<Vec<Hash128>>,
-    /// How many came.
+    /// How many were added.
     given: AtomicUsize,
 }
 
@@ -34,20 +33,20 @@ impl Negatives {
 #[pymethods]
 impl Negatives {
     #[new]
-    fn new(first: &Kernel) -> Negatives {
+    fn new(first: &Handle) -> Negatives {
         Negatives { first: first.clone(), survivors: Mutex::default(), given: AtomicUsize::new(0) }
     }
 
-    /// Takes a column of negatives in.
+    /// Adds a column of negatives.
     fn add(&self, py: Python<'_>, negatives: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Kernel { kernel, hasher, .. } = &self.first;
+        let Handle { kernel, hasher, .. } = &self.first;
         let (mut accepted, given) = batch::accepted(py, &**kernel, hasher, negatives)?;
         self.given.fetch_add(given, Relaxed);
         self.survivors().append(&mut accepted);
         Ok(())
     }
 
-    /// How many came, repetitions included.
+    /// How many were added, repetitions included.
     #[getter]
     fn given(&self) -> usize {
         self.given.load(Relaxed)
@@ -67,18 +66,12 @@ impl Negatives {
         parts.into_iter().map(part).collect()
     }
 
-    /// The distinct survivors that are no keys, and how many keys were among them. A key passes
-    /// the first layer, so none is missed.
-    fn distinct(&self, py: Python<'_>, keys: &Distinct) -> PyResult<(Distinct, usize)> {
-        py.detach(|| {
-            let all = collected(&self.survivors(), keys.threads)?;
-            let negatives = all.without(&keys.hashes, keys.threads);
-            let overlap = all.len() - negatives.len();
-            Ok((keys.with(negatives), overlap))
-        })
+    /// The distinct survivors, keys among them.
+    fn distinct(&self, py: Python<'_>, keys: &Distinct) -> PyResult<Distinct> {
+        py.detach(|| Ok(keys.with(collected(&self.survivors(), keys.threads)?)))
     }
 
-    /// The `count` of these survivors that came first.
+    /// The `count` of these survivors that were added first.
     fn earliest(&self, py: Python<'_>, negatives: &Distinct, count: usize) -> PyResult<Distinct> {
         py.detach(|| {
             let mut left: BTreeSet<Hash128> =
@@ -98,94 +91,92 @@ fn collected(hashes: &[Hash128], threads: usize) -> PyResult<distinct::Distinct>
     Ok(distinct::Distinct::new(vec![partitions], threads)?)
 }
 
-/// Those of the keys that layer `index` accepts.
-#[pyfunction]
-pub fn stacked_survivors(
-    py: Python<'_>,
-    layer: &Kernel,
-    index: usize,
-    keys: &Distinct,
-) -> Distinct {
-    let kernel = &*layer.kernel;
-    py.detach(|| {
-        keys.with(keys.hashes.filtered(keys.threads, |part| accepted(kernel, index, part)))
-    })
+/// A layer of a stack as it is now.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct LayerState {
+    /// The number of its kind, as a file says it.
+    kind: u16,
+    items: u64,
+    bits: u64,
+    rate: f64,
 }
 
-/// The keys as layer `index` sees them.
-#[pyfunction]
-pub fn stacked_seen(py: Python<'_>, index: usize, keys: &Distinct) -> PyResult<Distinct> {
-    py.detach(|| {
-        let count = keys.hashes.len();
-        let mut partitions = Partitions::new(count, count)?;
-        for part in keys.hashes.partitions() {
-            let seen: Vec<Hash128> = part.iter().map(|&hash| at_layer(hash, index)).collect();
-            partitions.extend(&seen);
+impl LayerState {
+    pub fn of(layer: &Arc<dyn Kernel>) -> LayerState {
+        LayerState {
+            kind: layer.kind(),
+            items: layer.count(),
+            bits: layer.size_in_bits(),
+            rate: layer.rate(),
         }
-        Ok(keys.with(distinct::Distinct::new(vec![partitions], keys.threads)?))
-    })
-}
-
-/// One for each key and zero for each negative, as layer `index` sees them.
-#[pyfunction]
-pub fn stacked_assigned(
-    py: Python<'_>,
-    index: usize,
-    keys: &Distinct,
-    negatives: &Distinct,
-) -> Assigned {
-    let equations = py.detach(|| {
-        let of = |set: &Distinct, value: u32| {
-            let hashes = set.hashes.partitions().flatten();
-            hashes.map(|&hash| Equation { hash: at_layer(hash, index), value }).collect::<Vec<_>>()
-        };
-        let mut equations = of(keys, 1);
-        equations.append(&mut of(negatives, 0));
-        equations.sort_unstable();
-        equations
-    });
-    Assigned { equations, hasher: keys.hasher.clone() }
-}
-
-/// A stack of layers, from the first, with the share of known negatives among the questions (psi),
-/// how many keys were among the negatives, and whether none of them pass the last layer.
-#[pyfunction]
-pub fn stacked(
-    layers: Vec<PyRef<'_, Kernel>>,
-    psi: f64,
-    overlap: u64,
-    exhausted: bool,
-    capacity: u64,
-) -> PyResult<Kernel> {
-    let kernels: Vec<Arc<dyn kernel::Kernel>> = layers.iter().map(|l| l.kernel.clone()).collect();
-    let stack = Stack::new(kernels, psi, overlap, exhausted)?;
-    for layer in &layers {
-        layers[0].check_hash(layer)?;
     }
-    Ok(Kernel { kernel: Arc::new(stack), hasher: layers[0].hasher.clone(), capacity })
 }
 
-/// Kind, items, bits and rate of each layer.
-#[pyfunction]
-pub fn stacked_layers(py: Python<'_>, kernel: &Kernel) -> PyResult<Vec<(u16, u64, u64, f64)>> {
-    let stack = kernel.of::<Stack>()?;
-    Ok(py.detach(|| {
-        let layers = stack.layers().iter();
-        layers.map(|l| (l.kind(), l.count(), l.size_in_bits(), l.rate())).collect()
-    }))
-}
+/// A stack of filters.
+#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
+pub struct Stacked;
 
-/// Whether it takes insertions, whether removals, psi, keys among the negatives.
-#[pyfunction]
-pub fn stacked_facts(kernel: &Kernel) -> PyResult<(bool, bool, f64, u64)> {
-    let stack = kernel.of::<Stack>()?;
-    let known = stack.knowledge();
-    Ok((stack.inserts(), stack.deletes(), known.psi, known.overlap))
-}
+#[pymethods]
+impl Stacked {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Stacked>> {
+        handle.of::<Stack>()?;
+        Ok(Deleting::new(handle).add_subclass(Stacked))
+    }
 
-/// The rate of known negatives.
-#[pyfunction]
-pub fn stacked_known_rate(py: Python<'_>, kernel: &Kernel) -> PyResult<f64> {
-    let stack = kernel.of::<Stack>()?;
-    Ok(py.detach(|| stack.known_rate()))
+    /// A stack of layers, from the first, with the share of queries for known negatives (psi), how
+    /// many keys were among the negatives, and whether none of them passes the last layer.
+    #[staticmethod]
+    fn _join(
+        layers: Vec<PyRef<'_, Handle>>,
+        psi: f64,
+        keys_among_negatives: u64,
+        exhausted: bool,
+        capacity: u64,
+    ) -> PyResult<Handle> {
+        let kernels = layers.iter().map(|layer| layer.kernel.clone()).collect();
+        let stack = Stack::new(kernels, psi, keys_among_negatives, exhausted)?;
+        for layer in &layers {
+            layers[0].check_hash(layer)?;
+        }
+        Ok(Handle::empty(stack, capacity, layers[0].hasher.clone()))
+    }
+
+    /// Whether every layer of keys takes insertions.
+    #[getter]
+    fn _inserts(self_: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(structure::<Stack>(self_)?.1.inserts())
+    }
+
+    /// Whether every layer of keys takes deletions.
+    #[getter]
+    fn _deletes(self_: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(structure::<Stack>(self_)?.1.deletes())
+    }
+
+    /// The share of the queries for absent keys that ask for known negatives (ψ).
+    #[getter]
+    fn psi(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        Ok(structure::<Stack>(self_)?.1.knowledge().psi)
+    }
+
+    /// How many keys were given as negatives too, and were taken out of those.
+    #[getter]
+    fn keys_among_negatives(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Stack>(self_)?.1.knowledge().overlap)
+    }
+
+    /// The rate of known negatives, all alike.
+    #[getter]
+    fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        let (_, stack) = structure::<Stack>(self_)?;
+        Ok(self_.py().detach(|| stack.known_rate()))
+    }
+
+    /// The layers, from the first.
+    #[getter]
+    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<LayerState>> {
+        let (_, stack) = structure::<Stack>(self_)?;
+        Ok(self_.py().detach(|| stack.layers().iter().map(LayerState::of).collect()))
+    }
 }

@@ -12,7 +12,7 @@ from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
 from tamis.advice.stacked import stack_times
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
 from tamis.planning.adaptive_stacked import Wish, plan_adaptive
-from tamis.planning.layers import fingerprints
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def adaptive(situation: Situation) -> Iterator[Found]:
         why = "nothing tells it of its mistakes without a store (needs: 'store')"
     why = why or unfit(situation, inserts=True, deletes=True, adapts=True)
     if why:
-        names = ("Telescoping", "Extending", "AdaptiveCuckoo", "AdaptiveStacked")
-        yield from (RuledOut(name, why) for name in names)
+        yield from (RuledOut(kind.filter, why) for kind in KINDS.values() if kind.adapts)
         return
     yield _telescoping(situation)
     yield RuledOut("Extending", "it fixes what Telescoping does, and takes more memory for it")
@@ -48,13 +47,13 @@ def _telescoping(situation: Situation) -> Found:
     count = quotient.quotients(n)
     beside = telescoping.selector_bits(count, "growing")
     for length in range(32, 0, -1):
-        slots, rate = fingerprints("quotient", n, length)
+        slots, rate = fingerprint_layer("quotient", n, length)
         if not rate or math.isinf(_moves(situation, rate)):
             continue
         code = telescoping.selector_entropy(max(situation.distinct, 1) / max(n, 1), rate, load=1.0)
         bits = math.ceil(slots + beside + n * code)
         if bits <= situation.budget:
-            return _adapting(situation, "Telescoping", "telescoping", rate, bits, {"fpr": rate})
+            return _adapting(situation, "telescoping", rate, bits, {"fpr": rate})
     return RuledOut(
         "Telescoping", f"{situation.bits_per_key:.3g} bits per key do not hold what it would learn"
     )
@@ -63,22 +62,20 @@ def _telescoping(situation: Situation) -> Found:
 def _adaptive_cuckoo(situation: Situation) -> Found:
     n = situation.keys
     try:
-        size = adaptive_cuckoo.size(n, 0, bits_per_key=situation.bits_per_key)
+        size = adaptive_cuckoo.size(n, bits_per_key=situation.bits_per_key)
     except ValueError as error:
         return RuledOut("AdaptiveCuckoo", str(error))
     held = math.ceil(_HASHES_BITS * size.slots)
-    if held + size.slots * size.slot_bits > situation.budget:
+    if held + size.bits > situation.budget:
         return RuledOut(
             "AdaptiveCuckoo",
             f"it holds the hashes of its keys in memory, {held / max(n, 1):.0f} bits per key",
         )
     spare = (situation.budget - held) / max(n, 1)
-    size = adaptive_cuckoo.size(n, 0, bits_per_key=spare)
-    rate = adaptive_cuckoo.rate(n, size)
-    bits = held + size.slots * size.slot_bits
-    return _adapting(
-        situation, "AdaptiveCuckoo", "adaptive cuckoo", rate, bits, {"bits_per_key": spare}
-    )
+    size = adaptive_cuckoo.size(n, bits_per_key=spare)
+    rate = size.rate(n)
+    bits = held + size.bits
+    return _adapting(situation, "adaptive_cuckoo", rate, bits, {"bits_per_key": spare})
 
 
 def _adaptive_stacked(situation: Situation) -> Found:
@@ -119,8 +116,9 @@ def _adaptive_stacked(situation: Situation) -> Found:
 
 
 def _adapting(
-    situation: Situation, name: str, kind: str, rate: float, bits: int, arguments: dict[str, Any]
+    situation: Situation, kind: str, rate: float, bits: int, arguments: dict[str, Any]
 ) -> Choice:
+    name, option = KINDS[kind].filter, KINDS[kind].options[0]
     asked = situation.questions
     wasted = _moves(situation, rate)
     expected = min(rate, wasted / asked) if asked else rate
@@ -133,8 +131,8 @@ def _adapting(
         fpr_bound=rate,
         bits=bits,
         keys=situation.keys,
-        absent_time=situation.check(kind, present=False),
-        present_time=situation.check(kind, present=True),
+        absent_time=situation.check(option, present=False),
+        present_time=situation.check(option, present=True),
         reason=(
             f"Pays for a mistake once: of {asked:,.0f} questions for absent keys "
             f"{situation.distinct:,.0f} are for different ones."

@@ -34,6 +34,7 @@ from tamis.collection import Utility, parse_budget
 from tamis.pictures import drawn_costs
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.costs import check_seconds, duration
+from tamis.planning.kinds import KINDS
 from tamis.planning.stacked.frequencies import Steps
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def advise(
     denial = miss if denial_cost is None else duration("denial_cost", denial_cost)
     scale = 1.0
     if check_cost is not None:
-        base = check_seconds("bloom, standard", n, present=False)
+        base = check_seconds(KINDS["bloom"].options[1].check, n, present=False)
         scale = duration("check_cost", check_cost) / base
     asked, told_by_log = horizon(workload, n)
     if questions is not None:

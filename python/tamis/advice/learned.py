@@ -12,8 +12,8 @@ from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
-from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, told
-from tamis.planning.layers import fingerprints
+from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, describe
+from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
 SAMPLE = 5000
@@ -76,7 +76,7 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
     scoring = situation.scale * _scoring(held)
     absent, inside = model.scores(held), model.scores(members)
     spare = situation.budget - model.size_in_bits - _REGIONS * _REGION_BITS
-    halving = fingerprints("ribbon", situation.keys, 8)[0] / (8 * max(situation.keys, 1))
+    halving = fingerprint_layer("ribbon", situation.keys, 8).bits / (8 * max(situation.keys, 1))
     if spare <= 0:
         return None
     parts = planning.segments(inside, absent)
@@ -88,6 +88,7 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
     worst = 2.0 ** -min(
         (each for each, n in zip(found.halvings, found.members, strict=True) if n), default=0.0
     )
+    filters = KINDS["ribbon"].options[0]
     return Choice(
         NAME,
         "learned",
@@ -97,11 +98,11 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         fpr_bound=worst,
         bits=bits,
         keys=situation.keys,
-        absent_time=scoring + situation.check("ribbon", present=False),
-        present_time=scoring + situation.check("ribbon", present=True),
+        absent_time=scoring + situation.check(filters, present=False),
+        present_time=scoring + situation.check(filters, present=True),
         reason=(
             f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key tells "
-            f"members apart; it takes {told(scoring)} to score a key."
+            f"members apart; it takes {describe(scoring)} to score a key."
         ),
     )
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.collection import Collection
 from tamis.planning.collection.allocation import plan_collection
+from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
     from tamis._types import Keys
@@ -54,7 +55,8 @@ def collections(
         return
     for kind, how in _KINDS.items():
         found = plan_collection(counts, utility, budget=spare, kind=kind, fpr=FPR)  # type: ignore[arg-type]
-        check = "ribbon" if kind in ("auto", "ribbon") else "bloom, standard"
+        option = KINDS["ribbon" if kind in ("auto", "ribbon") else "bloom"].layer
+        assert option is not None
         yield Choice(
             f"Collection, {kind}",
             "collection",
@@ -64,7 +66,7 @@ def collections(
             fpr_bound=float(found.rates.max(initial=0.0)),
             bits=found.bits + beside,
             keys=situation.keys,
-            absent_time=situation.check(check, present=False),
-            present_time=situation.check(check, present=True),
+            absent_time=situation.check(option, present=False),
+            present_time=situation.check(option, present=True),
             reason=f"Filters of {len(counts):,} sets, the most asked ones longest: {how}.",
         )

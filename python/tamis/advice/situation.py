@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.costs import check_seconds, told
+from tamis.planning.costs import check_seconds, describe
+from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class Situation:
         seen = asked_for(self.workload, self.questions)
         return min(self.questions, seen + self.workload.unseen * self.questions)
 
-    def check(self, kind: str, *, present: bool) -> float:
-        """Tell the time of one check, in seconds."""
-        return check_seconds(kind, self.keys, present, self.scale)
+    def check(self, option: Option, *, present: bool) -> float:
+        """Tell the time of one query, in seconds."""
+        return check_seconds(option.check, self.keys, present, self.scale)
 
     def cost(self, choice: Choice) -> float:
         """Predict what a question costs on average, in seconds."""
@@ -200,15 +201,15 @@ def secret(situation: Situation) -> str:
 def line(choice: Choice, situation: Situation) -> str:
     """Write out how the cost of a choice comes about."""
     absent = (
-        f"{1 - situation.present:.3g} × ({told(choice.absent_time)} + {choice.expected_fpr:.3g} × "
-        f"{told(situation.miss_cost)})"
+        f"{1 - situation.present:.3g} × ({describe(choice.absent_time)} + "
+        f"{choice.expected_fpr:.3g} × {describe(situation.miss_cost)})"
     )
     if not situation.present:
-        return f"{absent} = {told(choice.cost)}"
-    there = told(choice.present_time)
+        return f"{absent} = {describe(choice.cost)}"
+    there = describe(choice.present_time)
     if choice.expected_fnr:
-        there = f"({there} + {choice.expected_fnr:.3g} × {told(situation.denial_cost)})"
-    return f"{situation.present:.3g} × {there} + {absent} = {told(choice.cost)}"
+        there = f"({there} + {choice.expected_fnr:.3g} × {describe(situation.denial_cost)})"
+    return f"{situation.present:.3g} × {there} + {absent} = {describe(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

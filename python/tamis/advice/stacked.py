@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from tamis.advice.situation import (
     Choice,
@@ -13,16 +14,10 @@ from tamis.advice.situation import (
     secret,
     unfit,
 )
-from tamis.planning.costs import told
-from tamis.planning.layers import FUSE_ARITY, KINDS
+from tamis.planning.costs import describe
+from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
-from tamis.planning.planner import Last, LayerKind, plan
-
-_TIMED_AS = {
-    "bloom": "bloom, standard",
-    "fuse": f"fuse, {FUSE_ARITY}-wise",
-    "function": "ribbon",
-}
+from tamis.planning.planner import Last, plan
 
 
 def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
@@ -36,10 +31,9 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
         why = "no workload is given" if w is None else "no question comes twice in the sample"
         yield RuledOut("Stacked", f"{why}, so there are no frequent negatives to store")
         return
-    for kind in ("bloom", "cuckoo", "quotient", "fuse", "ribbon"):
-        name = f"Stacked {kind}"
-        able = KINDS[kind]
-        if reason := unfit(situation, inserts=able.inserts, deletes=able.deletes):
+    for kind in LAYERS:
+        name = f"Stacked {kind.name}"
+        if reason := unfit(situation, inserts=kind.inserts, deletes=kind.deletes):
             yield RuledOut(name, reason)
         else:
             yield _stack(situation, name, kind, "alternating", plain_cost)
@@ -48,42 +42,43 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
         return
     exact = [
         _stack(situation, "Stacked, exact last layer", kind, "exact", plain_cost)
-        for kind in ("ribbon", "fuse", "bloom")
+        for kind in reversed(LAYERS)
+        if not kind.deletes  # what deletes takes more bits, and an exact layer takes no changes
     ]
     fitting = ranked(situation, [each for each in exact if isinstance(each, Choice)])
     yield fitting[0] if fitting else exact[0]
 
 
-def _stack(
-    situation: Situation, name: str, kind: LayerKind, last: Last, plain_cost: float
-) -> Found:
+def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: float) -> Found:
     w = situation.workload
     assert w is not None
-    timed = _TIMED_AS.get(kind, kind)
+    timed = kind.layer
+    assert timed is not None
     # Keys meet two layers at least, absent keys one.
     least = situation.present * 2 * situation.check(timed, present=True)
     least += (1 - situation.present) * situation.check(timed, present=False)
     if least >= plain_cost:
         return RuledOut(
-            name, f"its layers alone take {told(least)}, a plain filter with its wasted reads less"
+            name,
+            f"its layers alone take {describe(least)}, a plain filter with its wasted reads less",
         )
-    check = situation.check("bloom, standard", present=False)
     try:
         found = plan(
             situation.keys,
             w,
             bits_per_key=situation.bits_per_key,
-            layer=kind,
+            layer=cast(LayerKind, kind.name),
             last=last,
             rates="equal",  # varied ones gain some percent, and take a second to find
             miss_cost=max(situation.miss_cost, 1e-12),
-            check_cost=check,
+            check_cost=_bloom_check(situation),
         )
     except ValueError as error:
         return RuledOut(name, str(error))
     if len(found.layers) == 1:
         return RuledOut(
-            name, f"more than one layer does not pay here: the best stack is a plain {kind} filter"
+            name,
+            f"more than one layer does not pay here: the best stack is a plain {kind.name} filter",
         )
     absent, present = stack_times(situation, found)
     if last == "exact":
@@ -106,12 +101,20 @@ def _stack(
     )
 
 
+def _bloom_check(situation: Situation) -> float:
+    """Tell the time of a query to a Bloom layer, which those of other layers are relative to."""
+    bloom = KINDS["bloom"].layer
+    assert bloom is not None
+    return situation.check(bloom, present=False)
+
+
 def stack_times(situation: Situation, found: Plan) -> tuple[float, float]:
     """Predict the time of a question for an absent and for a present key.
 
     A key meets more layers than an absent one does: on average ``checks`` of them.
     """
-    first = _TIMED_AS.get(found.layers[0].kind, found.layers[0].kind)
+    first = KINDS[found.layers[0].kind].layer
+    assert first is not None
     absent = found.psi * found.checks.frequent + (1 - found.psi) * found.checks.infrequent
     return (
         float(absent) * situation.check(first, present=False),

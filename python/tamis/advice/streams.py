@@ -17,6 +17,7 @@ from tamis.advice.situation import (
     groups,
 )
 from tamis.planning import stable, windowed
+from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
     from tamis.workload import Workload
@@ -27,7 +28,7 @@ _RATES = np.geomspace(1e-4, 0.9, 40)
 
 def streams(situation: Situation) -> Iterator[Found]:
     """A windowed filter of the last keys, and the stable filter that suits the costs best."""
-    names = ("Windowed", "StableBloom", "StableLearned")
+    names = [KINDS[name].filter for name in ("windowed", "stable", "stable_learned")]
     if "stream" not in situation.needs:
         why = (
             "it is for streams without end (needs: 'stream'); a set of known size is served better"
@@ -112,18 +113,18 @@ def _windowed(situation: Situation) -> Found:
         return RuledOut("Windowed", str(error))
     # A value that comes again sets bits that are set already, in its generation.
     fresh = _gaps(situation).distinct(size.generation) / size.generation
-    rate = windowed.rate(size._replace(generation=max(1, round(fresh * size.generation))))
+    rate = size._replace(generation=max(1, round(fresh * size.generation))).rate()
     return Choice(
         "Windowed",
         "stream",
         "Windowed",
         {"window": situation.keys, "bits_per_key": situation.bits_per_key},
         expected_fpr=rate,
-        fpr_bound=windowed.rate(size),
+        fpr_bound=size.rate(),
         bits=size.bits,
         keys=situation.keys,
-        absent_time=situation.check("windowed", present=False),
-        present_time=situation.check("windowed", present=True),
+        absent_time=situation.check(KINDS["windowed"].options[0], present=False),
+        present_time=situation.check(KINDS["windowed"].options[0], present=True),
         reason=f"Denies none of the last {situation.keys:,} keys.",
     )
 
@@ -150,8 +151,8 @@ def _stable(situation: Situation) -> Found:
             expected_fnr=lost,
             bits=size.bits,
             keys=situation.keys,
-            absent_time=situation.check("stable", present=False),
-            present_time=situation.check("stable", present=True),
+            absent_time=situation.check(KINDS["stable"].options[0], present=False),
+            present_time=situation.check(KINDS["stable"].options[0], present=True),
             reason=(
                 f"Its rate stays, whatever comes; {lost:.2g} of the keys are forgotten before "
                 f"they come again within {situation.keys:,}."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tamis.advice.situation import line
 from tamis.advice.theory import figure_12, theorem_3
 from tamis.planning import bloom
-from tamis.planning.costs import told
+from tamis.planning.costs import describe
 
 if TYPE_CHECKING:
     from tamis.advice.advise import Advice
@@ -19,7 +19,7 @@ def head(advice: Advice) -> str:
     s = advice.situation
     return (
         f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
-        f"keys that are there, {told(s.miss_cost)} for a read in vain"
+        f"keys that are there, {describe(s.miss_cost)} for a read in vain"
     )
 
 
@@ -32,10 +32,10 @@ def cells(advice: Advice) -> list[list[str]]:
     rows = [heads]
     for each in advice.choices:
         row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
-        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", told(each.cost)]
+        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", describe(each.cost)]
         if measured:
             error = "" if each.measured_error is None else f" ± {each.measured_error:.1g}"
-            cost = "–" if each.measured_cost is None else told(each.measured_cost)
+            cost = "–" if each.measured_cost is None else describe(each.measured_cost)
             row += [_number(each.measured_fpr) + error, _number(each.measured_fnr), cost]
         rows.append(row)
     shown = [i for i, name in enumerate(heads) if forget or name != "denied"]
@@ -84,8 +84,8 @@ def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
     yield from figure_12(s)
     w = s.workload
     if w is not None and len(w) and s.bits_per_key > 0 and "stream" not in s.needs:
-        size = bloom.size("standard", s.keys, bits_per_key=s.bits_per_key)
-        rate = bloom.rate("standard", s.keys, size)
+        size = bloom.size(s.keys, bits_per_key=s.bits_per_key, layout="standard")
+        rate = size.rate(s.keys)
         if rate < 0.5:
             yield ""
             yield (

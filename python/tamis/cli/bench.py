@@ -20,9 +20,8 @@ import numpy as np
 import tamis
 from tamis.cli._options import as_json, example
 from tamis.cli._output import progress, say, show_json, table
-from tamis.filters.bloom import Layout
-from tamis.filters.ribbon import Layout as RibbonLayout
-from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon
+from tamis.filters import CLASSES
+from tamis.planning.kinds import KINDS
 
 _COLUMNS = (
     "filter",
@@ -70,7 +69,7 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
     """Measure each filter in turn."""
     numbers = np.random.default_rng(seed).integers(0, 2**63, 2 * keys, dtype=np.uint64)
     present, absent = numbers[:keys], numbers[keys:] | np.uint64(2**63)
-    for name, build, predict in _shapes():
+    for name, build in _options():
         f, build_time = _timed(partial(build, present, fpr=fpr))
         answers, ask_time = _timed(partial(f.contains, absent))
         if not f.contains(present).all():
@@ -80,7 +79,7 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             f"{f.bits_per_key:.2f}",
-            f"{predict(f):.5%}",
+            f"{f._size.rate(len(f)):.5%}",
             f"{f.expected_fpr:.5%}",
             f"{answers.mean():.5%}",
             f"{build_time / keys:.1f}",
@@ -89,48 +88,13 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _shapes() -> Iterator[tuple[str, Callable[..., Any], Callable[[Any], float]]]:
-    """Name each filter, and say how it is built and what its plan predicts."""
-    layouts: tuple[Layout, ...] = ("blocked", "standard", "segmented")
-    for layout in layouts:
-        yield (
-            f"Bloom, {layout}",
-            partial(tamis.Bloom.build, layout=layout),
-            lambda f: bloom.rate(f.layout, len(f), bloom.Size(f.size_in_bits, f.hashes)),
-        )
-    for arity in (3, 4):
-        yield (
-            f"Fuse, {arity}-wise",
-            partial(tamis.Fuse.build, arity=arity),
-            lambda f: fuse.rate(fuse.size(f.arity, len(f), fpr=2.0**-f.fingerprint_bits)),
-        )
-    yield (
-        "Quotient",
-        tamis.Quotient.build,
-        lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
-    )
-    yield (
-        "Telescoping",
-        tamis.Telescoping.build,
-        lambda f: quotient.rate(len(f), quotient.Size(f.quotients, f.remainder_bits)),
-    )
-    yield (
-        "Cuckoo",
-        tamis.Cuckoo.build,
-        lambda f: cuckoo.rate(len(f), cuckoo.size(len(f), fingerprint_bits=f.fingerprint_bits)),
-    )
-    yield (
-        "AdaptiveCuckoo",
-        tamis.AdaptiveCuckoo.build,
-        lambda f: adaptive_cuckoo.rate(len(f), f._size),
-    )
-    ribbons: tuple[RibbonLayout, ...] = ("interleaved", "columns")
-    for name in ribbons:
-        yield (
-            f"Ribbon, {name}",
-            partial(tamis.Ribbon.build, layout=name),
-            lambda f: ribbon.rate(f.columns),
-        )
+def _options() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Name each way to build a filter from keys and a rate alone, and say how."""
+    for kind in KINDS.values():
+        for option in kind.options:
+            if kind.sizes is not None:
+                cls: Any = CLASSES[kind.name]
+                yield option.name, partial(cls.build, **option.arguments)
 
 
 def _ask_each(f: Any, keys: list[Any]) -> None:

@@ -14,18 +14,16 @@ from tamis._columns import join
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, asked, example, log, reading, secret, sizing
 from tamis.cli._output import say, share, show_json, size
+from tamis.filters import CLASSES
 from tamis.filters.sharded import SHARD_KEYS
+from tamis.planning.kinds import KINDS
 
-KINDS: dict[str, Any] = {
-    "bloom": tamis.Bloom,
-    "cuckoo": tamis.Cuckoo,
-    "extending": tamis.Extending,
-    "fuse": tamis.Fuse,
-    "quotient": tamis.Quotient,
-    "ribbon": tamis.Ribbon,
-    "stacked": tamis.Stacked,
-    "telescoping": tamis.Telescoping,
+BUILDABLE: dict[str, Any] = {
+    name: CLASSES[name]
+    for name, kind in sorted(KINDS.items())
+    if kind.sizes is not None or name == "stacked"
 }
+"""What can be built from keys and a rate, or from keys and a log."""
 
 
 @click.command(
@@ -41,7 +39,7 @@ KINDS: dict[str, Any] = {
 @sizing
 @click.option(
     "--kind",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(list(BUILDABLE)),
     help="The filter: stacked with a log or a plan, else ribbon, the smallest.",
 )
 @click.option(
@@ -89,9 +87,9 @@ def command(
     elif queries:
         raise click.UsageError(f"--kind {kind} has no use for --queries; stacked has")
     elif capacity is not None:
-        f = _filled(KINDS[kind], source, capacity, rate | hashing)
+        f = _filled(BUILDABLE[kind], source, capacity, rate | hashing)
     else:
-        f = _static(KINDS[kind], source.read_keys(), rate | hashing)
+        f = _static(BUILDABLE[kind], source.read_keys(), rate | hashing)
     f.save(output)
     if as_json:
         show_json(summary(f, output))
@@ -128,7 +126,7 @@ def _static(cls: Any, batches: Iterator[Any], arguments: dict[str, Any]) -> Any:
 def _filled(cls: Any, source: Source, capacity: int, arguments: dict[str, Any]) -> Any:
     """Make an empty filter and insert."""
     if not cls.inserts:
-        takes = ", ".join(name for name, each in KINDS.items() if each.inserts is True)
+        takes = ", ".join(name for name, each in BUILDABLE.items() if each.inserts is True)
         raise click.UsageError(f"--kind {cls.__name__.lower()} takes no insertions; {takes} do")
     f = cls(capacity, **arguments)
     for batch in source.read_keys():

@@ -14,7 +14,7 @@ import tamis
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, reading
 from tamis.cli._output import facts, say, share, show_json, size
-from tamis.cli.build import KINDS
+from tamis.cli.build import BUILDABLE
 
 _URLS = ("postgres://", "postgresql://")
 
@@ -35,7 +35,7 @@ _URLS = ("postgres://", "postgresql://")
 @click.option("--filter", type=FILE, help="A filter of the table's keys that was built before.")
 @click.option(
     "--kind",
-    type=click.Choice([name for name, cls in KINDS.items() if cls.inserts is True]),
+    type=click.Choice([name for name, cls in BUILDABLE.items() if cls.inserts is True]),
     default="telescoping",
     help="Otherwise: the filter to fill from the table.",
 )
@@ -71,7 +71,7 @@ def command(
             f = tamis.load(filter)
         else:
             rows = max(sum(map(len, store.contents()[1])), 1)
-            f = KINDS[kind](capacity=rows, fpr=fpr)
+            f = BUILDABLE[kind](capacity=rows, fpr=fpr)
         with tamis.Guard(store, f, snapshot=snapshot) as g:
             start = time.perf_counter()
             for batch in source.read_keys():

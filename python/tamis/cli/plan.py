@@ -12,7 +12,8 @@ from tamis._columns import join
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, asked, example, log, reading, sizing
 from tamis.cli._output import note, say
-from tamis.planning.planner import Last, LayerKind
+from tamis.planning.kinds import LayerKind
+from tamis.planning.planner import Last
 
 
 @click.command(

@@ -30,6 +30,7 @@ from tamis.filters.static_function import StaticFunction
 from tamis.filters.telescoping import Extending, Telescoping
 from tamis.filters.windowed import Windowed
 from tamis.learned.model import Model
+from tamis.planning.kinds import BY_NUMBER
 
 __all__ = [
     "AdaptiveCuckoo",
@@ -54,26 +55,29 @@ __all__ = [
     "load",
 ]
 
-# By the kind that a file names; see docs/format.md.
-_CLASSES: dict[int, type[Saved]] = {
-    1: Bloom,
-    2: Quotient,
-    3: Cuckoo,
-    4: Fuse,
-    5: Ribbon,
-    6: StaticFunction,
-    7: Sharded,
-    8: Stacked,
-    9: Telescoping,
-    10: AdaptiveCuckoo,
-    11: AdaptiveStacked,
-    12: StableBloom,
-    13: Windowed,
-    14: LearnedBloom,
-    15: StableLearned,
-    17: Model,
-    19: Extending,
+CLASSES: dict[str, type[Saved]] = {
+    cls._kind: cls
+    for cls in (
+        AdaptiveCuckoo,
+        AdaptiveStacked,
+        Bloom,
+        Cuckoo,
+        Extending,
+        Fuse,
+        LearnedBloom,
+        Model,
+        Quotient,
+        Ribbon,
+        Sharded,
+        StableBloom,
+        StableLearned,
+        Stacked,
+        StaticFunction,
+        Telescoping,
+        Windowed,
+    )
 }
+"""The class of each kind in `tamis.planning.kinds`."""
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
@@ -97,5 +101,5 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
         raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
-def _public(kernel: _native.Kernel) -> Saved:
-    return _CLASSES[kernel.kind]._of(kernel)
+def _public(handle: _native.Handle) -> Saved:
+    return CLASSES[BY_NUMBER[handle.kind].name]._of(handle)

@@ -20,7 +20,7 @@ Kind = Literal["swapping", "cyclic", "cuckooing"]
 _ATTEMPTS = 32
 
 
-class AdaptiveCuckoo(_native.Deleting, Contract):
+class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
     """An adaptive cuckoo filter: mistakes are fixed by moving what caused them, as far as it can.
 
     ``kind`` says how an element moves: within its bin (``"swapping"``), to its next fingerprint of
@@ -41,6 +41,7 @@ class AdaptiveCuckoo(_native.Deleting, Contract):
     inserts = True
     deletes = True
     bounded = True
+    _kind = "adaptive_cuckoo"
 
     def __new__(
         cls,
@@ -55,10 +56,10 @@ class AdaptiveCuckoo(_native.Deleting, Contract):
     ) -> Self:
         """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
         capacity = whole("capacity", capacity, MOST_KEYS)
-        motion = planning.motion(kind, selector_bits)
-        size = planning.size(capacity, motion, fpr=fpr, bits_per_key=bits_per_key)
-        seed = random_seed(seed, key)
-        return cls._of(_native.adaptive_cuckoo(*size, capacity, seed, key))
+        size = planning.size(
+            capacity, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
+        )
+        return cls._of(cls._empty(size, capacity, random_seed(seed, key), key))
 
     @classmethod
     def build(
@@ -78,27 +79,23 @@ class AdaptiveCuckoo(_native.Deleting, Contract):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        rate = {"fpr": fpr, "bits_per_key": bits_per_key}
-        return cls._of(cls._built(distinct, kind, selector_bits, **rate))
+        kernel = cls._plan_kernel(
+            distinct, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
+        )
+        return cls._of(kernel)
 
     @classmethod
-    def _built(
-        cls,
-        distinct: _native.Distinct,
-        kind: Kind = "swapping",
-        selector_bits: int | None = None,
-        **rate: Any,
-    ) -> _native.Kernel:
-        motion = planning.motion(kind, selector_bits)
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
         for attempt in range(_ATTEMPTS):
-            size = planning.size(len(distinct), motion, attempt=attempt, **rate)
             try:
-                return _native.adaptive_cuckoo_build(*size, distinct)
+                return cls._build(size.roomier(attempt), distinct)
             except CapacityError:
                 continue
         raise BuildError(
-            f"{len(distinct)} keys do not fit thrice the slots that are planned for them; another "
-            "seed will do"
+            f"{len(distinct)} keys do not fit three times the slots that are planned for them; use "
+            "another seed"
         )
 
     def add(self, key: Key, remote: Remote | None = None) -> None:
@@ -120,18 +117,12 @@ class AdaptiveCuckoo(_native.Deleting, Contract):
 
     def adapt_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
         """Move what absent keys were taken for; for each, whether anything moved."""
-        return _native.adaptive_cuckoo_adapt(self._kernel, keys)
+        return self._adapt(keys)
 
     @property
     def kind(self) -> Kind:
         """How an element moves."""
-        motion = self._size.motion
-        return "swapping" if motion == 0 else "cuckooing" if motion == 4 else "cyclic"
-
-    @property
-    def fingerprint_bits(self) -> int:
-        """How many bits of each key a slot holds (f)."""
-        return self._size.fingerprint_bits
+        return "swapping" if self._motion == 0 else "cuckooing" if self._motion == 4 else "cyclic"
 
     @property
     def load(self) -> float:
@@ -144,7 +135,7 @@ class AdaptiveCuckoo(_native.Deleting, Contract):
 
     @property
     def _size(self) -> planning.Size:
-        return planning.Size(*_native.adaptive_cuckoo_shape(self._kernel)[:3])
+        return planning.Size(self._motion, self.fingerprint_bits, self._bins)
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.kind}, {self.fingerprint_bits}-bit fingerprints"

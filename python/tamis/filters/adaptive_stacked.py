@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from tamis import _native
+from tamis import _native, filters
 from tamis._types import Key, Keys, Remote
 from tamis.errors import FormatError
 from tamis.filters.contract import Contract, random_seed
-from tamis.filters.stacked import Layer, told_layers
-from tamis.planning import bloom, quotient
+from tamis.filters.stacked import BuiltLayer, built_layers
 from tamis.planning.adaptive_stacked import (
     FEW,
     LEAST_SAMPLED,
@@ -29,13 +28,12 @@ from tamis.planning.adaptive_stacked import (
     plan_adaptive,
 )
 from tamis.planning.arguments import MOST_KEYS, whole
-from tamis.planning.plan import Layer as PlannedLayer
+from tamis.planning.kinds import KINDS
+from tamis.planning.plan import Layer
 from tamis.planning.stacked.lifetime import fitted, seen
 
 if TYPE_CHECKING:
     from tamis.workload import Workload
-
-planned = plan_adaptive
 
 _LEAST_SHARE = 2.0**-40
 
@@ -52,7 +50,7 @@ class Observed(NamedTuple):
         return self.false_positives / self.negatives if self.negatives else 0.0
 
 
-class AdaptiveStacked(_native.Deleting, Contract):
+class AdaptiveStacked(_native.AdaptiveStacked, Contract):
     """A stacked filter that needs to know only how skewed the questions are, not what they ask.
 
     It begins with its first layer. Absent keys that pass, told to it by `adapt`, are collected in
@@ -83,6 +81,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
     """
 
     inserts = True
+    _kind = "adaptive_stacked"
 
     def __new__(
         cls,
@@ -99,7 +98,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
     ) -> Self:
         """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
         capacity = whole("capacity", capacity, MOST_KEYS)
-        plan = planned(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
+        plan = plan_adaptive(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
         seed = random_seed(seed, key)
         first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, seed, key)
         return cls._of(_started(first, plan, capacity))
@@ -128,23 +127,19 @@ class AdaptiveStacked(_native.Deleting, Contract):
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
         room = max(len(distinct), whole("capacity", capacity or 0, MOST_KEYS))
-        plan = planned(Wish(room, sizing, lifetime, layer, fpr, bits_per_key), workload)
-        one, items = plan.stack.layers[0], max(room, FEW)
-        if one.kind == "bloom":
-            size = bloom.size(_layout(one), items, bits_per_key=one.bits / items)
-            first = _native.bloom_build(_layout(one), *size, distinct)
-        else:
-            quotients = quotient.quotients(items)
-            first = _native.quotient_build(quotients, one.fingerprint or 1, distinct, room)
+        plan = plan_adaptive(Wish(room, sizing, lifetime, layer, fpr, bits_per_key), workload)
+        one = plan.stack.layers[0]
+        first = _class(one)._build_kernel(_size(one, max(room, FEW)), distinct, room)
         return cls._of(_started(first, plan, room))
 
     @classmethod
-    def _of(cls, kernel: _native.Kernel) -> Self:
+    def _of(cls, handle: _native.Handle) -> Self:
+        made = super()._of(handle)
         try:
-            _read(_native.adaptive_stacked_plan(kernel))
+            _read(made._plan)
         except ValueError as error:
             raise FormatError(str(error)) from None
-        return super()._of(kernel)
+        return made
 
     def add(self, key: Key, remote: Remote | None = None) -> None:
         """Insert a key. The remote is not needed, and is there for all adaptive filters alike."""
@@ -174,37 +169,44 @@ class AdaptiveStacked(_native.Deleting, Contract):
         Keys that are denied already are passed over. Where a layer is full, or the rate too high,
         the stored hashes are scanned in this call, part by part; other threads go on meanwhile.
         """
-        collected = _native.adaptive_stacked_observe(self._kernel, keys)
+        collected = self._observe(keys)
         self._advance(remote)
         return collected
 
     def _advance(self, remote: Remote) -> None:
         """Take the step that is due, if one is."""
-        kernel, plan = self._kernel, self.plan
-        (version, building, _, _, layers), filled, counted = _native.adaptive_stacked_state(kernel)
-        if building:
+        plan, state = self.plan, self._state
+        if state.building:
             return
-        counts = Counts(layers, *filled, *counted[:4])
+        counts = Counts(
+            layers=state.layers,
+            items=state.collected,
+            room=state.room,
+            collecting=state.collecting,
+            asked=state.window_negatives,
+            wrong=state.window_false_positives,
+            strikes=state.strikes,
+        )
         match next_step(plan, counts, lambda: self.expected_fpr):
             case "grow":
-                self._grow(version, counts, remote)
+                self._grow(state.version, counts, remote)
             case "drop":
-                _native.adaptive_stacked_drop(kernel, version, *_negatives(plan, 1))
+                self._drop_behind_first(state.version, *_negatives(plan, 1))
             case "remodel":
-                self._remodel(version, counts, remote)
+                self._remodel(state, counts, remote)
             case "content":
-                _native.adaptive_stacked_content(kernel, version)
+                self._begin_window(state.version)
 
     def _grow(self, version: int, counts: Counts, remote: Remote) -> None:
         """Build the layer of keys behind the one that was filled."""
         plan, index = self.plan, counts.layers + 1
-        negatives = _native.adaptive_stacked_layers(self._kernel)[1::2]
-        keys = max(len(self), self.capacity, FEW) * math.prod(rate for *_, rate in negatives)
+        passing = math.prod(layer.rate for layer in self._layers[1::2])
+        keys = max(len(self), self.capacity, FEW) * passing
         layer = _empty(plan.stack.layers[index], max(1, math.ceil(keys)))
         known = seen(plan.shape, counts.collecting).psi if index == 2 else self.psi
         self._scanned(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
 
-    def _remodel(self, version: int, counts: Counts, remote: Remote) -> None:
+    def _remodel(self, state: _native.AdaptiveState, counts: Counts, remote: Remote) -> None:
         """Plan again for the shape of what was seen, and begin anew with another first layer.
 
         Where too little was seen, observe for a while; where a new plan promises no lower rate,
@@ -212,48 +214,46 @@ class AdaptiveStacked(_native.Deleting, Contract):
         """
         from tamis.workload import Workload
 
-        kernel, rate = self._kernel, counts.wrong / counts.asked
-        sample, shift = _native.adaptive_stacked_sample(kernel), self._counted[-1]
+        version, rate, sample = state.version, counts.wrong / counts.asked, self._sample
         if len(sample) >= LEAST_SAMPLED:
-            share = min(max(self.layers[0].rate / 2.0**shift, _LEAST_SHARE), 1.0)
+            share = min(max(self.layers[0].rate / 2.0**state.sample_shift, _LEAST_SHARE), 1.0)
             kind: LayerKind = "quotient" if self.deletes else "bloom"  # what it can do stays
             wish = replace(self.plan.wish, layer=kind)
-            plan = planned(wish, Workload(fitted(sample, share)))
+            plan = plan_adaptive(wish, Workload(fitted(sample, share)))
             if plan.mean_fpr < PROMISING * rate:
                 keys = max(len(self), self.capacity)
                 layer = _empty(plan.stack.layers[0], max(keys, FEW), keys)
                 self._scanned(version, layer, remote, 0.0, *_negatives(plan, 1), plan.to_json())
                 return
         if counts.layers == 1:
-            _native.adaptive_stacked_drop(kernel, version, *_negatives(self.plan, 1))
+            self._drop_behind_first(version, *_negatives(self.plan, 1))
         elif len(sample) < LEAST_SAMPLED and counts.strikes:
-            _native.adaptive_stacked_drop(kernel, version, None, 0)
+            self._drop_behind_first(version, None, 0)
         else:
             known, others = self.known_fpr, self.fpr_bound
             psi = (others - rate) / (others - known) if others > known else self.psi
-            _native.adaptive_stacked_content(kernel, version, psi)
+            self._begin_window(version, psi)
 
     def _scanned(
         self,
         version: int,
-        layer: _native.Kernel,
+        layer: _native.Handle,
         remote: Remote,
         psi: float,
-        negatives: _native.Kernel | None,
+        negatives: _native.Handle | None,
         room: int,
         plan: bytes | None = None,
     ) -> None:
         """Fill a layer of keys by a scan, and let it answer; unless another is quicker."""
-        kernel = self._kernel
-        ticket = _native.adaptive_stacked_begin(kernel, version, layer, plan is not None)
+        ticket = self._begin_layer(version, layer, plan is not None)
         if ticket is None:
             return
         try:
             for hashes in remote.scan():
-                _native.adaptive_stacked_fill(kernel, ticket, hashes)
-            _native.adaptive_stacked_finish(kernel, ticket, psi, negatives, room, plan)
+                self._fill(ticket, hashes)
+            self._finish(ticket, psi, negatives, room, plan)
         finally:
-            _native.adaptive_stacked_abandon(kernel, ticket)  # which is late if it is finished
+            self._abandon(ticket)  # which is late if it is finished
 
     @property
     def deletes(self) -> bool:  # type: ignore[override]
@@ -263,7 +263,7 @@ class AdaptiveStacked(_native.Deleting, Contract):
     @property
     def plan(self) -> AdaptivePlan:
         """The layers that it is to have, and how long it collects for each."""
-        return _read(_native.adaptive_stacked_plan(self._kernel))
+        return _read(self._plan)
 
     @property
     def workload(self) -> Workload:
@@ -273,42 +273,34 @@ class AdaptiveStacked(_native.Deleting, Contract):
         return Workload(self.plan.shape)
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[BuiltLayer, ...]:
         """The layers that answer, from the first."""
-        found = told_layers(_native.adaptive_stacked_layers(self._kernel))
+        found = built_layers(self._layers)
         return found[: len(found) - 1 + len(found) % 2]
 
     @property
-    def collecting(self) -> Layer | None:
+    def collecting(self) -> BuiltLayer | None:
         """The layer of negatives that is being filled, if there is one; it answers nothing yet."""
-        found = told_layers(_native.adaptive_stacked_layers(self._kernel))
+        found = built_layers(self._layers)
         return None if len(found) % 2 else found[-1]
-
-    @property
-    def known_fpr(self) -> float:
-        """The rate for known negatives, all alike; see `Stacked.known_fpr`."""
-        return _native.adaptive_stacked_known_rate(self._kernel)
 
     @property
     def psi(self) -> float:
         """The share of the questions that its layers of negatives are expected to know (ψ)."""
-        return _native.adaptive_stacked_state(self._kernel)[0][3]
+        return self._state.psi
 
     @property
     def observed(self) -> Observed:
         """Questions for absent keys, and false positives, up to the last adaptation."""
-        return Observed(*self._counted[4:6])
+        state = self._state
+        return Observed(state.negatives, state.false_positives)
 
     @property
     def rebuilds(self) -> int:
         """How often the layers above the first were begun anew."""
-        return _native.adaptive_stacked_state(self._kernel)[0][2]
+        return self._state.rebuilds
 
-    @property
-    def _counted(self) -> list[int]:
-        return _native.adaptive_stacked_state(self._kernel)[2]
-
-    def _told(self) -> str:
+    def _describe(self) -> str:
         wanted = len(self.plan.stack.layers)
         return f"{len(self.layers)} of {wanted} {self.layers[0].kind} layers"
 
@@ -316,12 +308,12 @@ class AdaptiveStacked(_native.Deleting, Contract):
 _read = lru_cache(maxsize=64)(AdaptivePlan.from_json)
 
 
-def _started(first: _native.Kernel, plan: AdaptivePlan, capacity: int) -> _native.Kernel:
+def _started(first: _native.Handle, plan: AdaptivePlan, capacity: int) -> _native.Handle:
     negatives, room = _negatives(plan, 1)
-    return _native.adaptive_stacked(first, negatives, room, plan.to_json(), capacity)
+    return AdaptiveStacked._begin_with(first, negatives, room, plan.to_json(), capacity)
 
 
-def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Kernel | None, int]:
+def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, int]:
     """Return the empty layer of negatives at an index, and for how many it is; none if none is."""
     if index >= len(plan.stack.layers):
         return None, 0
@@ -331,15 +323,21 @@ def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Kernel | None, i
 
 
 def _empty(
-    layer: PlannedLayer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
-) -> _native.Kernel:
-    """Make an empty layer for so many items, of the bits or the fingerprints that are planned."""
-    if layer.kind == "bloom":
-        size = bloom.size(_layout(layer), items, bits_per_key=max(layer.bits, 1) / items)
-        return _native.bloom(_layout(layer), *size, capacity, seed, key)
-    quotients = quotient.quotients(items)
-    return _native.quotient(quotients, layer.fingerprint or 1, capacity or items, seed, key)
+    layer: Layer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
+) -> _native.Handle:
+    """Make an empty layer for these items, of the bits or the fingerprints that are planned."""
+    room = capacity if KINDS[layer.kind].continuous else capacity or items
+    made: _native.Handle = _class(layer)._empty(_size(layer, items), room, seed, key)
+    return made
 
 
-def _layout(layer: PlannedLayer) -> str:
-    return layer.layout or "standard"
+def _size(layer: Layer, items: int) -> Any:
+    """Find the size of a layer for these items: with all planned bits, or planned fingerprints."""
+    kind = KINDS[layer.kind]
+    if kind.continuous:
+        return kind.layer_size(items, bits_per_key=max(layer.bits, 1) / items)
+    return kind.layer_size(items, fingerprint_bits=layer.fingerprint or 1)
+
+
+def _class(layer: Layer) -> Any:
+    return filters.CLASSES[layer.kind]

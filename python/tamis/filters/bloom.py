@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
@@ -13,7 +13,7 @@ from tamis.planning.arguments import MOST_KEYS, whole
 Layout = Literal["blocked", "standard", "segmented"]
 
 
-class Bloom(_native.Inserting, Contract):
+class Bloom(_native.Bloom, Contract):
     """A Bloom filter: insertions, unions and intersections, at about 1.5 bits per halved rate.
 
     ``layout="blocked"`` keeps a key's bits in one cache line and is the fastest;
@@ -32,6 +32,7 @@ class Bloom(_native.Inserting, Contract):
 
     inserts = True
     merges = True
+    _kind = "bloom"
 
     def __new__(
         cls,
@@ -45,8 +46,8 @@ class Bloom(_native.Inserting, Contract):
     ) -> Self:
         """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
         capacity = whole("capacity", capacity, MOST_KEYS)
-        bits, hashes = planning.size(layout, capacity, fpr=fpr, bits_per_key=bits_per_key)
-        return cls._of(_native.bloom(layout, bits, hashes, capacity, seed, key))
+        size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, layout=layout)
+        return cls._of(cls._empty(size, capacity, seed, key))
 
     @classmethod
     def build(
@@ -65,30 +66,25 @@ class Bloom(_native.Inserting, Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        return cls._of(cls._built(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key))
+        return cls._of(
+            cls._plan_kernel(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key)
+        )
 
     @classmethod
-    def _built(
-        cls, distinct: _native.Distinct, *, layout: Layout = "blocked", **rate: Any
-    ) -> _native.Kernel:
-        bits, hashes = planning.size(layout, len(distinct), **rate)
-        return _native.bloom_build(layout, bits, hashes, distinct)
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        return cls._build(size, distinct)
 
     @property
-    def layout(self) -> Layout:
-        """Where a key's bits may lie."""
-        return _native.bloom_shape(self._kernel)[0]
-
-    @property
-    def hashes(self) -> int:
-        """How many bits a key has (k)."""
-        return _native.bloom_shape(self._kernel)[2]
+    def _size(self) -> planning.Size:
+        return planning.Size(self.layout, self.size_in_bits, self.hashes)
 
     def __or__(self, other: Bloom) -> Self:
         """Return the filter of all keys of both; its `len` is an estimate from its bits."""
         if not isinstance(other, Bloom):
             return super().__or__(other)
-        return self._of(_native.bloom_union(self._kernel, other._kernel))
+        return self._of(self._union(other))
 
     def __and__(self, other: Bloom) -> Self:
         """Return a filter of the keys that are in both; its `len` is an estimate.
@@ -98,15 +94,7 @@ class Bloom(_native.Inserting, Contract):
         """
         if not isinstance(other, Bloom):
             return NotImplemented
-        return self._of(_native.bloom_intersection(self._kernel, other._kernel))
-
-    def cardinality(self) -> float:
-        """Estimate from the set bits how many distinct keys are in; infinite if all are set.
-
-        >>> 990 < Bloom.build(range(1000), fpr=0.01).cardinality() < 1010
-        True
-        """
-        return _native.bloom_cardinality(self._kernel)
+        return self._of(self._intersection(other))
 
     def truncate(self, bits: SupportsIndex) -> Self:
         """Return this segmented filter cut to its first ``bits`` bits: smaller, and errs more.
@@ -117,9 +105,9 @@ class Bloom(_native.Inserting, Contract):
         (5000, True)
         """
         if self.layout != "segmented":
-            raise ValueError(f"layout is {self.layout!r}; only a segmented filter can be truncated")
+            raise ValueError(f"layout must be 'segmented' to truncate, not {self.layout!r}")
         bits = whole("bits", bits, self.size_in_bits)
-        return self._of(_native.bloom_truncated(self._kernel, bits))
+        return self._of(self._truncated(bits))
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.layout}, {self.hashes} hashes"

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from tamis import _native
 from tamis._saved import Saved
 from tamis.errors import IncompatibleError
+from tamis.planning.kinds import KINDS
 
 
 class Contract(_native.Filter, Saved):
@@ -36,8 +37,17 @@ class Contract(_native.Filter, Saved):
         return NotImplemented
 
     @classmethod
-    def _built(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Kernel:
-        """Plan and build the kernel of distinct keys, with the arguments of `build`."""
+    def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
+        """Choose a size for distinct keys, with the arguments of `build`, and build the kernel."""
+        sizes = KINDS[cls._kind].sizes
+        assert sizes is not None  # other kinds have a way of their own
+        return cls._build_kernel(sizes.size(len(distinct), **arguments), distinct)
+
+    @classmethod
+    def _build_kernel(
+        cls, size: Any, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        """Build the kernel of this size, with room for more keys where the kind takes them."""
         raise NotImplementedError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
@@ -15,7 +15,7 @@ from tamis.planning.arguments import MOST_KEYS, whole
 _ATTEMPTS = 32
 
 
-class Cuckoo(_native.Deleting, Contract):
+class Cuckoo(_native.Cuckoo, Contract):
     """A cuckoo filter: insertions and deletions, with the fastest questions of those that delete.
 
     It stores a fingerprint of f bits of each key, at f/0.95 bits for a rate of about 7.6/2^f, and
@@ -37,6 +37,7 @@ class Cuckoo(_native.Deleting, Contract):
     inserts = True
     deletes = True
     bounded = True
+    _kind = "cuckoo"
 
     def __new__(
         cls,
@@ -53,7 +54,7 @@ class Cuckoo(_native.Deleting, Contract):
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, fingerprint_bits=fingerprint_bits
         )
-        return cls._of(_native.cuckoo(*size, capacity, seed, key))
+        return cls._of(cls._empty(size, capacity, seed, key))
 
     @classmethod
     def build(
@@ -72,28 +73,25 @@ class Cuckoo(_native.Deleting, Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        kernel = cls._built(
+        kernel = cls._plan_kernel(
             distinct, fpr=fpr, bits_per_key=bits_per_key, fingerprint_bits=fingerprint_bits
         )
         return cls._of(kernel)
 
     @classmethod
-    def _built(cls, distinct: _native.Distinct, **rate: Any) -> _native.Kernel:
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        room, bits = max(capacity, len(distinct)), size.fingerprint_bits
         for attempt in range(_ATTEMPTS):
-            size = planning.size(len(distinct), attempt=attempt, **rate)
             try:
-                return _native.cuckoo_build(*size, distinct)
+                return cls._build(size, distinct)
             except CapacityError:
-                continue
+                size = planning.size(room, fingerprint_bits=bits, attempt=attempt + 1)
         raise BuildError(
             f"{len(distinct)} keys do not fit twice the slots that are planned for them: too many "
-            "share their fingerprints; another seed or longer fingerprints will do"
+            "share their fingerprints; use another seed or longer fingerprints"
         )
-
-    @property
-    def fingerprint_bits(self) -> int:
-        """How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`."""
-        return _native.cuckoo_shape(self._kernel)[2]
 
     @property
     def load(self) -> float:
@@ -106,7 +104,7 @@ class Cuckoo(_native.Deleting, Contract):
 
     @property
     def _size(self) -> planning.Size:
-        return planning.Size(*_native.cuckoo_shape(self._kernel)[:4])
+        return planning.Size(self._chunks, self._buckets, self.fingerprint_bits, self._near)
 
     def truncate(self, fingerprint_bits: SupportsIndex) -> Self:
         """Return a filter with only so many bits of each fingerprint: smaller, and errs more.
@@ -120,8 +118,8 @@ class Cuckoo(_native.Deleting, Contract):
         (np.True_, 2.0)
         """
         kept = whole("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, least=1)
-        return self._of(_native.cuckoo_truncated(self._kernel, kept))
+        return self._of(self._truncated(kept))
 
-    def _told(self) -> str:
-        *_, kept, _, bits = _native.cuckoo_shape(self._kernel)
-        return f"{kept}-bit fingerprints" + (f" cut from {bits}" if kept < bits else "")
+    def _describe(self) -> str:
+        kept, whole_bits = self.fingerprint_bits, self._whole_fingerprint_bits
+        return f"{kept}-bit fingerprints" + (f" cut from {whole_bits}" if kept < whole_bits else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from tamis import _native
 from tamis._types import Keys
@@ -10,11 +10,11 @@ from tamis.filters.contract import Contract
 from tamis.planning import fuse as planning
 
 
-class Fuse(Contract):
-    """A binary fuse filter: built once, then the fastest to ask.
+class Fuse(_native.Fuse, Contract):
+    """A binary fuse filter: built once, then the fastest to query.
 
     It takes 1.13·r bits per key (``arity=3``) or 1.08·r (``arity=4``) for a rate of 2^−r,
-    with a little more for small sets. Fuse is for speed, so 3 is the default: a question reads
+    with a little more for small sets. Fuse is for speed, so 3 is the default: a query reads
     three places of the table instead of four. 4 is for memory.
 
     >>> f = Fuse.build(["ada", "grace", "edsger"], fpr=0.01)
@@ -25,6 +25,8 @@ class Fuse(Contract):
 
     Reference: Graf and Lemire 2022.
     """
+
+    _kind = "fuse"
 
     @classmethod
     def build(
@@ -43,24 +45,19 @@ class Fuse(Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        return cls._of(cls._built(distinct, arity=arity, fpr=fpr, bits_per_key=bits_per_key))
+        return cls._of(cls._plan_kernel(distinct, arity=arity, fpr=fpr, bits_per_key=bits_per_key))
 
     @classmethod
-    def _built(
-        cls, distinct: _native.Distinct, *, arity: Literal[3, 4] = 3, **rate: Any
-    ) -> _native.Kernel:
-        size = planning.size(arity, len(distinct), **rate)
-        return _native.fuse_build(arity, *size, distinct)
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        return cls._build(size, distinct)
 
     @property
-    def arity(self) -> int:
-        """How many slots of the table a key has (K)."""
-        return _native.fuse_shape(self._kernel)[0]
+    def _size(self) -> planning.Size:
+        return planning.Size(
+            self.arity, self.fingerprint_bits, self._segment_length, self._segments
+        )
 
-    @property
-    def fingerprint_bits(self) -> int:
-        """How many bits a slot has (r): the rate is 2^−r."""
-        return _native.fuse_shape(self._kernel)[1]
-
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.arity}-wise, {self.fingerprint_bits}-bit fingerprints"

@@ -33,7 +33,7 @@ _REGION = 96
 """Bits of a border and a share."""
 
 
-class LearnedBloom(Scored):
+class LearnedBloom(_native.LearnedBloom, Scored):
     """A learned Bloom filter: static, with fewer bits where members look unlike non-members.
 
     A classifier scores a key, or its ``features``. The scores are cut into regions, each of which
@@ -50,6 +50,8 @@ class LearnedBloom(Scored):
 
     References: Kraska et al. 2018; Mitzenmacher 2018; Vaidya et al. 2021; Sato, Matsui 2023.
     """
+
+    _kind = "learned"
 
     @classmethod
     def build(
@@ -80,20 +82,19 @@ class LearnedBloom(Scored):
         """
         check_rate_or_budget(fpr, bits_per_key)
         if not 1 <= regions <= 256:
-            raise ValueError(f"regions is {regions}; from 1 to 256 are possible")
+            raise ValueError(f"regions must be from 1 to 256, not {regions}")
         rows = keys if features is None else features
         if (model is None) == (kind is None):
-            given = "neither" if model is None else "both"
-            raise ValueError(f"{given} of model and kind given; exactly one is wanted")
+            raise ValueError("pass exactly one of model or kind")
         if kind is not None:
             model, nonmembers = train(rows, nonmembers[::2], kind=kind, seed=seed), nonmembers[1::2]
         asked = scorer(model)
         keys, scores = with_scores(asked, keys, features)
-        distinct = _native.learned_scores(keys, scores, seed, key)
-        parts = planning.segments(distinct, asked.scores(nonmembers))
+        scored = _native.ScoredKeys(keys, scores, seed, key)
+        parts = planning.segments(scored.scores, asked.scores(nonmembers))
         budget = None
         if bits_per_key is not None:
-            count = len(_native.Distinct(keys, seed, key))
+            count = len(scored.in_front())
             budget = math.floor(bits_per_key * count)
             _check_budget(bits_per_key, count, asked.size_in_bits)
         step = _BLOOM_STEP if issubclass(filter, Bloom) else 1.0
@@ -102,51 +103,46 @@ class LearnedBloom(Scored):
         for attempt in range(_ATTEMPTS):
             bits = None if left is None else max(left, 0.0) / halving
             plan = planning.plan(parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step)
-            split = _native.learned_split(keys, scores, plan.borders, seed, key)
-            kernel = _joined(asked, plan, split, filter, arguments)
-            found = cls._of(kernel)
+            found = cls._of(_joined(asked, plan, scored, filter, arguments))
             found._scorer = asked
             if left is None or budget is None or found.size_in_bits <= budget:
                 return found
             # Doubled, since a plan changes only where a whole step of a rate no longer fits.
             left -= max(found.size_in_bits - budget, halving) * 2**attempt
         raise BuildError(
-            f"bits_per_key is {bits_per_key}; {filter.__name__} filters of so few keys do not "
-            f"keep to it; {found.bits_per_key:.2f} would do"
+            f"bits_per_key must be at least {found.bits_per_key:.2f} for {filter.__name__} filters "
+            f"of this few keys, not {bits_per_key}"
         )
 
     @property
     def borders(self) -> tuple[float, ...]:
         """The scores that divide the regions."""
-        return tuple(_native.learned_shape(self._kernel)[1])
+        return tuple(self._borders)
 
     @property
     def regions(self) -> tuple[tuple[float, float], ...]:
         """By region: the share of the nonmembers in it, and the rate of its filter."""
-        return tuple(_native.learned_shape(self._kernel)[2])
+        return tuple((region.share, region.rate) for region in self._regions)
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Tell for each key, with its row of features if the model reads those, if it may be in."""
         keys, scores = with_scores(self._asked(), keys, features)
-        return _native.learned_contains(self._kernel, keys, scores)
+        return self._contains_scored(keys, scores)
 
     def _contains_one(self, key: Key) -> bool:
-        return _native.learned_contains_one(self._kernel, key)
+        return self._contains_text(key)
 
-    def _kept(self) -> _native.Kernel | None:
-        return _native.learned_model(self._kernel)
-
-    def _told(self) -> str:
-        front, borders, _ = _native.learned_shape(self._kernel)
-        return f"{len(borders) + 1} regions{' behind a filter' if front else ''}"
+    def _describe(self) -> str:
+        behind = " behind a filter" if self._front else ""
+        return f"{len(self._borders) + 1} regions{behind}"
 
 
 def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
     least = (model_bits + _REGION) / max(keys, 1)
     if bits_per_key < least:
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; the model alone takes {least:.2f} for {keys} keys: "
-            "more than that, or a smaller model, is wanted"
+            f"bits_per_key must be above {least:.2f}, what the model alone takes for {keys} keys, "
+            f"not {bits_per_key}; or use a smaller model"
         )
 
 
@@ -155,7 +151,7 @@ def _halving(filter: type[Contract], arguments: dict[str, Any]) -> float:
     few, many = 4, 12
     distinct = _native.Distinct(range(_PROBE))
     small, large = (
-        filter._of(filter._built(distinct, fpr=2.0**-halvings, **arguments)).bits_per_key
+        filter._plan_kernel(distinct, fpr=2.0**-halvings, **arguments).size_in_bits / _PROBE
         for halvings in (few, many)
     )
     return (large - small) / (many - few)
@@ -164,20 +160,20 @@ def _halving(filter: type[Contract], arguments: dict[str, Any]) -> float:
 def _joined(
     asked: Model | Scorer,
     plan: planning.Plan,
-    split: tuple[_native.Distinct, list[_native.Distinct]],
+    scored: _native.ScoredKeys,
     filter: type[Contract],
     arguments: dict[str, Any],
-) -> _native.Kernel:
-    everything, regions = split
+) -> _native.Handle:
+    everything, regions = scored.in_front(), scored.by_region(plan.borders)
 
-    def built(keys: _native.Distinct, halvings: float) -> _native.Kernel | None:
+    def built(keys: _native.Distinct, halvings: float) -> _native.Handle | None:
         if not len(keys) or not halvings:
             return None
-        return filter._built(keys, fpr=2.0**-halvings, **arguments)
+        return filter._plan_kernel(keys, fpr=2.0**-halvings, **arguments)
 
-    return _native.learned(
+    return LearnedBloom._join(
         everything,
-        asked._kernel if isinstance(asked, Model) else None,
+        asked._handle if isinstance(asked, Model) else None,
         built(everything, plan.front),
         plan.borders,
         plan.shares,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsIndex
+from typing import NamedTuple, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._types import Key, Keys
+from tamis._types import Keys
 from tamis.filters.contract import Contract
 from tamis.planning import quotient as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
 
-class Quotient(_native.Deleting, Contract):
+class Fingerprints(NamedTuple):
+    """Fingerprints that are stored, a row for each, and how often each was added."""
+
+    quotients: npt.NDArray[np.uint64]
+    remainders: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint64]
+
+
+class Quotient(_native.Quotient, Contract):
     """A quotient filter: insertions, deletions, counts, growth and merging without the keys.
 
     It stores a fingerprint of each key, sorted, at (r + 2.125)/0.95 bits for a rate of about 2^−r.
@@ -35,6 +43,7 @@ class Quotient(_native.Deleting, Contract):
     inserts = True
     deletes = True
     merges = True
+    _kind = "quotient"
 
     def __new__(
         cls,
@@ -48,7 +57,7 @@ class Quotient(_native.Deleting, Contract):
         """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key)
-        return cls._of(_native.quotient(*size, capacity, seed, key))
+        return cls._of(cls._empty(size, capacity, seed, key))
 
     @classmethod
     def build(
@@ -66,42 +75,17 @@ class Quotient(_native.Deleting, Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        return cls._of(cls._built(distinct, fpr=fpr, bits_per_key=bits_per_key))
+        return cls._of(cls._plan_kernel(distinct, fpr=fpr, bits_per_key=bits_per_key))
 
     @classmethod
-    def _built(cls, distinct: _native.Distinct, **rate: Any) -> _native.Kernel:
-        return _native.quotient_build(*planning.size(len(distinct), **rate), distinct)
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        return cls._build(size, distinct, capacity)
 
     @property
-    def remainder_bits(self) -> int:
-        """How many bits of each fingerprint a slot holds (r); one less after each doubling."""
-        return _native.quotient_shape(self._kernel)[1]
-
-    @property
-    def quotients(self) -> int:
-        """How many quotients there are (Q): fingerprints are numbers below Q·2^r."""
-        return _native.quotient_shape(self._kernel)[0]
-
-    @property
-    def load(self) -> float:
-        """The share of the slots that are in use."""
-        _, _, used, slots = _native.quotient_shape(self._kernel)
-        return used / slots
-
-    def count(self, key: Key) -> int:
-        """Tell how often the key was added and not removed; more only by a shared fingerprint."""
-        return _native.quotient_count(self._kernel, key)
-
-    def grow(self) -> None:
-        """Double the capacity now: twice the slots, one remainder bit less, the same answers.
-
-        >>> f = Quotient.build(range(100), fpr=2**-8)
-        >>> before = f.expected_fpr
-        >>> f.grow()
-        >>> f.capacity, f.remainder_bits, f.expected_fpr == before
-        (200, 7, True)
-        """
-        _native.quotient_grow(self._kernel)
+    def _size(self) -> planning.Size:
+        return planning.Size(self.quotients, self.remainder_bits)
 
     def truncate(self, remainder_bits: SupportsIndex) -> Self:
         """Return a filter with only so many bits of each remainder: smaller, and errs more.
@@ -115,11 +99,11 @@ class Quotient(_native.Deleting, Contract):
         (10000, 4, 249)
         """
         kept = whole("remainder_bits", remainder_bits, self.remainder_bits, least=1)
-        return self._of(_native.quotient_truncated(self._kernel, kept))
+        return self._of(self._truncated(kept))
 
     def fingerprints(
         self, start: SupportsIndex = 0, stop: SupportsIndex | None = None
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    ) -> Fingerprints:
         """Return the quotients, remainders and counts that are stored, in order.
 
         ``start`` and ``stop`` bound the quotients, to walk through a large filter in parts.
@@ -130,13 +114,14 @@ class Quotient(_native.Deleting, Contract):
         """
         stop = whole("stop", self.quotients if stop is None else stop, self.quotients)
         start = whole("start", start, stop)
-        return _native.quotient_fingerprints(self._kernel, start, stop)
+        found = self._fingerprints(start, stop)
+        return Fingerprints(found.quotients, found.remainders, found.counts)
 
     def __or__(self, other: Quotient) -> Self:
         """Return the filter of the insertions into both, counts added, doubled where needed."""
         if not isinstance(other, Quotient):
             return super().__or__(other)
-        return self._of(_native.quotient_merge(self._kernel, other._kernel))
+        return self._of(self._merged(other))
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.remainder_bits}-bit remainders"

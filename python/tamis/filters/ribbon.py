@@ -13,7 +13,7 @@ from tamis.planning import ribbon as planning
 Layout = Literal["interleaved", "columns"]
 
 
-class Ribbon(Contract):
+class Ribbon(_native.Ribbon, Contract):
     """A ribbon filter: static, and the smallest, at 1.01 bits per key and halved rate.
 
     ``layout="interleaved"`` keeps what one question needs together and is the fastest;
@@ -27,6 +27,8 @@ class Ribbon(Contract):
 
     References: Dillinger, Walzer 2021; Dillinger, Hübschle-Schneider, Sanders, Walzer 2022.
     """
+
+    _kind = "ribbon"
 
     @classmethod
     def build(
@@ -45,31 +47,34 @@ class Ribbon(Contract):
         3
         """
         distinct = _native.Distinct(keys, seed, key)
-        return cls._of(cls._built(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key))
+        return cls._of(
+            cls._plan_kernel(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key)
+        )
 
     @classmethod
-    def _built(
-        cls, distinct: _native.Distinct, *, layout: Layout = "interleaved", **rate: Any
-    ) -> _native.Kernel:
-        columns, levels = planning.size(len(distinct), **rate)
-        budget = rate.get("bits_per_key")
-        while True:
-            kernel = _native.ribbon_build(layout, columns, levels, distinct)
+    def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
+        size: planning.Size | None = planning.size(len(distinct), **arguments)
+        budget = (arguments.get("bits_per_key") or math.inf) * max(len(distinct), 1)
+        while size is not None:
+            kernel = cls._build_kernel(size, distinct)
             # Once in some thousands of small sets, chance makes it larger than planned.
-            if budget is None or cls._of(kernel).bits_per_key <= budget or columns == 1:
-                return kernel
-            columns -= 1
+            size = None if kernel.size_in_bits <= budget else size.coarser(len(distinct))
+        return kernel
+
+    @classmethod
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        return cls._build(size, distinct)
 
     @property
-    def layout(self) -> Layout:
-        """How the columns lie to each other."""
-        return _native.ribbon_shape(self._kernel)[0]
+    def _size(self) -> planning.Size:
+        return planning.size(len(self), fingerprint_bits=self._columns, layout=self.layout)
 
     @property
     def columns(self) -> float:
         """How many columns are kept, with the part of one that was cut."""
-        _, built, slots, kept = _native.ribbon_shape(self._kernel)
-        return kept / slots if slots else float(built)
+        return self._kept / self._slots if self._slots else float(self._columns)
 
     def truncate(self, columns: float) -> Self:
         """Return this filter by columns cut to its first ones: smaller, and errs more.
@@ -80,14 +85,13 @@ class Ribbon(Contract):
         >>> f.truncate(4).expected_fpr, 2**-5 < f.truncate(4.5).expected_fpr < 2**-4
         (0.0625, True)
         """
-        layout, _, slots, kept = _native.ribbon_shape(self._kernel)
-        if layout != "columns":
-            raise ValueError(f"layout is {layout!r}; only a ribbon by columns can be truncated")
+        if self.layout != "columns":
+            raise ValueError(f"layout must be 'columns' to truncate, not {self.layout!r}")
         if not 0 <= columns <= self.columns:
-            raise ValueError(f"columns is {columns}; the filter has {self.columns:g} to keep from")
+            raise ValueError(f"columns must be from 0 to {self.columns:g}, not {columns}")
         # A product of floats could miss by one where `columns` is what `self.columns` said.
-        bits = kept if columns == self.columns else math.floor(columns * slots)
-        return self._of(_native.ribbon_truncated(self._kernel, bits))
+        bits = self._kept if columns == self.columns else math.floor(columns * self._slots)
+        return self._of(self._truncated(bits))
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.layout}, {self.columns:.4g} columns"

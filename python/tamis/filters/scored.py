@@ -20,6 +20,11 @@ class Scored(Contract):
     _scorer: Model | Scorer
 
     @property
+    def _model(self) -> _native.Handle | None:
+        """The classifier that is kept natively, if it is one of ours."""
+        raise NotImplementedError
+
+    @property
     def model(self) -> Any:
         """The classifier: a `tamis.learned.Model`, or the one that was given."""
         asked = self._asked()
@@ -63,14 +68,10 @@ class Scored(Contract):
 
     def _asked(self) -> Model | Scorer:
         if not hasattr(self, "_scorer"):
-            kernel = self._kept()
-            assert kernel is not None  # a file always has one
-            self._scorer = Model._of(kernel)
+            kept = self._model
+            assert kept is not None  # a file always has one
+            self._scorer = Model._of(kept)
         return self._scorer
-
-    def _kept(self) -> _native.Kernel | None:
-        """Return the classifier that the kernel holds."""
-        raise NotImplementedError
 
 
 def with_scores(

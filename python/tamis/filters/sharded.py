@@ -13,7 +13,8 @@ from tamis import _native
 from tamis._types import FilePath, Keys
 from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
-from tamis.filters.stacked import Recipe, StackBuild, Stacked
+from tamis.filters.stacked import Stacked
+from tamis.filters.stacking import Recipe, StackBuild
 
 PARTITIONS = 256
 """Into how many parts the hashes are split while their number is not known."""
@@ -24,7 +25,7 @@ SHARD_KEYS = 2_000_000
 MOST_SHARDS = 2**15
 
 
-class Sharded(Contract):
+class Sharded(_native.Sharded, Contract):
     """A filter in shards, each the filter of the keys in its part of the hash space.
 
     Shards are built side by side, on all cores, and `from_batches` builds from more keys than fit
@@ -35,6 +36,8 @@ class Sharded(Contract):
     >>> f.shards, bool(f.contains(range(10_000)).all())
     (4, True)
     """
+
+    _kind = "sharded"
 
     @classmethod
     def build(
@@ -83,12 +86,7 @@ class Sharded(Contract):
                 spill.add(batch)
             return cls._of(_joined(spill, filter, shards, threads, arguments))
 
-    @property
-    def shards(self) -> int:
-        """How many shards there are."""
-        return _native.sharded_shape(self._kernel)[0]
-
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.shards} shards"
 
 
@@ -96,7 +94,7 @@ def _partitions(shards: int | None) -> int:
     if shards is None:
         return PARTITIONS
     if not 1 <= shards <= MOST_SHARDS:
-        raise ValueError(f"shards is {shards}; from 1 to {MOST_SHARDS} are possible")
+        raise ValueError(f"shards must be from 1 to {MOST_SHARDS}, not {shards}")
     return shards
 
 
@@ -106,7 +104,7 @@ def _joined(
     shards: int | None,
     threads: int | None,
     arguments: dict[str, Any],
-) -> _native.Kernel:
+) -> _native.Handle:
     """Build each shard and join them."""
     lengths = spill.lengths()
     if shards is None:
@@ -124,26 +122,26 @@ def _joined(
         if issubclass(filter, Stacked):
             keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
             recipe = Recipe.of(keys, **arguments)
-            return _native.sharded(_stacks(recipe, distinct, shards, pool))
+            return Sharded._join(_stacks(recipe, distinct, shards, pool))
 
-        def built(shard: int) -> _native.Kernel:
-            return filter._built(distinct(shard), **arguments)
+        def built(shard: int) -> _native.Handle:
+            return filter._plan_kernel(distinct(shard), **arguments)
 
-        return _native.sharded(list(pool.map(built, range(shards))))
+        return Sharded._join(list(pool.map(built, range(shards))))
 
 
 def _stacks(
     recipe: Recipe, distinct: Callable[..., _native.Distinct], shards: int, pool: Executor
-) -> list[_native.Kernel]:
+) -> list[_native.Handle]:
     """Build a stack per shard. The negatives pass once, through the first layers of all."""
 
-    def begun(shard: int) -> _native.Kernel:
+    def begun(shard: int) -> _native.Handle:
         return StackBuild(recipe, distinct(shard, keep=True), 1 / shards).first()
 
     firsts = list(pool.map(begun, range(shards)))
-    survivors = recipe.sieved(_native.sharded(firsts)).by_shard(shards)
+    survivors = recipe.survivors(Sharded._join(firsts)).by_shard(shards)
 
-    def finished(shard: int) -> _native.Kernel:
+    def finished(shard: int) -> _native.Handle:
         build = StackBuild(recipe, distinct(shard), 1 / shards)
         return build.finish(firsts[shard], survivors[shard])
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
-from typing import Any, Literal, Self, SupportsIndex, cast
+from typing import Any, Literal, Self, SupportsIndex, cast, get_args
 
 from tamis import _native
 from tamis._types import Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Contract
 from tamis.planning import stable as planning
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
 
 Decrement = Literal["adjacent", "independent"]
 
 
-class StableBloom(_native.Remembering, Contract):
+class StableBloom(_native.StableBloom, Contract):
     """A stable Bloom filter: an endless stream in fixed memory, at a rate that stays.
 
     Each insertion lowers some counters at random, so old keys fade: the filter **may deny a key**
@@ -36,6 +36,7 @@ class StableBloom(_native.Remembering, Contract):
 
     inserts = True
     one_sided = False
+    _kind = "stable"
 
     def __new__(
         cls,
@@ -61,10 +62,8 @@ class StableBloom(_native.Remembering, Contract):
     def _sized(
         cls, size: planning.Size, *, decrement: Decrement, gap: int, seed: int, key: bytes | None
     ) -> Self:
-        if decrement not in ("adjacent", "independent"):
-            raise ValueError(f"decrement is {decrement!r}; adjacent or independent is possible")
-        independent = decrement == "independent"
-        return cls._of(_native.stable(*size, independent, gap, seed, key))
+        one_of("decrement", decrement, get_args(Decrement))
+        return cls._of(cls._empty(size, decrement == "independent", gap, seed, key))
 
     @classmethod
     def build(
@@ -95,12 +94,12 @@ class StableBloom(_native.Remembering, Contract):
     @property
     def size(self) -> planning.Size:
         """Its counters (m), what they are set to (Max), counters per key (K) and lowered (P)."""
-        return planning.Size(*_native.stable_shape(self._kernel)[:4])
+        return planning.Size(self._cells, self._most, self._hashes, self._decrements)
 
     @property
     def decrement(self) -> Decrement:
         """Which counters an insertion lowers."""
-        return "independent" if _native.stable_shape(self._kernel)[4] else "adjacent"
+        return "independent" if self._independent else "adjacent"
 
     @property
     def bits_per_key(self) -> float:
@@ -125,7 +124,7 @@ class StableBloom(_native.Remembering, Contract):
             )
         return NotImplemented
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         size = self.size
         return (
             f"{size.hashes} hashes, counters to {size.most}, {size.decrements} "
@@ -136,11 +135,10 @@ class StableBloom(_native.Remembering, Contract):
 def _size(gap: int, fpr: float, bits: SupportsIndex | None, fnr: float | None) -> planning.Size:
     check_rate_or_budget(fpr, None)
     if (bits is None) == (fnr is None):
-        given = "neither" if bits is None else "both"
-        raise ValueError(f"{given} of bits and fnr given; exactly one is wanted")
+        raise ValueError("pass exactly one of bits or fnr")
     if bits is not None:
         return planning.size(whole("bits", bits, 2**50), fpr, gap)
     assert fnr is not None
     if not 0 < fnr < 1:
-        raise ValueError(f"fnr is {fnr}; a share between 0 and 1 is wanted, such as 0.1")
+        raise ValueError(f"fnr must be between 0 and 1, such as 0.1, not {fnr}")
     return planning.size_for(float(fnr), float(fpr), gap)

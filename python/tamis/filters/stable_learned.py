@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
+from tamis.planning.arguments import one_of
 from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
 from tamis.planning.stable.scores import plan_scores
 
@@ -50,7 +51,14 @@ class Swap:
     """The share of members that are denied at the gap, once the moved ones have come again."""
 
 
-class StableLearned(Scored):
+class Shares(NamedTuple):
+    """The shares of absent keys and of members in a group."""
+
+    nonmembers: float
+    members: float
+
+
+class StableLearned(_native.StableLearned, Scored):
     """A stable learned filter: a classifier sends each key to one of several stable filters.
 
     Where members look unlike other keys, their group may err more and forget less. Like
@@ -74,6 +82,7 @@ class StableLearned(Scored):
 
     inserts = True
     one_sided = False
+    _kind = "stable_learned"
 
     def __new__(
         cls,
@@ -86,15 +95,13 @@ class StableLearned(Scored):
     ) -> Self:
         """Make the empty filter of a plan; ``decrement`` is that of `tamis.StableBloom`."""
         if len(plan.borders) + 1 != len(plan.groups):
-            raise ValueError("plan has no borders; StableLearned.plan makes one of scores")
-        if decrement not in ("adjacent", "independent"):
-            raise ValueError(f"decrement is {decrement!r}; adjacent or independent is possible")
+            raise ValueError("plan has no borders; make it with StableLearned.plan")
+        one_of("decrement", decrement, get_args(Decrement))
         asked = scorer(model)
-        groups = [(g.size, g.answer, g.nonmembers, g.members) for g in plan.groups]
-        kernel = _native.stable_learned(
-            asked._kernel if isinstance(asked, Model) else None,
+        kernel = cls._empty(
+            asked._handle if isinstance(asked, Model) else None,
             list(plan.borders),
-            groups,
+            list(plan.groups),
             decrement == "independent",
             plan.gap,
             seed,
@@ -161,22 +168,22 @@ class StableLearned(Scored):
             groups=groups,
         )
         made = cls(model, plan, seed=seed, key=key)
-        _native.stable_learned_pass(made._kernel, keys, scores, True)
+        made._pass(keys, scores, True)
         return made
 
     @property
     def borders(self) -> tuple[float, ...]:
         """The scores that divide the groups; a score belongs to the group below its border."""
-        return tuple(_native.stable_learned_shape(self._kernel)[0])
+        return tuple(self._borders)
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The groups as they were planned."""
-        told = _native.stable_learned_shape(self._kernel)[1]
+        groups = self._groups
         return groups_of(
-            [share for _, _, share, _ in told],
-            [share for _, _, _, share in told],
-            [answer if size is None else stable.Size(*size) for size, answer, _, _ in told],
+            [group.nonmembers for group in groups],
+            [group.members for group in groups],
+            [_size(group) or group.answer for group in groups],
             self.capacity,
         )
 
@@ -204,7 +211,7 @@ class StableLearned(Scored):
     def seen(self, key: Key, features: Any = None) -> bool:
         """Tell whether the key was there, and insert it; features are a table of one row."""
         if features is None and isinstance(self._asked(), Model):
-            return _native.stable_learned_pass_one(self._kernel, key, insert=True)
+            return self._pass_text(key, True)
         return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
 
     def seen_many(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
@@ -217,8 +224,9 @@ class StableLearned(Scored):
         Only the groups matter: scores that move within one change neither the rate nor what is
         denied.
         """
-        told, inserted = _native.stable_learned_shape(self._kernel)[1:]
-        planned = np.array([share for _, _, _, share in told])
+        groups = self._groups
+        planned = np.array([group.members for group in groups])
+        inserted = [group.inserted for group in groups]
         total = sum(inserted)
         observed = np.array(inserted) / max(total, 1)
         distance = float(abs(observed - planned).sum() / 2) if total else 0.0
@@ -241,19 +249,16 @@ class StableLearned(Scored):
         absent = asked.scores(nonmembers)
         for name, scores in (("members", after), ("nonmembers", absent)):
             if len(scores) == 0:
-                raise ValueError(f"{name} is empty; rows of recent keys are wanted")
+                raise ValueError(f"{name} must not be empty; pass rows of recent keys")
         planned = np.cumsum([group.members for group in self.groups])[:-1]
         borders = np.quantile(after, np.clip(planned, 0, 1)).astype(np.float32)
         for j in range(1, len(borders)):  # borders rise, also where scores are few
             borders[j] = max(borders[j], np.nextafter(borders[j - 1], np.float32(2)))
         p = stable.shares(absent, borders)
         q = stable.shares(after, borders)
-        kernel = _native.stable_learned_swapped(
-            self._kernel,
-            asked._kernel if isinstance(asked, Model) else None,
-            borders.tolist(),
-            list(zip(p.tolist(), q.tolist(), strict=True)),
-        )
+        shares = [Shares(*pair) for pair in zip(p.tolist(), q.tolist(), strict=True)]
+        kept = asked._handle if isinstance(asked, Model) else None
+        kernel = self._swapped(kept, borders.tolist(), shares)
         made = self._of(kernel)
         made._scorer = asked
         old = np.searchsorted(np.array(self.borders, dtype=np.float32), before, side="left")
@@ -262,13 +267,17 @@ class StableLearned(Scored):
 
     def _passed(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
         keys, scores = with_scores(self._asked(), keys, features)
-        return _native.stable_learned_pass(self._kernel, keys, scores, insert)
+        return self._pass(keys, scores, insert)
 
     def _contains_one(self, key: Key) -> bool:
-        return _native.stable_learned_pass_one(self._kernel, key, insert=False)
+        return self._pass_text(key, False)
 
-    def _kept(self) -> _native.Kernel | None:
-        return _native.stable_learned_model(self._kernel)
-
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{len(self.borders) + 1} groups"
+
+
+def _size(group: _native.ScoreGroup) -> stable.Size | None:
+    """Return the size of a group's filter, if it has one."""
+    if group.cells is None or group.most is None:
+        return None
+    return stable.Size(group.cells, group.most, group.hashes or 0, group.decrements or 0)

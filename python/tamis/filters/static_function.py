@@ -28,6 +28,8 @@ class StaticFunction(_native.Function, Saved):
     References: Dillinger, Hübschle-Schneider, Sanders, Walzer 2022.
     """
 
+    _kind = "function"
+
     # Without these, `in` and `iter` would ask for the values of 0, 1, 2 and so on, for ever.
     __contains__ = None
     __iter__ = None
@@ -50,15 +52,10 @@ class StaticFunction(_native.Function, Saved):
         if bits is None:
             bits = max(1, int(array.max(initial=0)).bit_length())
         assigned = _native.Assigned(keys, array, seed, key)
-        levels = planning.levels(len(assigned))
-        return cls._of(_native.function_build(bits, levels, assigned))
+        size = planning.size(len(assigned), fingerprint_bits=bits)
+        return cls._of(cls._build(size, assigned))
 
-    @property
-    def bits(self) -> int:
-        """How many bits a value has (r)."""
-        return _native.function_bits(self._kernel)
-
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.bits}-bit values"
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self, SupportsIndex
-
-import numpy as np
-import numpy.typing as npt
+from typing import ClassVar, Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
 from tamis.filters.contract import Contract, random_seed
 from tamis.planning import telescoping as planning
-from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.arguments import MOST_KEYS, one_of, whole
 
 Selectors = Literal["growing", "block", "plain"]
 
 
-class AdaptiveQuotient(_native.Adapting, Contract):
+class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
     """What telescoping and extending filters share: all but the way an element moves."""
 
     inserts = True
@@ -38,11 +35,10 @@ class AdaptiveQuotient(_native.Adapting, Contract):
     ) -> Self:
         """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
         capacity = whole("capacity", capacity, MOST_KEYS)
-        cls._check(selectors)
+        one_of("selectors", selectors, cls._layouts)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
         seed = random_seed(seed, key)
-        kernel = _native.telescoping(cls._extending, selectors, *size, capacity, seed, key)
-        return cls._of(kernel)
+        return cls._of(cls._empty(size, cls._extending, capacity, seed, key))
 
     @classmethod
     def build(
@@ -62,64 +58,32 @@ class AdaptiveQuotient(_native.Adapting, Contract):
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
         return cls._of(
-            cls._built(distinct, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
+            cls._plan_kernel(distinct, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
         )
 
     @classmethod
-    def _built(
-        cls, distinct: _native.Distinct, selectors: Selectors = "growing", **rate: Any
-    ) -> _native.Kernel:
-        cls._check(selectors)
-        size = planning.size(len(distinct), selectors=selectors, **rate)
-        return _native.telescoping_build(cls._extending, selectors, *size, distinct)
-
-    @classmethod
-    def _check(cls, selectors: str) -> None:
-        if selectors not in cls._layouts:
-            accepted = " or ".join(map(repr, cls._layouts))
-            raise ValueError(f"selectors is {selectors!r}; {accepted} is wanted")
+    def _build_kernel(
+        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+    ) -> _native.Handle:
+        one_of("selectors", size.selectors, cls._layouts)
+        return cls._build(size, cls._extending, distinct)
 
     @property
-    def selectors(self) -> Selectors:
-        """How selectors are kept: ``"growing"``, ``"block"`` or ``"plain"``."""
-        return _native.telescoping_shape(self._kernel)[0]
-
-    @property
-    def remainder_bits(self) -> int:
-        """How many bits of each key a slot holds (r)."""
-        return _native.telescoping_shape(self._kernel)[2]
-
-    @property
-    def quotients(self) -> int:
-        """How many quotients there are (Q): the stored hashes of each are one range."""
-        return _native.telescoping_shape(self._kernel)[1]
+    def _size(self) -> planning.Size:
+        return planning.Size(self.selectors, self.quotients, self.remainder_bits)
 
     @property
     def load(self) -> float:
         """The share of the slots that are in use."""
-        return len(self) / _native.telescoping_shape(self._kernel)[3]
-
-    @property
-    def forgotten(self) -> int:
-        """How many selectors were forgotten because the code of their block was full."""
-        return _native.telescoping_shape(self._kernel)[4]
-
-    @property
-    def steps(self) -> npt.NDArray[np.uint64]:
-        """How many elements have moved 0, 1, 2, … steps.
-
-        >>> Telescoping.build(range(100), fpr=0.01).steps
-        array([100], dtype=uint64)
-        """
-        return _native.telescoping_steps(self._kernel)
+        return len(self) / self._slots
 
     def __or__(self, other: AdaptiveQuotient) -> Self:
         """Return the filter of the insertions into both; they must have one shape and seed."""
         if type(other) is not type(self):
             return super().__or__(other)
-        return self._of(_native.telescoping_merge(self._kernel, other._kernel))
+        return self._of(self._merged(other))
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{self.remainder_bits}-bit remainders, {self.selectors} selectors"
 
 
@@ -146,6 +110,7 @@ class Telescoping(AdaptiveQuotient):
     Reference: Lee, McCauley, Singh, Stein 2021.
     """
 
+    _kind = "telescoping"
     _extending = False
     _layouts = ("growing", "block", "plain")
 
@@ -165,5 +130,6 @@ class Extending(AdaptiveQuotient):
     References: Bender et al. 2018; Lee, McCauley, Singh, Stein 2021.
     """
 
+    _kind = "extending"
     _extending = True
     _layouts = ("growing", "block")

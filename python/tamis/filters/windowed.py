@@ -13,7 +13,7 @@ from tamis.planning import windowed as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
 
-class Windowed(_native.Aging, Contract):
+class Windowed(_native.Windowed, Contract):
     """An age-partitioned Bloom filter: the last keys of a stream in fixed memory, none denied.
 
     None of the last ``window`` insertions is denied; older keys are forgotten a slice at a time.
@@ -37,6 +37,7 @@ class Windowed(_native.Aging, Contract):
 
     inserts = True
     one_sided = False
+    _kind = "windowed"
 
     def __new__(
         cls,
@@ -52,9 +53,9 @@ class Windowed(_native.Aging, Contract):
         window = whole("window", window, MOST_KEYS)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
         if seconds is not None and not 0 < seconds < float("inf"):
-            raise ValueError(f"seconds is {seconds}; a positive number is wanted")
+            raise ValueError(f"seconds must be a positive number, not {seconds}")
         step = 0.0 if seconds is None else seconds / size.ages
-        return cls._of(_native.windowed(*size, step, window, seed, key))
+        return cls._of(cls._empty(size, step, window, seed, key))
 
     @classmethod
     def build(
@@ -82,13 +83,12 @@ class Windowed(_native.Aging, Contract):
     @property
     def size(self) -> planning.Size:
         """Slices per key (k), generations remembered (l), bits of a slice, keys of a generation."""
-        return planning.Size(*_native.windowed_shape(self._kernel)[:4])
+        return planning.Size(self._hashes, self._ages, self._slice_bits, self._generation)
 
     @property
     def seconds(self) -> float | None:
         """How long a key is remembered at least, where that is counted in seconds."""
-        ages, step = self.size.ages, _native.windowed_shape(self._kernel)[4]
-        return step * ages if step else None
+        return self._step * self._ages if self._step else None
 
     @property
     def bits_per_key(self) -> float:
@@ -98,7 +98,7 @@ class Windowed(_native.Aging, Contract):
     @property
     def highest_fpr(self) -> float:
         """The rate that `expected_fpr` comes to just before a slice is dropped, and no higher."""
-        return planning.rate(self.size)
+        return self.size.rate()
 
     def __or__(self, other: Any) -> Self:
         """Refuse: two streams have no common order."""
@@ -109,7 +109,7 @@ class Windowed(_native.Aging, Contract):
             )
         return NotImplemented
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         size = self.size
         window = "" if self.seconds is None else f"{self.seconds:g} seconds, "
         return f"{window}{size.hashes} of {size.hashes + size.ages} slices per key"

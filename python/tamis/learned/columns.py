@@ -57,7 +57,7 @@ def columns(
     fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
     read = []
     for place, (name, text) in enumerate(described):
-        code = 0 if name is None else _native.model_name(name)
+        code = 0 if name is None else _native.column_name(name)
         if text or place in wanted:
             hashes = np.concatenate([table.categories(place) for table in (members, nonmembers)])
             read.append(_category(code, hashes, labels, fold, buckets, levels))

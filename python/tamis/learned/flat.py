@@ -105,13 +105,13 @@ def linear(
     bias: float,
     rows: int,
     slope: float = 1.0,
-) -> _native.Kernel:
+) -> _native.Handle:
     """Make the model with a weight for each level of each feature, or for each bucket of text."""
     whole, scale = quantized(weights, 127)
     flat = _input(features) + whole.astype(np.int8).tobytes()
     count = 0 if isinstance(features, Grams) else len(features)
-    form = [TEXT if isinstance(features, Grams) else TABLE, LINEAR, count]
-    return _native.model(form, (scale * slope, bias), rows, flat)
+    reads = TEXT if isinstance(features, Grams) else TABLE
+    return _native.Classifier._from_flat(reads, LINEAR, count, scale * slope, bias, rows, flat)
 
 
 def forest(
@@ -119,7 +119,7 @@ def forest(
     used: npt.NDArray[Any],
     forest: Forest,
     rows: int,
-) -> _native.Kernel:
+) -> _native.Handle:
     """Make the model of trees over features, or over the used buckets of text."""
     leaves = np.array([leaf for tree in forest.trees for leaf in tree.leaves], dtype=np.float64)
     whole, scale = quantized(leaves, 32_767)
@@ -137,8 +137,9 @@ def forest(
         parts.append(whole[start:stop].astype("<i2").tobytes())
         start = stop
     count = len(used) if isinstance(features, Grams) else len(features)
-    form = [TEXT if text else TABLE, OBLIVIOUS if forest.oblivious else TREES, count]
-    return _native.model(form, (scale, forest.bias), rows, b"".join(parts))
+    reads, head = TEXT if text else TABLE, OBLIVIOUS if forest.oblivious else TREES
+    flat = b"".join(parts)
+    return _native.Classifier._from_flat(reads, head, count, scale, forest.bias, rows, flat)
 
 
 def _input(features: list[Feature] | Grams) -> bytes:

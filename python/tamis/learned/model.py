@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
 
 from tamis import _native
 from tamis._saved import Saved
@@ -13,7 +10,7 @@ from tamis._saved import Saved
 Reads = Literal["text", "table"]
 
 
-class Model(Saved):
+class Model(_native.Classifier, Saved):
     """A classifier: the score of a key, or of a row of features, as a number from 0 to 1.
 
     Made by `tamis.learned.train`. It is plain data (thresholds, categories' levels, weights or
@@ -26,19 +23,12 @@ class Model(Saved):
     ('text', [1, 0])
     """
 
+    _kind = "model"
+
     @property
     def reads(self) -> Reads:
         """What it scores: the text of keys, or the columns of a table."""
-        return "text" if _native.model_shape(self._kernel)[0] else "table"
-
-    def scores(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Return the score of each row: of keys as text, or of a table of features.
-
-        Text is any column of keys; an integer is read as its decimal digits. A table is a NumPy
-        array of numbers or anything that speaks Arrow; its columns are matched by name where it
-        and the training table have names, else by position.
-        """
-        return _native.model_scores(self._kernel, rows)
+        return "text" if self._reads_text else "table"
 
     def __repr__(self) -> str:
         return (

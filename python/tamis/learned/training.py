@@ -135,7 +135,8 @@ def _text_counts(
     """Count the n-grams of each key by bucket; for trees with the length beside them."""
     parts, sizes = [], []
     for name, keys in (("members", members), ("nonmembers", nonmembers)):
-        ends, found, lengths = _native.text_grams(keys, *ngrams, buckets)
+        grams = _native.text_grams(keys, *ngrams, buckets)
+        ends, found, lengths = grams.ends, grams.buckets, grams.lengths
         if not len(lengths):
             raise ValueError(f"{name} is empty; keys to learn from are wanted")
         ones = np.ones(len(found), dtype=np.float64)
@@ -164,7 +165,7 @@ def _one_hot(read: list[Column]) -> sparse.csr_matrix:
     return sparse.csr_matrix((ones, indices.ravel(), ends), shape=(rows, starts[-1]))
 
 
-def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native.Kernel:
+def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native.Handle:
     """Keep of each feature only the levels that some node asks for."""
     asked: list[set[int]] = [set() for _ in read]
     for tree in forest.trees:
@@ -180,7 +181,7 @@ def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native
     return flat.forest(features, np.empty(0), forest, rows)
 
 
-def _text_forest(grams: flat.Grams, forest: flat.Forest, rows: int) -> _native.Kernel:
+def _text_forest(grams: flat.Grams, forest: flat.Forest, rows: int) -> _native.Handle:
     """Keep only the buckets that some node asks for."""
     used = np.unique([node[0] for tree in forest.trees for node in tree.nodes]).astype(np.intp)
     for tree in forest.trees:

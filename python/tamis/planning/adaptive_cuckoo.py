@@ -6,9 +6,9 @@ function of a fingerprint by where it is (``src/adaptive_cuckoo.rs``).
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import check_rate_or_budget, one_of
 
 LOAD = 0.95
 """The share of the slots that are filled. Four bins of one slot have room up to 0.976 (Fotakis et
@@ -43,6 +43,31 @@ class Size(NamedTuple):
         """Bits of a slot."""
         return self.fingerprint_bits + (0 if self.motion == _CUCKOOING else self.motion)
 
+    @property
+    def bits(self) -> int:
+        """The bits of all slots, without the hashes that are held beside them."""
+        return self.slots * self.slot_bits
+
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size that holds ``keys`` keys.
+
+        >>> round(Size(0, 11, 250).rate(950) * 2**11, 2)
+        7.59
+        """
+        fitting = min(1.0, keys / self.slots) / (2**self.fingerprint_bits - 1)
+        probes = 8 if self.motion == 0 else 4
+        return 1.0 if fitting >= 1 else -math.expm1(probes * math.log1p(-fitting))
+
+    def roomier(self, attempt: int) -> Self:
+        """Return the size with a sixteenth more bins per attempt, for keys that did not fit."""
+        return self._replace(bins=math.ceil(self.bins * (1 + attempt / 16)))
+
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with fingerprints one bit shorter, or None if they have one bit."""
+        if self.fingerprint_bits == 1:
+            return None
+        return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
+
 
 def motion(kind: str, selector_bits: int | None = None) -> int:
     """Return the number that a file has for a kind.
@@ -50,55 +75,43 @@ def motion(kind: str, selector_bits: int | None = None) -> int:
     >>> motion("swapping"), motion("cyclic", 2)
     (0, 2)
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; 'swapping', 'cyclic' or 'cuckooing' is wanted")
+    one_of("kind", kind, KINDS)
     if kind != "cyclic":
         if selector_bits is not None:
-            raise ValueError(f"selector_bits is {selector_bits}, which only cyclic filters have")
+            raise ValueError(f"selector_bits is {selector_bits}, but only cyclic filters have them")
         return 0 if kind == "swapping" else _CUCKOOING
     bits = 1 if selector_bits is None else selector_bits
     if bits not in range(1, MOST_SELECTOR_BITS + 1):
-        raise ValueError(f"selector_bits is {bits}; 1, 2 or 3 is wanted")
+        raise ValueError(f"selector_bits must be 1, 2 or 3, not {bits}")
     return bits
-
-
-def rate(keys: int, size: Size) -> float:
-    """Predict the rate of a filter of this size that holds so many keys.
-
-    >>> round(rate(950, Size(0, 11, 250)) * 2**11, 2)
-    7.59
-    """
-    fitting = min(1.0, keys / size.slots) / (2**size.fingerprint_bits - 1)
-    probes = 8 if size.motion == 0 else 4
-    return 1.0 if fitting >= 1 else -math.expm1(probes * math.log1p(-fitting))
 
 
 def size(
     keys: int,
-    motion: int,
     *,
     fpr: float | None = None,
     bits_per_key: float | None = None,
-    attempt: int = 0,
+    kind: str = "swapping",
+    selector_bits: int | None = None,
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    Each further ``attempt`` has a sixteenth more bins.
-
-    >>> size(1_000_000, 0, bits_per_key=12)
+    >>> size(1_000_000, bits_per_key=12)
     Size(motion=0, fingerprint_bits=11, bins=263158)
     """
+    moves = motion(kind, selector_bits)
     check_rate_or_budget(fpr, bits_per_key)
     slots = math.ceil(keys / LOAD) + (_SPARE if keys < _SMALL else 0)
-    bins = math.ceil(slots / (4 if motion == 0 else 1) * (1 + attempt / 16))
+    bins = math.ceil(slots / (4 if moves == 0 else 1))
     if fpr is not None:
         for bits in range(1, MOST_FINGERPRINT_BITS + 1):
-            if rate(keys, found := Size(motion, bits, bins)) <= fpr:
+            if (found := Size(moves, bits, bins)).rate(keys) <= fpr:
                 return found
-        least = rate(keys, Size(motion, MOST_FINGERPRINT_BITS, bins))
-        raise ValueError(f"fpr is {fpr}; an adaptive cuckoo filter reaches {least:.2g}")
+        raise ValueError(
+            f"fpr must be at least {found.rate(keys):.2g} for an adaptive cuckoo filter, not {fpr}"
+        )
     assert bits_per_key is not None
-    shortest = Size(motion, 1, bins)
+    shortest = Size(moves, 1, bins)
     if keys < _SMALL:  # a few slots and bytes more than its share, whatever the budget
         slot_bits = math.floor(bits_per_key)
     else:
@@ -106,7 +119,7 @@ def size(
     bits = slot_bits - shortest.slot_bits + 1
     if bits < 1:
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; an adaptive cuckoo filter of {keys} keys needs at "
-            f"least {shortest.slot_bits / LOAD:.2f}"
+            f"bits_per_key must be at least {shortest.slot_bits / LOAD:.2f} for an adaptive cuckoo "
+            f"filter of {keys} keys, not {bits_per_key}"
         )
-    return Size(motion, min(bits, MOST_FINGERPRINT_BITS), bins)
+    return Size(moves, min(bits, MOST_FINGERPRINT_BITS), bins)

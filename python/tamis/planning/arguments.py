@@ -1,39 +1,52 @@
 """Checks of the arguments that all plans share."""
 
+from collections.abc import Iterable
 from numbers import Real
 from typing import SupportsIndex
 
 MOST_BITS_PER_KEY = 4096
-"""A budget beyond any use."""
+"""The largest budget that is accepted: far more than any filter can use."""
 
 
 def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
     """Refuse anything but exactly one of a rate between 0 and 1 and a positive budget."""
     if (fpr is None) == (bits_per_key is None):
-        given = "neither" if fpr is None else "both"
-        raise ValueError(f"{given} of fpr and bits_per_key given; exactly one is wanted")
+        raise ValueError("pass exactly one of fpr or bits_per_key")
     for name, value in (("fpr", fpr), ("bits_per_key", bits_per_key)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-            kind = type(value).__name__
-            raise TypeError(f"{name} is {value!r} (of type {kind}); a number is wanted")
+            raise TypeError(f"{name} must be a number, not {value!r} ({type(value).__name__})")
     if fpr is not None and not 0 < fpr < 1:
-        raise ValueError(f"fpr is {fpr}; a rate between 0 and 1 is wanted, such as 0.01")
+        raise ValueError(f"fpr must be between 0 and 1, such as 0.01, not {fpr}")
     if bits_per_key is not None and not 0 < bits_per_key <= MOST_BITS_PER_KEY:
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a number from 0 to {MOST_BITS_PER_KEY} is wanted"
+            f"bits_per_key must be above 0 and at most {MOST_BITS_PER_KEY}, not {bits_per_key}"
         )
 
 
 def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
     """Return an argument as an int of a range; a NumPy integer will do, a bool not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        kind = type(value).__name__
-        raise TypeError(f"{name} is {value!r} (of type {kind}); an int is wanted")
+        raise TypeError(f"{name} must be an int, not {value!r} ({type(value).__name__})")
     number = value.__index__()
     if not least <= number <= most:
-        raise ValueError(f"{name} is {number}; from {least} to {most} is possible")
+        raise ValueError(f"{name} must be from {least} to {most}, not {number}")
     return number
 
 
 MOST_KEYS = 2**48 - 1
 """The most keys that a filter can be made for."""
+
+
+def one_of(name: str, value: object, choices: Iterable[object]) -> None:
+    """Refuse a value that is not one of the choices.
+
+    >>> one_of("layout", "bloked", ["blocked", "standard"])
+    Traceback (most recent call last):
+    ...
+    ValueError: layout must be 'blocked' or 'standard', not 'bloked'
+    """
+    listed = list(choices)
+    if value not in listed:
+        *others, last = map(repr, listed)
+        accepted = f"{', '.join(others)} or {last}" if others else last
+        raise ValueError(f"{name} must be {accepted}, not {value!r}")

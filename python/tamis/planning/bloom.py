@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from functools import cache, lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,44 +31,82 @@ _ROUNDING = 1e-13
 _LEAST_BLOCKED = 1e-10
 
 
-class Size(NamedTuple):
-    """A Bloom filter's size: its bits (m) and probes per key (k)."""
+# A coarser filter has this many times the rate, and one that accepts half is of little use.
+_STEP = 1.05
+_COARSEST = 0.5
 
+
+class Size(NamedTuple):
+    """A Bloom filter's size: its layout, bits (m) and probes per key (k)."""
+
+    layout: str
     bits: int
     hashes: int
 
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-def rate(layout: str, keys: int, size: Size) -> float:
-    """Predict the rate of a filter of this size that holds so many keys.
+        >>> round(Size("standard", 10_000, 7).rate(1000), 5)
+        0.0082
+        >>> round(Size("blocked", 10_240, 7).rate(1000), 5)
+        0.00874
+        """
+        match self.layout:
+            case "blocked":
+                return _blocked_rate(keys, self.bits // BLOCK_BITS, self.hashes)
+            case "standard":
+                return _standard_rate(keys, self.bits, self.hashes)
+            case "segmented":
+                return self.truncated_rate(keys, self.bits)
+        raise _unknown(self.layout)
 
-    >>> round(rate("standard", 1000, Size(10_000, 7)), 5)
-    0.0082
-    >>> round(rate("blocked", 1000, Size(10_240, 7)), 5)
-    0.00874
-    """
-    bits, hashes = size
-    match layout:
-        case "blocked":
-            return _blocked_rate(keys, bits // BLOCK_BITS, hashes)
-        case "standard":
-            return _standard_rate(keys, bits, hashes)
-        case "segmented":
-            return segmented_rate(keys, size, kept=bits)
-    raise ValueError(f"layout is {layout!r}; blocked, standard or segmented are possible")
+    def truncated_rate(self, keys: int, kept: int) -> float:
+        """Predict the rate of a segmented filter cut to its first ``kept`` bits.
+
+        Segments are independent, so the rate is the product over them of the share that answers
+        "yes": bits that were hit, and all that was cut off. (Mersy et al. 2024 cut filters whose
+        probes fall anywhere; there, a mixture of numbers of probes costs some rate.)
+
+        >>> full = Size("segmented", 10_000, 7)
+        >>> round(full.truncated_rate(1000, 10_000), 5), full.truncated_rate(1000, 0)
+        (0.00821, 1.0)
+        """
+        length, longer = divmod(self.bits, self.hashes)
+        answer, start = 1.0, 0
+        for segment in range(self.hashes):
+            here = length + (segment < longer)
+            hit = -math.expm1(keys * math.log1p(-1 / here)) if here > 1 else float(keys > 0)
+            kept_here = min(max(kept - start, 0), here) / here
+            answer *= 1 - kept_here * (1 - hit)
+            start += here
+        return answer
+
+    def coarser(self, keys: int) -> "Size | None":
+        """Return the next coarser size for these keys, or None if this is the coarsest.
+
+        >>> Size("standard", 10_000, 7).coarser(1000)
+        Size(layout='standard', bits=9899, hashes=7)
+        """
+        rate = self.rate(keys) * _STEP
+        return None if rate > _COARSEST else size(keys, fpr=rate, layout=self.layout)
 
 
 def size(
-    layout: str, keys: int, *, fpr: float | None = None, bits_per_key: float | None = None
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    layout: str = "blocked",
 ) -> Size:
     """Find the smallest filter with at most this rate, or the best one within this budget.
 
-    >>> size("standard", 1000, fpr=0.01)
-    Size(bits=9595, hashes=7)
-    >>> size("segmented", 1000, bits_per_key=10)
-    Size(bits=10000, hashes=7)
+    >>> size(1000, fpr=0.01, layout="standard")
+    Size(layout='standard', bits=9595, hashes=7)
+    >>> size(1000, bits_per_key=10, layout="segmented")
+    Size(layout='segmented', bits=10000, hashes=7)
     """
     if layout not in MOST_HASHES:
-        raise ValueError(f"layout is {layout!r}; blocked, standard or segmented are possible")
+        raise _unknown(layout)
     check_rate_or_budget(fpr, bits_per_key)
     keys = max(keys, 1)
     unit = BLOCK_BITS if layout == "blocked" else 1
@@ -76,10 +114,13 @@ def size(
         return _best(layout, keys, max(1, math.floor(keys * bits_per_key / unit)) * unit)
     assert fpr is not None
     if layout == "blocked" and fpr < _LEAST_BLOCKED:
-        raise ValueError(f"fpr is {fpr}; a blocked filter reaches 1e-10, other layouts go below")
+        raise ValueError(
+            f"fpr must be at least {_LEAST_BLOCKED} for a blocked filter, not {fpr}; "
+            "other layouts go below"
+        )
 
     def enough(units: int) -> bool:
-        return rate(layout, keys, _best(layout, keys, units * unit)) <= fpr
+        return _best(layout, keys, units * unit).rate(keys) <= fpr
 
     # No layout does better than the limit of the standard one, log2(1/fpr)/ln 2 bits per key.
     least = math.floor(keys * -math.log2(fpr) / math.log(2) / unit)
@@ -89,17 +130,40 @@ def size(
     return _best(layout, keys, (bisect_left(range(high), True, low + 1, key=enough)) * unit)
 
 
+def _unknown(layout: object) -> ValueError:
+    return ValueError(f"layout must be 'blocked', 'standard' or 'segmented', not {layout!r}")
+
+
+def bits_per_item(rate: npt.ArrayLike) -> Any:
+    """Bits per item of a large filter of this rate, with a whole number k of hashes.
+
+    A rate α takes k/−ln(1 − α^(1/k)) bits; the best k is next to log2(1/α). With a real k it
+    would be log2(1/α)/ln 2, up to 2 % less (Deeds, Hentschel, Idreos 2020, 5.1).
+
+    >>> round(bits_per_item(0.5), 4), round(bits_per_item(0.01), 4), bits_per_item(1.0)
+    (1.4427, 9.593, 0.0)
+    """
+    rate = np.asarray(rate, float)
+    ideal = -np.log2(rate)
+    best = np.full(rate.shape, math.inf)
+    for k in (np.floor(ideal), np.ceil(ideal)):
+        k = np.clip(k, 1, MOST_HASHES["standard"])
+        with np.errstate(divide="ignore"):  # a rate of 1 takes no bits
+            best = np.minimum(best, k / -np.log1p(-(rate ** (1 / k))))
+    return float(best) if best.ndim == 0 else best
+
+
 @lru_cache(maxsize=4096)
 def _best(layout: str, keys: int, bits: int) -> Size:
     """Find the number of probes with the lowest rate for these bits; the smaller of equals.
 
     The rate falls with the number of probes up to one optimum, then rises.
     """
-    best = Size(bits, 1)
-    lowest = rate(layout, keys, best)
+    best = Size(layout, bits, 1)
+    lowest = best.rate(keys)
     for hashes in range(2, min(MOST_HASHES[layout], bits) + 1):
-        size = Size(bits, hashes)
-        if (this := rate(layout, keys, size)) >= lowest:
+        size = Size(layout, bits, hashes)
+        if (this := size.rate(keys)) >= lowest:
             break
         best, lowest = size, this
     return best
@@ -122,29 +186,6 @@ def _standard_rate(keys: int, bits: int, hashes: int) -> float:
         return 0.0
     correction = hashes * (hashes - 1) / 2 * variance * fill ** (hashes - 2)
     return float(min(1.0, fill**hashes + correction))
-
-
-def segmented_rate(keys: int, size: Size, *, kept: int) -> float:
-    """Predict the rate of a segmented filter cut to its first ``kept`` bits.
-
-    Segments are independent, so the rate is the product over them of the share that answers
-    "yes": bits that were hit, and all that was cut off. (Mersy et al. 2024 cut filters whose
-    probes fall anywhere; there, a mixture of numbers of probes costs some rate.)
-
-    >>> full = Size(10_000, 7)
-    >>> round(segmented_rate(1000, full, kept=10_000), 5), segmented_rate(1000, full, kept=0)
-    (0.00821, 1.0)
-    """
-    bits, hashes = size
-    length, longer = divmod(bits, hashes)
-    answer, start = 1.0, 0
-    for segment in range(hashes):
-        here = length + (segment < longer)
-        hit = -math.expm1(keys * math.log1p(-1 / here)) if here > 1 else float(keys > 0)
-        kept_here = min(max(kept - start, 0), here) / here
-        answer *= 1 - kept_here * (1 - hit)
-        start += here
-    return answer
 
 
 def _blocked_rate(keys: int, blocks: int, hashes: int) -> float:

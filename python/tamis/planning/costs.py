@@ -1,8 +1,8 @@
-"""What a question costs: durations as text, and the time that a filter takes to answer.
+"""What a query costs: durations as text, and the time that a filter takes to answer.
 
-The times are those that ``benches/checks.py`` printed on one machine (two virtual cores of an AMD
-EPYC, one thread, batches of integers, hashing included). On another machine their ratios are what
-stays; ``check_cost`` of `tamis.advise` scales them all.
+The times of each kind are in `tamis.planning.kinds`, as ``benches/checks.py`` printed them on one
+machine (two virtual cores of an AMD EPYC, one thread, batches of integers, hashing included). On
+another machine their ratios are what stays; ``check_cost`` of `tamis.advise` scales them all.
 """
 
 import math
@@ -20,39 +20,24 @@ SIZES = (10_000, 1_000_000)
 
 
 class Check(NamedTuple):
-    """Nanoseconds of a question for an absent and for a present key, at each of `SIZES`."""
+    """Nanoseconds of a query for an absent and for a present key, at each of `SIZES`."""
 
     absent: tuple[float, float]
     present: tuple[float, float]
 
-
-CHECKS = {
-    "bloom, blocked": Check((7, 15), (7, 10)),
-    "bloom, standard": Check((23, 43), (20, 37)),
-    "cuckoo": Check((12, 27), (11, 17)),
-    "quotient": Check((18, 38), (27, 32)),
-    "fuse, 3-wise": Check((8, 15), (8, 11)),
-    "fuse, 4-wise": Check((9, 20), (9, 20)),
-    "ribbon": Check((18, 26), (27, 22)),
-    "telescoping": Check((19, 38), (20, 24)),
-    "adaptive cuckoo": Check((37, 53), (33, 37)),
-    "windowed": Check((47, 112), (36, 52)),
-    "stable": Check((14, 35), (22, 45)),
-}
-"""By kind of filter; the least of several runs of ``benches/checks.py``."""
 
 SCORE_PER_BYTE, SCORE_PER_COLUMN = 17e-9, 8e-9
 """Seconds that a linear model takes to score a key, by its text or by its row of a table; from
 ``benches/checks.py``."""
 
 
-def check_seconds(kind: str, keys: float, present: bool, scale: float = 1.0) -> float:
-    """Tell the time of one question, between the sizes that were timed by the keys' logarithm.
+def check_seconds(check: Check, keys: float, present: bool, scale: float = 1.0) -> float:
+    """Interpolate the time of one query between the sizes that were timed, by log of the keys.
 
-    >>> f"{check_seconds('bloom, blocked', 10**4, present=False) * 1e9:.0f} ns"
-    '7 ns'
+    >>> f"{check_seconds(Check((7, 15), (7, 10)), 10**5, present=False) * 1e9:.0f} ns"
+    '11 ns'
     """
-    times = CHECKS[kind].present if present else CHECKS[kind].absent
+    times = check.present if present else check.absent
     nanoseconds = np.interp(math.log(max(keys, 1)), np.log(SIZES), times)
     return scale * 1e-9 * float(nanoseconds)
 
@@ -64,8 +49,8 @@ def duration(name: str, value: float | str) -> float:
     (0.001, 0.5)
     """
     wrong = (
-        f"{name} is {value!r}; seconds, or a number with one of {', '.join(UNITS)}, such as "
-        '"1ms", are wanted'
+        f"{name} must be seconds, or a number with a unit ({', '.join(UNITS)}) such as '1ms', "
+        f"not {value!r}"
     )
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ns|us|µs|ms|s)\s*", value)
@@ -82,10 +67,10 @@ def duration(name: str, value: float | str) -> float:
     return seconds
 
 
-def told(seconds: float) -> str:
+def describe(seconds: float) -> str:
     """Write a duration with three digits and the unit that suits it.
 
-    >>> told(0.001), told(2.5e-8), told(0)
+    >>> describe(0.001), describe(2.5e-8), describe(0)
     ('1 ms', '25 ns', '0 ns')
     """
     for unit in ("s", "ms", "µs"):

@@ -6,9 +6,9 @@ load of 0.95 that is a rate of 7.6/V, a little less where it is large.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import check_rate_or_budget, whole
 
 LOAD = 0.95
 """The share of the slots that are filled, for fingerprints of four bits or more. What is needed is
@@ -23,7 +23,8 @@ SLOTS = 4
 # keys ends it: 1, 3 and 7 others carry a million keys to these loads (tests/test_cuckoo.py). No
 # rate or budget is served by them that longer fingerprints do not serve better.
 _SHORT_LOADS = {1: 1 / 16, 2: 1 / 6, 3: 1 / 2}
-_LEAST_USEFUL_BITS = 4
+LEAST_FINGERPRINT_BITS = 4
+"""The shortest fingerprints that a rate or a budget is served by."""
 
 # Below about 2,000 keys chance moves the load at which the first key is refused by more than the
 # gap between `LOAD` and 0.973. From filling tables of 4 to 512 buckets until they refused, 2·10⁶
@@ -70,33 +71,41 @@ class Size(NamedTuple):
         """The memory: all slots, and one word more."""
         return self.slots * self.fingerprint_bits + (64 if self.fingerprint_bits <= 16 else 128)
 
+    @property
+    def _identities(self) -> float:
+        return float(self.chunks * self.buckets * (2**self.fingerprint_bits - 1) / 2)
 
-def rate(keys: int, size: Size) -> float:
-    """Predict the rate of a filter of this size that holds so many keys.
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-    >>> round(rate(950, Size(1, 250, 12)) * 2**12, 1)
-    7.6
-    """
-    identities = size.chunks * size.buckets * (2**size.fingerprint_bits - 1) / 2
-    return -math.expm1(keys * math.log1p(-1 / identities)) if identities > 1 else float(keys > 0)
+        >>> round(Size(1, 250, 12).rate(950) * 2**12, 1)
+        7.6
+        """
+        if self._identities <= 1:
+            return float(keys > 0)
+        return -math.expm1(keys * math.log1p(-1 / self._identities))
 
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with fingerprints one bit shorter, or None if they are the shortest."""
+        if self.fingerprint_bits <= LEAST_FINGERPRINT_BITS:
+            return None
+        return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
 
-def overfull(keys: int, size: Size) -> float:
-    """Predict how many identities more than eight keys share, so that two buckets lack room.
+    def overfull(self, keys: int) -> float:
+        """Predict how many identities more than eight keys share, so that two buckets lack room.
 
-    With short fingerprints that happens: a filter may refuse a key before its capacity, at any
-    load that is worth its memory.
+        With short fingerprints that happens: a filter may refuse a key before its capacity, at any
+        load that is worth its memory.
 
-    >>> [f"{overfull(10**6, size(10**6, fingerprint_bits=bits)):.0e}" for bits in (4, 5, 6)]
-    ['8e-03', '3e-05', '1e-07']
-    """
-    identities = size.chunks * size.buckets * (2**size.fingerprint_bits - 1) / 2
-    mean = keys / identities
-    if mean == 0:
-        return 0.0
-    # The tail of a Poisson distribution; its terms fall fast, as the mean is below one or two.
-    chance = (math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) for i in range(9, 99))
-    return float(identities * sum(chance))
+        >>> [f"{size(10**6, fingerprint_bits=bits).overfull(10**6):.0e}" for bits in (4, 5, 6)]
+        ['8e-03', '3e-05', '1e-07']
+        """
+        mean = keys / self._identities
+        if mean == 0:
+            return 0.0
+        # The tail of a Poisson distribution; its terms fall fast, as the mean is below one or two.
+        chance = (math.exp(i * math.log(mean) - mean - math.lgamma(i + 1)) for i in range(9, 99))
+        return float(self._identities * sum(chance))
 
 
 def size(
@@ -109,9 +118,9 @@ def size(
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    For a rate, also so long that the filter takes as many keys as it is for (see `overfull`). Or
-    take ``fingerprint_bits``, from 1 to 32, and only count the buckets. Each further
-    ``attempt`` has a thirty-second more of them, for keys that did not fit.
+    For a rate, fingerprints are also long enough that the filter holds as many keys as it is made
+    for (see `Size.overfull`). Or take ``fingerprint_bits``, from 1 to 32, and only count the
+    buckets. Each further ``attempt`` has a thirty-second more of them, for keys that did not fit.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(chunks=16, buckets=16446, fingerprint_bits=11, near=5)
@@ -120,22 +129,20 @@ def size(
     """
     if fingerprint_bits is not None:
         if fpr is not None or bits_per_key is not None:
-            raise ValueError("fingerprint_bits given beside fpr or bits_per_key; one is wanted")
-        if not 1 <= fingerprint_bits <= MOST_FINGERPRINT_BITS:
-            raise ValueError(
-                f"fingerprint_bits is {fingerprint_bits}; "
-                f"from 1 to {MOST_FINGERPRINT_BITS} are possible"
-            )
+            raise ValueError("pass exactly one of fpr, bits_per_key or fingerprint_bits")
+        whole("fingerprint_bits", fingerprint_bits, MOST_FINGERPRINT_BITS, least=1)
         return _counted(keys, fingerprint_bits, attempt)
     check_rate_or_budget(fpr, bits_per_key)
-    useful = range(_LEAST_USEFUL_BITS, MOST_FINGERPRINT_BITS + 1)
+    useful = range(LEAST_FINGERPRINT_BITS, MOST_FINGERPRINT_BITS + 1)
     sizes = [_counted(keys, bits, attempt) for bits in useful]
     if fpr is not None:
         for found in sizes:
-            if rate(keys, found) <= fpr and overfull(keys, found) <= _OVERFULL:
+            if found.rate(keys) <= fpr and found.overfull(keys) <= _OVERFULL:
                 return found
-        least = rate(keys, sizes[-1])
-        raise ValueError(f"fpr is {fpr}; a cuckoo filter of {keys} keys reaches {least:.2g}")
+        least = sizes[-1].rate(keys)
+        raise ValueError(
+            f"fpr must be at least {least:.2g} for a cuckoo filter of {keys} keys, not {fpr}"
+        )
     assert bits_per_key is not None
     if keys < _FEW:
         # Whole buckets and the word behind them count for more than the fingerprints.
@@ -145,8 +152,8 @@ def size(
     if not within:
         least = sizes[0].bits / max(keys, 1)
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a cuckoo filter of {keys} keys "
-            f"needs at least {least:.2f}"
+            f"bits_per_key must be at least {least:.2f} for a cuckoo filter of {keys} keys, "
+            f"not {bits_per_key}"
         )
     return within[-1]
 

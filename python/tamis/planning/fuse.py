@@ -8,16 +8,17 @@ slowly, so it pays only from some size on (Graf and Lemire 2022; the limits are 
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import check_rate_or_budget, one_of
 
 MOST_FINGERPRINT_BITS = 32
 
 
 class Size(NamedTuple):
-    """A fuse filter's size: bits of a slot (r), slots of a segment (L), segments (S)."""
+    """A fuse filter's size: slots per key (K), bits (r), slots of a segment (L), segments (S)."""
 
+    arity: int
     fingerprint_bits: int
     segment_length: int
     segments: int
@@ -26,6 +27,25 @@ class Size(NamedTuple):
     def slots(self) -> int:
         """How many slots there are in all."""
         return self.segment_length * self.segments
+
+    @property
+    def bits(self) -> int:
+        """The bits of all slots."""
+        return self.slots * self.fingerprint_bits
+
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size, the same for any number of keys but none.
+
+        >>> size(1000, fpr=0.01).rate(1000)
+        0.0078125
+        """
+        return 2.0**-self.fingerprint_bits if keys else 0.0
+
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with slots one bit shorter, or None if they have one bit."""
+        if self.fingerprint_bits == 1:
+            return None
+        return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
 
 
 class Fit(NamedTuple):
@@ -56,42 +76,43 @@ _MANY_FROM = 1000
 
 
 def size(
-    arity: int, keys: int, *, fpr: float | None = None, bits_per_key: float | None = None
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    fingerprint_bits: int | None = None,
+    arity: int = 3,
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    >>> size(3, 1_000_000, fpr=2**-8)
-    Size(fingerprint_bits=8, segment_length=5508, segments=205)
-    >>> size(4, 1_000_000, bits_per_key=10)
-    Size(fingerprint_bits=9, segment_length=3242, segments=331)
+    Or take ``fingerprint_bits`` and only count the slots.
+
+    >>> size(1_000_000, fpr=2**-8)
+    Size(arity=3, fingerprint_bits=8, segment_length=5508, segments=205)
+    >>> size(1_000_000, bits_per_key=10, arity=4)
+    Size(arity=4, fingerprint_bits=9, segment_length=3242, segments=331)
     """
-    if arity not in FITS:
-        raise ValueError(f"arity is {arity!r}; 3 and 4 are possible")
+    one_of("arity", arity, FITS)
+    table = _table(arity, keys)
+    if fingerprint_bits is not None:
+        return Size(arity, fingerprint_bits, *table)
     check_rate_or_budget(fpr, bits_per_key)
-    length, segments = _table(arity, keys)
     if fpr is not None:
-        fingerprint_bits = max(1, math.ceil(-math.log2(fpr)))
-        if fingerprint_bits > MOST_FINGERPRINT_BITS:
-            raise ValueError(f"fpr is {fpr}; a fuse filter reaches 2**-{MOST_FINGERPRINT_BITS}")
-        return Size(fingerprint_bits, length, segments)
+        length = max(1, math.ceil(-math.log2(fpr)))
+        if length > MOST_FINGERPRINT_BITS:
+            raise ValueError(
+                f"fpr must be at least 2**-{MOST_FINGERPRINT_BITS} for a fuse filter, not {fpr}"
+            )
+        return Size(arity, length, *table)
     assert bits_per_key is not None
-    slots_per_key = max(length * segments, 1) / max(keys, 1)
+    slots_per_key = max(math.prod(table), 1) / max(keys, 1)
     if bits_per_key < slots_per_key:
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a fuse filter of {keys} keys "
-            f"needs at least {slots_per_key:.2f}"
+            f"bits_per_key must be at least {slots_per_key:.2f} for a fuse filter of {keys} keys, "
+            f"not {bits_per_key}"
         )
     most = math.floor(bits_per_key / slots_per_key)
-    return Size(min(most, MOST_FINGERPRINT_BITS), length, segments)
-
-
-def rate(size: Size) -> float:
-    """Predict the rate of a filter of this size, whatever the number of keys.
-
-    >>> rate(size(3, 1000, fpr=0.01))
-    0.0078125
-    """
-    return 2.0**-size.fingerprint_bits if size.segments else 0.0
+    return Size(arity, min(most, MOST_FINGERPRINT_BITS), *table)
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:

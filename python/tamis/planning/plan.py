@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.metrics import Checks
 
 if TYPE_CHECKING:
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from tamis._types import Keys
     from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
+
+# A Bloom layer that accepts more than half is of little use; how much coarser it gets at a time;
+# and the finest, for a layer that was planned to be empty.
+_COARSEST = 0.5
+_STEP = 1.05
+_FINEST = 2.0**-32
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,32 @@ class Layer:
     bits: int
     fingerprint: int | None = None
     layout: str | None = None
+
+    def size(self, items: int) -> Any:
+        """Find the size of this layer for other items, as fine as it is planned."""
+        kind = KINDS[self.kind]
+        fineness: dict[str, Any] = {"fingerprint_bits": self.fingerprint or 0}
+        if kind.continuous:
+            fineness = {"fpr": min(max(self.rate, _FINEST), 1 - _FINEST)}
+        return kind.layer_size(
+            items, **fineness, **({"layout": self.layout} if self.layout else {})
+        )
+
+    def bits_for(self, items: int) -> int:
+        """Predict the bits of this layer for other items; chance makes some a little larger."""
+        if KINDS[self.kind].continuous:
+            return int(self.size(items).bits)
+        return fingerprint_layer(self.kind, items, self.fingerprint or 0).bits
+
+    def coarser(self) -> Layer | None:
+        """Return the next coarser layer, or None if this is the coarsest."""
+        lengths = KINDS[self.kind].lengths
+        if lengths is None:
+            rate = min(max(self.rate, _FINEST), 1 - _FINEST) * _STEP
+            return None if rate > _COARSEST else replace(self, rate=rate)
+        if self.fingerprint is None or self.fingerprint <= lengths.start:
+            return None
+        return replace(self, rate=2 * self.rate, fingerprint=self.fingerprint - 1)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
-from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
+from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import equal, exact, lengths, metrics, varied
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
@@ -21,7 +22,6 @@ from tamis.planning.stacked.sweep import Search, better, sweep
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 Last = Literal["auto", "alternating", "exact"]
 Rates = Literal["varied", "equal"]
 
@@ -115,8 +115,7 @@ def _kept(plan: Plan, goal: Goal) -> bool:
 def _score(plan: Plan, goal: Goal) -> float:
     if goal.smallest:
         return plan.bits
-    check = KINDS[plan.layers[0].kind].check
-    return float(goal.value(plan.expected_fpr, plan.psi, plan.checks, check))
+    return float(goal.value(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind))
 
 
 def plain(kind: str, goal: Goal) -> Stack | None:
@@ -126,13 +125,13 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     bits = goal.budget
     if goal.smallest:
         rate = min(goal.fpr, goal.max_fpr_bound)
-        bits = goal.keys * bloom_bits(rate)
+        bits = goal.keys * bits_per_item(rate)
     else:
         rate = 2.0 ** (-bits / max(goal.keys, 1) * math.log(2))
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
-    value = goal.value(rate, 0.0, checks, KINDS[kind].check)
+    value = goal.value(rate, 0.0, checks, kind)
     return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
 
 
@@ -149,23 +148,18 @@ def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, fl
 
 def _kinds(layer: LayerKind, last: Last, rates: Rates, updates: bool) -> list[str]:
     """The kinds of layer that are asked for and possible."""
-    possible = [kind for kind in get_args(LayerKind) if kind != "auto"]
-    possible.reverse()  # what is best most often first: others are left sooner
-    for name, value, choices in (
-        ("layer", layer, ["auto", *possible]),
-        ("last", last, get_args(Last)),
-        ("rates", rates, get_args(Rates)),
-    ):
-        if value not in choices:
-            raise ValueError(f"{name} is {value!r}; {', '.join(choices)} are possible")
+    one_of("layer", layer, get_args(LayerKind))
+    one_of("last", last, get_args(Last))
+    one_of("rates", rates, get_args(Rates))
+    # The best most often first: the others are left sooner.
+    possible = [kind.name for kind in reversed(LAYERS) if kind.inserts or not updates]
     if updates and last == "exact":
-        raise ValueError('last is "exact" and updates is True; an exact layer takes no insertions')
-    if layer != "auto":
-        if updates and not KINDS[layer].inserts:
-            growing = ", ".join(kind for kind in possible if KINDS[kind].inserts)
-            raise ValueError(f"layer is {layer!r} and updates is True; {growing} take insertions")
-        return [layer]
-    return [kind for kind in possible if KINDS[kind].inserts or not updates]
+        raise ValueError("last must not be 'exact' with updates=True: it takes no insertions")
+    if layer == "auto":
+        return possible
+    if layer not in possible:
+        one_of("layer, with updates=True,", layer, reversed(possible))
+    return [layer]
 
 
 def _goal(
@@ -242,6 +236,5 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
 
 def _least_bits(kind: str, keys: int) -> float:
     """The bits of the coarsest layer."""
-    if KINDS[kind].continuous:
-        return 1.0
-    return fingerprints(kind, keys, KINDS[kind].shortest)[0]
+    lengths = KINDS[kind].lengths
+    return 1.0 if lengths is None else fingerprint_layer(kind, keys, lengths.start).bits

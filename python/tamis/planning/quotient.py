@@ -6,7 +6,7 @@ metadata (``src/quotient``).
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tamis.planning.arguments import check_rate_or_budget
 
@@ -32,33 +32,55 @@ class Size(NamedTuple):
     quotients: int
     remainder_bits: int
 
+    @property
+    def bits(self) -> int:
+        """The memory of all slots; the kernel appends at most one block for the last runs."""
+        return math.ceil((self.quotients + _BLOCK) * (self.remainder_bits + METADATA_BITS)) + 64
 
-def rate(keys: int, size: Size) -> float:
-    """Predict the rate of a filter of this size that holds so many keys.
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-    >>> round(rate(950, Size(1000, 8)) * 2**8, 3)
-    0.948
-    """
-    fingerprints = size.quotients * 2.0**size.remainder_bits
-    return -math.expm1(keys * math.log1p(-1 / fingerprints)) if fingerprints > 1 else 1.0
+        >>> round(Size(1000, 8).rate(950) * 2**8, 3)
+        0.948
+        """
+        fingerprints = self.quotients * 2.0**self.remainder_bits
+        return -math.expm1(keys * math.log1p(-1 / fingerprints)) if fingerprints > 1 else 1.0
+
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with remainders one bit shorter, or None if they have one bit."""
+        if self.remainder_bits == 1:
+            return None
+        return self._replace(remainder_bits=self.remainder_bits - 1)
 
 
-def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
+def size(
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    fingerprint_bits: int | None = None,
+) -> Size:
     """Find the shortest remainders with at most this rate, or the longest within this budget.
+
+    Or take ``fingerprint_bits``, those of a remainder, and only count the quotients.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(quotients=1052480, remainder_bits=8)
     >>> size(1_000_000, bits_per_key=12)
     Size(quotients=1052480, remainder_bits=9)
     """
-    check_rate_or_budget(fpr, bits_per_key)
     count = quotients(keys)
+    if fingerprint_bits is not None:
+        return Size(count, fingerprint_bits)
+    check_rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         for remainder_bits in range(1, MOST_REMAINDER_BITS + 1):
-            if rate(keys, found := Size(count, remainder_bits)) <= fpr:
+            if (found := Size(count, remainder_bits)).rate(keys) <= fpr:
                 return found
-        least = rate(keys, Size(count, MOST_REMAINDER_BITS))
-        raise ValueError(f"fpr is {fpr}; a quotient filter of {keys} keys reaches {least:.2g}")
+        raise ValueError(
+            f"fpr must be at least {found.rate(keys):.2g} for a quotient filter of {keys} keys, "
+            f"not {fpr}"
+        )
     assert bits_per_key is not None
     # A set so small has a block of its own, whatever the budget.
     tail = _TAIL if keys >= _LARGE else 0
@@ -67,14 +89,14 @@ def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = No
     if remainder_bits < 1:
         least = slots * (METADATA_BITS + 1)
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a quotient filter of {keys} keys "
-            f"needs at least {least:.2f}"
+            f"bits_per_key must be at least {least:.2f} for a quotient filter of {keys} keys, "
+            f"not {bits_per_key}"
         )
     return Size(count, min(remainder_bits, MOST_REMAINDER_BITS))
 
 
 def quotients(keys: int) -> int:
-    """Choose the quotients for so many keys, in whole blocks."""
+    """Choose the number of quotients for these keys, in whole blocks."""
     slots = max(1, math.floor(keys / LOAD))
     if keys < _LARGE:
         return math.ceil(slots / _BLOCK) * _BLOCK

@@ -6,11 +6,19 @@ at most `DIRECT` keys are left for the last level (``src/ribbon``).
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget
+import numpy as np
+import numpy.typing as npt
+
+from tamis.planning.arguments import check_rate_or_budget, one_of
+
+Ints = npt.NDArray[np.int64]
 
 MOST_COLUMNS = 32
+
+LAYOUTS = ("interleaved", "columns")
+"""How the columns lie: what one query needs together, or one column behind the other."""
 
 LOAD = 1.06
 """Keys that come to a level per slot of it: with more, next to none of its slots stay empty, but
@@ -23,7 +31,8 @@ BUCKET = 128
 """Starts that share one code of two bits."""
 
 _BLOCK = 64
-_WIDE = 256
+WIDE = 256
+"""Slots that a key's equation may reach over."""
 # Slots that stay empty: 0.05 to 0.1 % measured at 10⁴ to 10⁶ keys, and the end of a level.
 _EMPTY = 0.001
 _MOST_EMPTY = 0.003
@@ -32,47 +41,76 @@ _GROWTHS = 1
 
 
 class Size(NamedTuple):
-    """A ribbon's size: its columns (r), and the slots of each level that bumps."""
+    """A ribbon's size: columns (r), slots of each level that bumps, the most slots in all."""
 
     columns: int
     levels: tuple[int, ...]
+    slots: int
+    layout: str = "interleaved"
+
+    @property
+    def bits(self) -> int:
+        """The most bits that it takes; chance makes it a little smaller."""
+        return code_bits(self.levels) + self.columns * self.slots
+
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size, the same for any number of keys but none."""
+        return column_rate(self.columns) if keys else 0.0
+
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with a column less, or None if it has one."""
+        return None if self.columns == 1 else self._replace(columns=self.columns - 1)
 
 
-def rate(columns: float, inside: float = 1.0) -> float:
-    """Predict the rate of so many columns; a fraction of one serves the keys ``inside`` it.
+def column_rate(columns: float, inside: float = 1.0) -> float:
+    """Predict the rate of this many columns; a fraction of one serves the keys ``inside`` it.
 
-    >>> rate(8), rate(8.5, inside=0.5)
+    >>> column_rate(8), column_rate(8.5, inside=0.5)
     (0.00390625, 0.0029296875)
     """
     whole = math.floor(columns)
     return 2.0**-whole * (1 - inside / 2 if columns > whole else 1)
 
 
-def size(keys: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
+def size(
+    keys: int,
+    *,
+    fpr: float | None = None,
+    bits_per_key: float | None = None,
+    fingerprint_bits: int | None = None,
+    layout: str = "interleaved",
+) -> Size:
     """Find the fewest columns with at most this rate, or the most within this budget.
 
+    Or take ``fingerprint_bits``, the number of columns, and only count the slots.
+
     >>> size(1000, fpr=0.01)
-    Size(columns=7, levels=())
-    >>> size(1_000_000, bits_per_key=10)
-    Size(columns=9, levels=(943360, 54336))
+    Size(columns=7, levels=(), slots=1016, layout='interleaved')
+    >>> size(1_000_000, bits_per_key=10).levels
+    (943360, 54336)
     """
-    check_rate_or_budget(fpr, bits_per_key)
+    one_of("layout", layout, LAYOUTS)
     found = levels(keys)
+    one = Size(1, found, most_slots(keys, found), layout)
+    if fingerprint_bits is not None:
+        return one._replace(columns=fingerprint_bits)
+    check_rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         columns = max(1, math.ceil(-math.log2(fpr)))
         if columns > MOST_COLUMNS:
-            raise ValueError(f"fpr is {fpr}; a ribbon of {MOST_COLUMNS} columns reaches 2**-32")
-        return Size(columns, found)
+            raise ValueError(
+                f"fpr must be at least 2**-{MOST_COLUMNS} for a ribbon filter, not {fpr}"
+            )
+        return one._replace(columns=columns)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)
-    codes = most_bits(keys, Size(0, found))
-    columns = (budget - codes) // max(most_bits(keys, Size(1, found)) - codes, 1)
+    columns = (budget - code_bits(found)) // max(one.slots, 1)
     if columns < 1:
-        least = most_bits(keys, Size(1, found)) / max(keys, 1)
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a ribbon of {keys} keys needs at least {least:.2f}"
+            f"bits_per_key must be at least {one.bits / max(keys, 1):.2f} for a ribbon filter of "
+            f"{keys} keys, not {bits_per_key}"
         )
-    return Size(min(columns, MOST_COLUMNS), found)
+    return one._replace(columns=min(columns, MOST_COLUMNS))
 
 
 def levels(keys: int) -> tuple[int, ...]:
@@ -89,14 +127,13 @@ def levels(keys: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def most_bits(keys: int, size: Size) -> int:
-    """Bound the size of a filter of so many keys, which chance makes a little smaller.
+def code_bits(levels: tuple[int, ...]) -> int:
+    """Count the bits of the codes that say what each level passes on.
 
-    >>> most_bits(100, Size(8, ())), most_bits(10**6, Size(8, levels(10**6)))
-    (816, 8041396)
+    >>> code_bits((943_360, 54_336))
+    15588
     """
-    codes = sum(2 * math.ceil((slots - _BLOCK) / BUCKET) for slots in size.levels)
-    return codes + size.columns * most_slots(keys, size.levels)
+    return sum(2 * math.ceil((slots - _BLOCK) / BUCKET) for slots in levels)
 
 
 def most_slots(keys: int, levels: tuple[int, ...]) -> int:
@@ -110,5 +147,27 @@ def most_slots(keys: int, levels: tuple[int, ...]) -> int:
         last -= math.floor(slots * (1 - _MOST_EMPTY)) - _BLOCK
     last = max(last, 0)
     if last:
-        last += 1 + max(last - _WIDE, 0) // 64 + _GROWTHS * (1 + last // 256)
+        last += 1 + max(last - WIDE, 0) // 64 + _GROWTHS * (1 + last // 256)
     return sum(levels) + last
+
+
+def column_slots(keys: Ints) -> tuple[Ints, Ints]:
+    """Bits of a column and of the codes of many ribbons, which a built one may exceed a little.
+
+    >>> column_slots(np.array([0, 1, 100, 1000, 10**6]))[0]
+    array([      0,       2,     101,    1012, 1003226])
+    """
+    slots = keys + 1 + np.maximum(keys - WIDE, 0) // 64
+    codes = np.zeros_like(slots)
+    large = np.flatnonzero(keys > DIRECT)
+    sizes, which = np.unique(keys[large], return_inverse=True)
+    found = [(size, levels(size)) for size in sizes.tolist()]
+    codes[large] = np.array([stored_code_bits(each) for _, each in found], np.int64)[which]
+    slots[large] = np.array([most_slots(*each) for each in found], np.int64)[which]
+    return np.where(keys > 0, slots, 0), codes
+
+
+def stored_code_bits(levels: tuple[int, ...]) -> int:
+    """Bits before the columns: per level whole words of codes, all together whole cache lines."""
+    words = sum(math.ceil(math.ceil((slots - _BLOCK) / BUCKET) / 32) for slots in levels)
+    return 512 * math.ceil(words / 8)

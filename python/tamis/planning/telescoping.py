@@ -9,15 +9,15 @@ distinct absent keys that are asked for, per key in the set; ``fpr`` (Îµ) is 2^â
 """
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import quotient
-from tamis.planning.arguments import check_rate_or_budget
-from tamis.planning.quotient import Size
+from tamis.planning.arguments import check_rate_or_budget, one_of
 
-SELECTORS = ("block", "growing", "plain")
+SELECTORS = ("growing", "block", "plain")
 """The ways to keep selectors."""
 
 _BLOCK = 64
@@ -40,6 +40,32 @@ def selector_bits(quotients: int, selectors: str) -> int:
     return blocks * _FIXED_BITS[selectors]
 
 
+class Size(NamedTuple):
+    """A telescoping or extending filter's size: how selectors are kept, quotients, remainders."""
+
+    selectors: str
+    quotients: int
+    remainder_bits: int
+
+    @property
+    def _table(self) -> quotient.Size:
+        return quotient.Size(self.quotients, self.remainder_bits)
+
+    @property
+    def bits(self) -> int:
+        """The memory before any element has moved."""
+        return self._table.bits + selector_bits(self.quotients, self.selectors)
+
+    def rate(self, keys: int) -> float:
+        """Predict the rate for queries of keys that it has not adapted to."""
+        return self._table.rate(keys)
+
+    def coarser(self, keys: int) -> Self | None:
+        """Return the size with remainders one bit shorter, or None if they have one bit."""
+        coarser = self._table.coarser(keys)
+        return None if coarser is None else self._replace(remainder_bits=coarser.remainder_bits)
+
+
 def size(
     keys: int,
     *,
@@ -52,28 +78,28 @@ def size(
     The budget is what the filter takes before it has adapted.
 
     >>> size(1_000_000, fpr=2**-8)
-    Size(quotients=1052480, remainder_bits=8)
+    Size(selectors='growing', quotients=1052480, remainder_bits=8)
     >>> size(1_000_000, bits_per_key=12, selectors="block")
-    Size(quotients=1052480, remainder_bits=8)
+    Size(selectors='block', quotients=1052480, remainder_bits=8)
     """
-    if selectors not in SELECTORS:
-        raise ValueError(f"selectors is {selectors!r}; 'growing', 'block' or 'plain' is wanted")
+    one_of("selectors", selectors, SELECTORS)
     check_rate_or_budget(fpr, bits_per_key)
     if bits_per_key is None:
-        return quotient.size(keys, fpr=fpr)
-    quotients = quotient.size(keys, fpr=0.5).quotients
+        return Size(selectors, *quotient.size(keys, fpr=fpr))
+    quotients = quotient.quotients(keys)
     if quotients == _BLOCK:  # so small that it has a least size, whatever the budget
         beside = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
     else:
         beside = (selector_bits(quotients, selectors) + 8 * 128) / max(keys, 1)
     try:
-        return quotient.size(keys, bits_per_key=max(bits_per_key - beside, 1e-9))
+        found = quotient.size(keys, bits_per_key=max(bits_per_key - beside, 1e-9))
     except ValueError:
         least = beside + (quotient.METADATA_BITS + 1) / quotient.LOAD
         raise ValueError(
-            f"bits_per_key is {bits_per_key}; a filter of {keys} keys with {selectors!r} selectors "
-            f"needs at least {least:.2f}"
+            f"bits_per_key must be at least {least:.2f} for a filter of {keys} keys with "
+            f"{selectors!r} selectors, not {bits_per_key}"
         ) from None
+    return Size(selectors, *found)
 
 
 def selector_bound(

@@ -37,15 +37,14 @@ class Size(NamedTuple):
         """The bits of all slices."""
         return (self.hashes + self.ages) * self.slice_bits
 
+    def rate(self) -> float:
+        """Predict the rate just before a slice is dropped, when it is highest.
 
-def rate(size: Size) -> float:
-    """Predict the rate just before a slice is dropped, when it is highest.
-
-    >>> round(rate(Size(10, 38, 4096, 270)), 4)
-    0.0121
-    """
-    load = -math.log1p(-1 / size.slice_bits) * size.generation
-    return float(_rates(size.hashes, size.ages, np.array([load]))[size.ages - 1, 0])
+        >>> round(Size(10, 38, 4096, 270).rate(), 4)
+        0.0121
+        """
+        load = -math.log1p(-1 / self.slice_bits) * self.generation
+        return float(_rates(self.hashes, self.ages, np.array([load]))[self.ages - 1, 0])
 
 
 def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
@@ -61,7 +60,7 @@ def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = 
     if fpr is not None:
         return min(_for_rate(window, fpr), key=lambda found: found.bits)
     assert bits_per_key is not None
-    return min(_for_bits(window, math.floor(window * bits_per_key)), key=rate)
+    return min(_for_bits(window, math.floor(window * bits_per_key)), key=Size.rate)
 
 
 def _for_rate(window: int, fpr: float) -> list[Size]:
@@ -81,11 +80,11 @@ def _for_rate(window: int, fpr: float) -> list[Size]:
 
 
 def _settled(size: Size, fpr: float) -> Size:
-    while rate(size) > fpr:
+    while size.rate() > fpr:
         size = size._replace(slice_bits=size.slice_bits + _WORD)
     while size.slice_bits > _WORD:
         smaller = size._replace(slice_bits=size.slice_bits - _WORD)
-        if rate(smaller) > fpr:
+        if smaller.rate() > fpr:
             break
         size = smaller
     return size

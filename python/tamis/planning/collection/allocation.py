@@ -55,7 +55,6 @@ _METHODS: dict[Method, Callable[[Mixed, Floats, int], Ints]] = {
     "greedy": baselines.greedy,
 }
 
-_WIDE = 256
 _BLOOM: dict[str, type[Segmented] | type[Truncated]] = {
     "segmented": Segmented,
     "truncated": Truncated,
@@ -190,9 +189,9 @@ def full(
 
 
 def _ribbons(keys: Ints, fpr: float) -> Ribbon:
-    slots, codes = ribbon_slots(keys)
+    slots, codes = ribbon.column_slots(keys)
     columns = np.full(len(keys), max(1, math.ceil(-math.log2(fpr))), np.int64)
-    return _known(Ribbon(slots, columns, np.minimum(slots, _WIDE), codes, keys))
+    return _known(Ribbon(slots, columns, np.minimum(slots, ribbon.WIDE), codes, keys))
 
 
 def _blooms(kind: type[BloomCurve], keys: Ints, fpr: float) -> BloomCurve:
@@ -224,28 +223,6 @@ def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
     bits = np.ceil(keys * (-math.log(fpr) / math.log(2) ** 2)).astype(np.int64)
     hashes = np.round(bits / np.maximum(keys, 1) * math.log(2)).astype(np.int64)
     return bits, np.clip(hashes, 1, np.clip(bits, 1, 64))
-
-
-def ribbon_slots(keys: Ints) -> tuple[Ints, Ints]:
-    """Bits of a ribbon's column and of its codes, which a set that was built may exceed a little.
-
-    >>> ribbon_slots(np.array([0, 1, 100, 1000, 10**6]))[0]
-    array([      0,       2,     101,    1012, 1003226])
-    """
-    slots = keys + 1 + np.maximum(keys - _WIDE, 0) // 64
-    codes = np.zeros_like(slots)
-    large = np.flatnonzero(keys > ribbon.DIRECT)
-    sizes, which = np.unique(keys[large], return_inverse=True)
-    levels = [(size, ribbon.levels(size)) for size in sizes.tolist()]
-    codes[large] = np.array([ribbon_codes(each) for _, each in levels], np.int64)[which]
-    slots[large] = np.array([ribbon.most_slots(*each) for each in levels], np.int64)[which]
-    return np.where(keys > 0, slots, 0), codes
-
-
-def ribbon_codes(levels: tuple[int, ...]) -> int:
-    """Bits before the columns: per level whole words of codes, all together whole cache lines."""
-    words = sum(math.ceil(math.ceil((slots - 64) / ribbon.BUCKET) / 32) for slots in levels)
-    return 512 * math.ceil(words / 8)
 
 
 def _counts(name: str, values: npt.ArrayLike) -> Ints:

@@ -276,7 +276,7 @@ def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) ->
     """Compare with other filters of the same bits (Fig. 12 and Eq. 4)."""
     said = []
     window = windowed.size(gap, bits_per_key=min(bits / max(gap, 1), 4096))
-    if window.bits <= bits and (rate := windowed.rate(window)) <= fpr:
+    if window.bits <= bits and (rate := window.rate()) <= fpr:
         said.append(
             f"Windowed: if no gap exceeds {gap:,}, it denies no key in these bits, at a rate of "
             f"{rate:.2g}: the better choice."

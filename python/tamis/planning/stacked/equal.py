@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.planning.layers import KINDS, bloom_bits
+from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array, Checks
@@ -50,7 +50,7 @@ def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> 
 @lru_cache(maxsize=8)
 def _grid(least: float) -> _Grid:
     rates = np.geomspace(least, _LARGEST, _POINTS)
-    size = bloom_bits(rates)
+    size = bits_per_item(rates)
     depths = np.array(DEPTHS)[:, None]
     checks = [metrics.checks(np.repeat(rates[:, None], depth, axis=1)) for depth in DEPTHS]
     return _Grid(
@@ -68,7 +68,7 @@ def _best(goal: Goal, negatives: int, psi: float, grid: _Grid) -> Stack | None:
     bits = goal.keys * grid.keys + negatives * grid.negatives
     rate = psi * grid.frequent + (1 - psi) * grid.infrequent
     allowed = goal.allowed(rate, grid.infrequent, psi, grid.checks, bits)
-    value = goal.value(rate, psi, grid.checks, KINDS["bloom"].check)
+    value = goal.value(rate, psi, grid.checks, "bloom")
     scores = np.where(allowed, bits if goal.smallest else value, math.inf)
     row, column = divmod(int(scores.argmin()), scores.shape[1])
     if math.isinf(scores[row, column]):

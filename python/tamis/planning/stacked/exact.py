@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -30,7 +31,7 @@ def search_for(kind: str) -> Search:
         bits = bits + function_bits(goal.keys + rates * negatives)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
-        value = goal.value(expected, psi, checks, KINDS[kind].check)
+        value = goal.value(expected, psi, checks, kind)
         scores = np.where(allowed, bits if goal.smallest else value, math.inf)
         i = int(scores.argmin())
         if not scores[i] < cutoff:
@@ -42,23 +43,28 @@ def search_for(kind: str) -> Search:
     return search
 
 
+def _function_bits(items: int) -> int:
+    """Bits of the function of these items: a ribbon of one column."""
+    return fingerprint_layer("ribbon", items, 1).bits
+
+
 def function_bits(items: Array) -> Array:
     """Bits of the function of each number of items; of many numbers, from neighbouring ones."""
     if len(items) <= _SINGLY:
-        return np.array([fingerprints("function", math.ceil(n), 1)[0] for n in items.tolist()])
+        return np.array([_function_bits(math.ceil(n)) for n in items.tolist()])
     octave = np.exp2(np.ceil(np.log2(items)))
-    sizes = {n: fingerprints("function", int(n), 1)[0] / n for n in set(octave.tolist())}
+    sizes = {n: _function_bits(int(n)) / n for n in set(octave.tolist())}
     return np.array([sizes[n] for n in octave.tolist()]) * items
 
 
 @lru_cache(maxsize=8)
 def _first_layers(kind: str, goal: Goal) -> tuple[Array, Array, Array]:
     """Rate, fingerprint length and bits of each layer that the keys could have."""
-    if KINDS[kind].continuous:
+    lengths = KINDS[kind].lengths
+    if lengths is None:
         least = 2.0 ** -(goal.budget / goal.keys) if not goal.smallest else goal.fpr / 4
         rates = np.geomspace(max(least, 1e-300), _LARGEST, _POINTS)
-        return rates, np.zeros(_POINTS), goal.keys * bloom_bits(rates)
-    lengths = range(KINDS[kind].shortest, KINDS[kind].longest + 1)
-    layers = [fingerprints(kind, goal.keys, length) for length in lengths]
+        return rates, np.zeros(_POINTS), goal.keys * bits_per_item(rates)
+    layers = [fingerprint_layer(kind, goal.keys, length) for length in lengths]
     bits, rates = np.array(layers).T
     return rates, np.array(lengths), bits

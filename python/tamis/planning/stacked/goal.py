@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tamis.planning.kinds import layer_check
 from tamis.planning.stacked.metrics import Checks
 
 
@@ -58,7 +59,7 @@ class Goal:
         negatives = psi * checks.frequent + (1 - psi) * checks.infrequent
         return self.present * checks.keys + (1 - self.present) * negatives
 
-    def value(self, rate: Any, psi: Any, checks: Checks, check: float) -> Any:
+    def value(self, rate: Any, psi: Any, checks: Checks, kind: str) -> Any:
         """The cost of a question: wasted reads and checks, times the penalties.
 
         With the costs as they are by default it is a multiple of the rate. The penalty per kind of
@@ -69,7 +70,8 @@ class Goal:
         penalty = 1 + sum(p * c for p, c in zip(self.penalties, checks, strict=True))
         wasted = (1 - self.present) * rate * self.miss_cost
         if self.check_cost:
-            wasted = wasted + self.mean_checks(psi, checks) * self.check_cost * check
+            check = self.check_cost * layer_check(kind, self.keys)
+            wasted = wasted + self.mean_checks(psi, checks) * check
         return wasted * penalty
 
     def allowed(self, rate: Any, bound: Any, psi: Any, checks: Checks, bits: Any) -> Any:

@@ -30,7 +30,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tamis.planning.layers import KINDS, fingerprints
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.sweep import Search
@@ -82,9 +82,9 @@ class _Search:
         if len(prefix.lengths) + 3 > DEEPEST or not self.negatives:
             return
         items = math.ceil(self.goal.keys * prefix.keys_pass)
-        coarsest = fingerprints(self.kind, items, KINDS[self.kind].shortest)[1] or 1.0
+        coarsest = fingerprint_layer(self.kind, items, self.lengths.start).rate or 1.0
         for length in reversed(self.fitting(items, prefix.bits)):
-            bits, rate = fingerprints(self.kind, items, length)
+            bits, rate = fingerprint_layer(self.kind, items, length)
             if prefix.bits + bits > self.limit or self.overlong(prefix, items, length):
                 continue
             sent = prefix.negatives_pass * prefix.keys_pass * rate
@@ -98,7 +98,6 @@ class _Search:
 
     def pairs(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
         """Try every layer of negatives behind a layer of keys."""
-        kind = KINDS[self.kind]
         passing = prefix.negatives_pass * rate
         reach = passing * prefix.keys_pass  # other negatives that come to the layer of negatives
         met = Checks(
@@ -109,8 +108,8 @@ class _Search:
         if self.goal.mean_checks(self.psi, met) > self.goal.max_checks:
             return
         items = math.ceil(self.negatives * passing)
-        for other in range(kind.shortest, kind.longest + 1):
-            more, coarse = fingerprints(self.kind, items, other)
+        for other in self.lengths:
+            more, coarse = fingerprint_layer(self.kind, items, other)
             accepted = prefix.accepted + reach * (1 - coarse)
             if bits + more > self.limit or not self.promising(met, accepted):
                 return
@@ -133,7 +132,7 @@ class _Search:
         items = math.ceil(self.goal.keys * prefix.keys_pass)
         lengths = self.fitting(items, prefix.bits)
         for length in lengths if self.goal.smallest else reversed(lengths):
-            bits, rate = fingerprints(self.kind, items, length)
+            bits, rate = fingerprint_layer(self.kind, items, length)
             if self.ended(prefix, length, rate, prefix.bits + bits):
                 return
 
@@ -151,7 +150,7 @@ class _Search:
         expected = self.psi * stored + (1 - self.psi) * bound
         if not goal.allowed(expected, bound, self.psi, checks, bits):
             return False
-        value = goal.value(expected, self.psi, checks, KINDS[self.kind].check)
+        value = goal.value(expected, self.psi, checks, self.kind)
         negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
         rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
         stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, value)
@@ -161,13 +160,19 @@ class _Search:
         return True
 
     def fitting(self, items: int, bits: int) -> range:
-        """The lengths of fingerprints that fit behind so many bits."""
-        kind = KINDS[self.kind]
-        lengths = range(kind.shortest, kind.longest + 1)
+        """The lengths of fingerprints that fit behind these bits."""
         left = self.limit - bits
-        return lengths[
-            : bisect_right(lengths, left, key=lambda each: fingerprints(kind.name, items, each)[0])
-        ]
+        fit = bisect_right(
+            self.lengths, left, key=lambda each: fingerprint_layer(self.kind, items, each).bits
+        )
+        return self.lengths[:fit]
+
+    @property
+    def lengths(self) -> range:
+        """The lengths that fingerprints may have."""
+        lengths = KINDS[self.kind].lengths
+        assert lengths is not None
+        return lengths
 
     @property
     def limit(self) -> float:
@@ -179,8 +184,8 @@ class _Search:
         goal = self.goal
         if goal.smallest:
             return goal.fpr
-        read = goal.value(1.0, self.psi, met, 0.0)  # of a rate of 1, without the checks
-        spent = goal.value(0.0, self.psi, met, KINDS[self.kind].check)
+        spent = goal.value(0.0, self.psi, met, self.kind)
+        read = goal.value(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
         return min(1.0, (self.cutoff * (1 - SLACK) - spent) / read) if read else 1.0
 
     def hopeless(
@@ -208,13 +213,13 @@ class _Search:
             return False
         if self.goal.smallest:
             return True
-        value = self.goal.value(least, self.psi, met, KINDS[self.kind].check)
+        value = self.goal.value(least, self.psi, met, self.kind)
         return bool(value < self.cutoff * (1 - SLACK))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
         """Whether a shorter fingerprint would already let next to nothing pass."""
-        if length == KINDS[self.kind].shortest:
+        if length == self.lengths.start:
             return False
-        rate = fingerprints(self.kind, items, length - 1)[1]
+        rate = fingerprint_layer(self.kind, items, length - 1).rate
         others = (1 - self.psi) * prefix.keys_pass
         return (self.psi + others) * prefix.negatives_pass * rate < SLACK * self.best_rate

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.layers import KINDS, bloom_bits, fingerprints
+from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Frequencies, Steps
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -31,7 +32,7 @@ POINTS = 128
 _COARSE, _FINE = 48, 16  # points of the search over N_o, and of its refinement
 _RATES, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
 _TABLE = np.geomspace(2.0**-40, 1.0, 4096)
-_TABLE_BITS = bloom_bits(_TABLE)
+_TABLE_BITS = bits_per_item(_TABLE)
 _LONGEST_OF_NEGATIVES = 12
 
 
@@ -163,7 +164,7 @@ def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int)
             goal.fpr / leaves if goal.smallest else _rate(goal.budget / goal.keys * (1 - leaves))
         )
         one, two = np.minimum(first, 0.9)[:, None], second[None, :]
-        used = goal.keys * bloom_bits(one) + known.negatives * one * bloom_bits(two)
+        used = goal.keys * bits_per_item(one) + known.negatives * one * bits_per_item(two)
         if goal.smallest:
             three = _allowed_third(goal.fpr, one, two, known, observations, lifetime)
         else:
@@ -194,15 +195,16 @@ def _between(points: Array, at: int) -> Array:
 
 def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
     """Search over the lengths of fingerprints: the third are the longest, or shortest, that do."""
-    lengths = range(KINDS[kind].shortest, KINDS[kind].longest + 1)
+    lengths = KINDS[kind].lengths
+    assert lengths is not None
     best: Stack | None = None
     for one in lengths:
-        bits, first = fingerprints(kind, goal.keys, one)
+        bits, first = fingerprint_layer(kind, goal.keys, one)
         if bits > (best.bits if best and goal.smallest else goal.budget):
             break
         items = math.ceil(known.negatives * first)
         for two in lengths[:_LONGEST_OF_NEGATIVES]:
-            more, second = fingerprints(kind, items, two)
+            more, second = fingerprint_layer(kind, items, two)
             keys = math.ceil(goal.keys * second)
             most = goal.budget - bits - more
             least = float(
@@ -213,7 +215,7 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
             three = _last(kind, keys, lengths, most, least, goal.smallest)
             if three is None:
                 continue
-            rest, third = fingerprints(kind, keys, three)
+            rest, third = fingerprint_layer(kind, keys, three)
             stacked = _stacked(first, second, third, known.psi)
             value = mean_rate(first, stacked, observations, lifetime)
             stack = _found(
@@ -229,9 +231,11 @@ def _last(
 ) -> int | None:
     """The shortest fingerprints with at most this rate, or the longest within these bits."""
     if smallest:
-        at = bisect_left(lengths, -least, key=lambda each: -fingerprints(kind, keys, each)[1])
+        at = bisect_left(
+            lengths, -least, key=lambda each: -fingerprint_layer(kind, keys, each).rate
+        )
         return lengths[at] if at < len(lengths) else None
-    at = bisect_right(lengths, most, key=lambda each: fingerprints(kind, keys, each)[0])
+    at = bisect_right(lengths, most, key=lambda each: fingerprint_layer(kind, keys, each).bits)
     return lengths[at - 1] if at else None
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tamis.planning.layers import LAYOUTS, bloom_bits, bloom_layer, fingerprints
+from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import Goal, Stack
@@ -53,25 +54,32 @@ def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
         stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
         items = math.ceil(waiting[stores])
         if stack.lengths:
-            bits, rate = fingerprints(stack.kind, items, stack.lengths[i])
+            bits, rate = fingerprint_layer(stack.kind, items, stack.lengths[i])
             length = stack.lengths[i]
         else:
             bits = max(1, math.floor(items * sizes[i] * scale))
-            rate, length = bloom_layer(items, bits), None
-        layout = LAYOUTS.get(stack.kind)
+            rate, length = _bloom_rate(items, bits), None
+        layout = KINDS[stack.kind].layout
         layers.append(Layer(stack.kind, stores, rate, items, bits, length, layout))
         waiting[others] *= rate
     if stack.exact:
         items = math.ceil(waiting["keys"] + waiting["negatives"])
-        bits, rate = fingerprints("function", items, 1)
+        bits, rate = fingerprint_layer("ribbon", items, 1)
         layers.append(Layer("function", "both", 0.5, items, bits, 1))
     return tuple(layers)
 
 
 @lru_cache(maxsize=8)
+def _bloom_rate(items: int, bits: int) -> float:
+    """Predict the rate of a Bloom layer of these items and bits."""
+    if items == 0 or bits < 1:
+        return 0.0 if items == 0 else 1.0
+    return float(KINDS["bloom"].layer_size(items, bits_per_key=bits / items).rate(items))
+
+
 def _sizes(rates: tuple[float, ...]) -> list[float]:
     """Bits per item of each layer."""
-    return [bloom_bits(rate) for rate in rates]
+    return [bits_per_item(rate) for rate in rates]
 
 
 def _predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.planning.layers import KINDS, bloom_bits
+from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import Goal, Stack
@@ -72,10 +72,10 @@ class _Problem:
         goal = self.goal
         rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
         psi = np.asarray(self.curve.psi(negatives))
-        bits = (metrics.items(rates, goal.keys, negatives) * bloom_bits(rates)).sum(axis=-1)
+        bits = (metrics.items(rates, goal.keys, negatives) * bits_per_item(rates)).sum(axis=-1)
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
-        value = goal.value(expected, psi, checks, KINDS["bloom"].check)
+        value = goal.value(expected, psi, checks, "bloom")
         kept = [
             np.log(most / now)
             for now, most in (

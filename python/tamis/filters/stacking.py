@@ -1,0 +1,204 @@
+"""Stacks as they are built: layer by layer, each from what the layers before it accept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, cast
+
+import numpy as np
+
+from tamis import _native, filters
+from tamis._types import Keys
+from tamis.planning import ribbon
+from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.kinds import KINDS
+from tamis.planning.plan import Layer, Plan
+from tamis.planning.planner import plan as planned
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
+
+# With fewer keys, whole blocks and buckets count for more than a budget per key.
+_FEW = 64
+
+
+class Recipe(NamedTuple):
+    """What a stack, or each shard of one, is built from beside its keys."""
+
+    plan: Plan
+    negatives: Keys | Iterator[Keys]
+    capacity: int
+
+    @classmethod
+    def of(
+        cls,
+        keys: int,
+        *,
+        plan: Plan | None = None,
+        workload: Workload | None = None,
+        negatives: Keys | Iterator[Keys] | None = None,
+        capacity: SupportsIndex | None = None,
+        **wishes: Any,
+    ) -> Self:
+        """Settle what was left open, for ``keys`` keys in all."""
+        room = whole("capacity", capacity or 0, MOST_KEYS)
+        if plan is None:
+            many = max(keys, room)
+            plan = planned(max(many, _FEW), workload, **wishes)
+            plan = plan if many >= _FEW else replace(plan, budget=None)
+        if len(plan.layers) == 1 or keys == 0:
+            negatives = []
+        elif negatives is None:
+            if plan.workload is None:
+                raise ValueError("pass negatives: the plan has no workload to take them from")
+            negatives = plan.workload.head(plan.negatives)
+        return cls(plan, negatives, room)
+
+    def survivors(self, first: _native.Handle) -> _native.Negatives:
+        """Pass the negatives through a first layer; only those that it accepts are kept."""
+        survivors = _native.Negatives(first)
+        wanted = self.plan.negatives
+        batches = self.negatives if isinstance(self.negatives, Iterator) else [self.negatives]
+        for batch in batches:
+            if wanted <= 0:
+                break
+            few = _first(batch, wanted)
+            survivors.add(few)
+            wanted -= len(few) if isinstance(few, Sized) else 0
+        return survivors
+
+
+def _first(column: Keys, count: int) -> Keys:
+    """Return the first keys of a column, or all of one that cannot be cut."""
+    if not isinstance(column, Sized) or len(column) <= count:
+        return column
+    if hasattr(column, "slice"):  # Arrow's and Polars'
+        return cast(Keys, column.slice(0, count))
+    return cast(Keys, column[:count]) if isinstance(column, Sequence | np.ndarray) else column
+
+
+class StackBuild:
+    """A stack as it grows: layers so far, and the keys and negatives that reach the next."""
+
+    def __init__(self, recipe: Recipe, keys: _native.Distinct, share: float = 1.0) -> None:
+        """Start with these keys, for this share of the recipe's capacity."""
+        self.all_keys = self.keys = keys
+        self.room = max(len(keys), math.ceil(recipe.capacity * share))
+        self.planned = list(recipe.plan.layers)
+        self.psi = recipe.plan.psi if len(self.planned) > 1 else 0.0
+        budget = recipe.plan.budget
+        self.budget = None if budget is None else math.floor(budget * max(self.room, 1))
+        self.layers: list[_native.Handle] = []
+        self.used = 0
+
+    def first(self) -> _native.Handle:
+        """Build the first layer."""
+        self._add(self.planned[0], self.keys, self.room)
+        return self.layers[0]
+
+    def finish(self, first: _native.Handle, survivors: _native.Negatives) -> _native.Handle:
+        """Build the other layers, and join them."""
+        self.layers, self.used = [first], first.size_in_bits
+        given = survivors.distinct(self.all_keys)
+        # A key passes the first layer, so no key among the negatives is missed.
+        self.negatives = given.without(self.all_keys)
+        overlap = len(given) - len(self.negatives)
+        while len(self.layers) < len(self.planned) and len(self.keys):
+            self._make_room()
+            index = len(self.layers)
+            if index == len(self.planned):
+                break
+            if self.planned[index].kind == "function":
+                self.psi *= self._add_function(survivors)
+                break
+            if len(self.negatives) == 0 or not self._add_pair():
+                break
+        psi = self.psi if survivors.given else 0.0
+        exhausted = survivors.given > 0 and len(self.negatives) == 0
+        return _native.Stacked._join(self.layers, psi, overlap, exhausted, self.room)
+
+    def _add(self, layer: Layer, items: _native.Distinct, room: int) -> None:
+        """Build the next layer: as it should be, or coarser until it fits the budget."""
+        seen = items.at_layer(len(self.layers)) if self.layers else items
+        room = max(room, len(items)) if KINDS[layer.kind].inserts else len(items)
+        cls: Any = filters.CLASSES[layer.kind]
+        size = layer.size(room)
+        while size is not None:
+            kernel = cls._build_kernel(size, seen, room)
+            size = None if self._fits(kernel.size_in_bits) else size.coarser(room)
+        self.layers.append(kernel)
+        self.used += kernel.size_in_bits
+
+    def _add_pair(self) -> bool:
+        """Build a layer of negatives and the layer of those keys that it takes for negatives.
+
+        Both or none: a layer of negatives is of no use without the one that corrects it.
+        """
+        index, used = len(self.layers), self.used
+        before, keys = self.layers[:], self.keys
+        self._add(self.planned[index], self.negatives, 0)
+        self.keys = self.keys.accepted_by(self.layers[index], index)
+        self._make_room()
+        if len(self.planned) > index + 1:
+            room = -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
+            self._add(self.planned[index + 1], self.keys, room)
+        if len(self.layers) < index + 2 or not self._fits(0):
+            self.layers, self.used, self.keys = before, used, keys
+            return False
+        last = self.layers[index + 1]
+        self.negatives = self.negatives.accepted_by(last, index + 1)
+        return True
+
+    def _add_function(self, survivors: _native.Negatives) -> float:
+        """Build the last layer of all keys and negatives left; return the share that it knows."""
+        index, negatives, known = len(self.layers), self.negatives, 1.0
+        while True:
+            assigned = _native.Assigned.at_layer(index, self.keys, negatives)
+            size = ribbon.size(len(assigned), fingerprint_bits=1)
+            kernel = _native.Function._build(size, assigned)
+            bits = kernel.size_in_bits
+            if self._fits(bits):
+                break
+            assert self.budget is not None
+            # The first to come are the most frequent: the others are as unknown as any.
+            keep = len(negatives) - max(self.used + bits - self.budget, len(negatives) // 256)
+            if keep < 0:
+                return 1.0  # without the function, those above answer for all negatives
+            negatives = survivors.earliest(self.negatives, keep)
+            known = len(negatives) / max(len(self.negatives), 1)
+        self.layers.append(kernel)
+        self.used += bits
+        return known
+
+    def _fits(self, bits: int) -> bool:
+        return self.budget is None or self.used + bits <= self.budget
+
+    def _make_room(self) -> None:
+        """Make the last layers coarser, or drop them, until what is left to build should fit."""
+        while self.budget is not None and len(self.planned) > len(self.layers):
+            if self.planned[-1].kind == "function" or self._fits(self._predicted()):
+                return
+            last = self.planned[-1].coarser()
+            if last is not None:
+                self.planned[-1] = last
+            elif len(self.planned) - len(self.layers) == 1:
+                self.planned.pop()
+            elif (before := self.planned[-2].coarser()) is not None:
+                self.planned[-2] = before
+            else:
+                del self.planned[-2:]
+
+    def _predicted(self) -> int:
+        """Predict the bits of the layers to come."""
+        keys, negatives, bits = float(len(self.keys)), float(len(self.negatives)), 0
+        for index in range(len(self.layers), len(self.planned)):
+            layer = self.planned[index]
+            if index % 2:
+                bits += layer.bits_for(int(negatives))
+                keys *= layer.rate
+            else:
+                bits += layer.bits_for(int(keys))
+                negatives *= layer.rate
+        return bits

@@ -1,0 +1,281 @@
+"""The table of kinds: what each kind of filter is called, can do, and takes to answer a query.
+
+A kind is one row here, a planning module with its `Size`, a native class and a public class in
+`tamis.filters`. Stacks, advice, files and the command line iterate over this table; its native twin
+is ``src/kinds.rs``. CONTRIBUTING lists what a new kind needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon, telescoping
+from tamis.planning.costs import Check, check_seconds
+
+LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
+"""What `tamis.plan` takes as ``layer``: kinds that have a `Kind.layer`, or the best of them."""
+
+
+class Size(Protocol):
+    """What every kind's planning module calls ``Size``."""
+
+    @property
+    def bits(self) -> int:
+        """The memory."""
+
+    def rate(self, keys: int) -> float:
+        """Predict the rate of a filter of this size that holds ``keys`` keys."""
+
+    def coarser(self, keys: int) -> Any:
+        """Return the next coarser size for these keys, or None if this is the coarsest."""
+
+
+class Sizes(Protocol):
+    """A planning module: one way to find a `Size`, for a rate or a budget."""
+
+    @property
+    def size(self) -> Any:
+        """``size(keys, *, fpr=None, bits_per_key=None, **arguments)``."""
+
+
+class Option(NamedTuple):
+    """A way to build a kind: its name in tables, arguments of ``build``, time of a query.
+
+    ``reason`` is why one would choose it; the advice ranks only options that have one.
+    """
+
+    name: str
+    check: Check
+    arguments: Mapping[str, Any] = {}
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of filter, or of something else that is saved as one file.
+
+    ``number`` is what a file says, ``filter`` the name of the public class. ``sizes`` is the
+    planning module of a kind that is built from keys and a rate alone. ``layer`` is the option that
+    serves as a layer of a stack, where the kind can be one; ``lengths`` are then the bits that its
+    fingerprints may have, None where any rate is possible.
+    """
+
+    number: int
+    name: str
+    filter: str
+    inserts: bool = False
+    deletes: bool = False
+    adapts: bool = False
+    sizes: Sizes | None = None
+    options: tuple[Option, ...] = ()
+    layer: Option | None = None
+    lengths: range | None = None
+
+    @property
+    def continuous(self) -> bool:
+        """Whether a layer can have any rate."""
+        return self.lengths is None
+
+    @cached_property
+    def layout(self) -> str | None:
+        """The layout of a layer, for kinds that have several."""
+        return None if self.layer is None else self.layer.arguments.get("layout")
+
+    def layer_size(self, items: int, **fineness: Any) -> Any:
+        """Find the `Size` of a layer, for a ``fpr`` or ``fingerprint_bits``."""
+        assert self.sizes is not None
+        assert self.layer is not None
+        return self.sizes.size(items, **{**self.layer.arguments, **fineness})
+
+
+@lru_cache(maxsize=4096)
+def layer_check(kind: str, keys: int) -> float:
+    """Tell the time of a query to a layer of this kind, relative to a Bloom layer's.
+
+    >>> layer_check("bloom", 10**6), round(layer_check("cuckoo", 10**6), 2)
+    (1.0, 0.63)
+    """
+    layer = KINDS[kind].layer
+    assert layer is not None
+    own = check_seconds(layer.check, keys, present=False)
+    return own / check_seconds(_BLOOM_STANDARD.check, keys, present=False)
+
+
+class LayerSize(NamedTuple):
+    """Bits and rate of a layer."""
+
+    bits: int
+    rate: float
+
+
+@lru_cache(maxsize=65536)
+def fingerprint_layer(kind: str, items: int, length: int) -> LayerSize:
+    """Tell the bits and rate of a layer of ``items`` with fingerprints of this length.
+
+    >>> fingerprint_layer("ribbon", 1000, 8), fingerprint_layer("quotient", 0, 8)
+    (LayerSize(bits=8128, rate=0.00390625), LayerSize(bits=0, rate=0.0))
+    """
+    if items == 0:
+        return LayerSize(0, 0.0)
+    size = KINDS[kind].layer_size(items, fingerprint_bits=length)
+    return LayerSize(size.bits, size.rate(items))
+
+
+# Nanoseconds of a query: the least of several runs of ``benches/checks.py``, which prints them.
+_BLOOM_STANDARD = Option(
+    "Bloom",
+    Check((23, 43), (20, 37)),
+    {"layout": "standard"},
+    "Any rate, insertions, and unions; nothing to tune.",
+)
+_CUCKOO = Option("Cuckoo", Check((12, 27), (11, 17)), reason="Deletes, and is fast to query.")
+_QUOTIENT = Option(
+    "Quotient", Check((18, 38), (27, 32)), reason="Deletes, counts, grows and merges."
+)
+_FUSE_4 = Option(
+    "Fuse, 4-wise",
+    Check((9, 20), (9, 20)),
+    {"arity": 4},
+    "Static; fast, and smaller than the 3-wise.",
+)
+_RIBBON = Option(
+    "Ribbon",
+    Check((18, 26), (27, 22)),
+    {"layout": "interleaved"},
+    "Static; within a few percent of the fewest bits for its rate.",
+)
+
+_BLOOM = Kind(
+    1,
+    "bloom",
+    "Bloom",
+    inserts=True,
+    sizes=bloom,
+    options=(
+        Option(
+            "Bloom, blocked",
+            Check((7, 15), (7, 10)),
+            {"layout": "blocked"},
+            "The fastest to query: one cache line per query.",
+        ),
+        _BLOOM_STANDARD,
+        Option("Bloom, segmented", _BLOOM_STANDARD.check, {"layout": "segmented"}),
+    ),
+    layer=_BLOOM_STANDARD,
+)
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        _BLOOM,
+        Kind(
+            2,
+            "quotient",
+            "Quotient",
+            inserts=True,
+            deletes=True,
+            sizes=quotient,
+            options=(_QUOTIENT,),
+            layer=_QUOTIENT,
+            lengths=range(1, 33),
+        ),
+        Kind(
+            3,
+            "cuckoo",
+            "Cuckoo",
+            inserts=True,
+            deletes=True,
+            sizes=cuckoo,
+            options=(_CUCKOO,),
+            layer=_CUCKOO,
+            lengths=range(cuckoo.LEAST_FINGERPRINT_BITS, 33),
+        ),
+        Kind(
+            4,
+            "fuse",
+            "Fuse",
+            sizes=fuse,
+            options=(
+                Option(
+                    "Fuse, 3-wise",
+                    Check((8, 15), (8, 11)),
+                    {"arity": 3},
+                    "Static; as fast as a blocked Bloom filter, and smaller.",
+                ),
+                _FUSE_4,
+            ),
+            layer=_FUSE_4,
+            lengths=range(1, 33),
+        ),
+        Kind(
+            5,
+            "ribbon",
+            "Ribbon",
+            sizes=ribbon,
+            options=(_RIBBON, Option("Ribbon, columns", _RIBBON.check, {"layout": "columns"})),
+            layer=_RIBBON,
+            lengths=range(1, 33),
+        ),
+        Kind(6, "function", "StaticFunction", lengths=range(1, 2)),
+        Kind(7, "sharded", "Sharded"),
+        Kind(8, "stacked", "Stacked"),
+        Kind(
+            9,
+            "telescoping",
+            "Telescoping",
+            inserts=True,
+            deletes=True,
+            adapts=True,
+            sizes=telescoping,
+            options=(Option("Telescoping", Check((19, 38), (20, 24))),),
+        ),
+        Kind(
+            10,
+            "adaptive_cuckoo",
+            "AdaptiveCuckoo",
+            inserts=True,
+            deletes=True,
+            adapts=True,
+            sizes=adaptive_cuckoo,
+            options=(Option("AdaptiveCuckoo", Check((37, 53), (33, 37))),),
+        ),
+        Kind(11, "adaptive_stacked", "AdaptiveStacked", inserts=True, adapts=True),
+        Kind(
+            12,
+            "stable",
+            "StableBloom",
+            inserts=True,
+            options=(Option("StableBloom", Check((14, 35), (22, 45))),),
+        ),
+        Kind(
+            13,
+            "windowed",
+            "Windowed",
+            inserts=True,
+            options=(Option("Windowed", Check((47, 112), (36, 52))),),
+        ),
+        Kind(14, "learned", "LearnedBloom"),
+        Kind(15, "stable_learned", "StableLearned", inserts=True),
+        Kind(16, "collection", "Collection"),
+        Kind(17, "model", "Model"),
+        Kind(18, "text", "SearchIndex"),
+        Kind(
+            19,
+            "extending",
+            "Extending",
+            inserts=True,
+            deletes=True,
+            adapts=True,
+            sizes=telescoping,
+            options=(Option("Extending", Check((19, 38), (20, 24))),),
+        ),
+    )
+}
+
+BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
+
+LAYERS = tuple(KINDS[name] for name in get_args(LayerKind) if name != "auto")
+"""The kinds that may be layers of a stack."""

@@ -1,0 +1,89 @@
+//! Adaptive cuckoo filters: made, built, adapted.
+
+use super::batch::{self, Distinct};
+use super::filter::{Deleting, structure};
+use super::handle::Handle;
+use super::keys::{self, hasher};
+use crate::adaptive_cuckoo::{AdaptiveCuckoo as Kernel, Motion};
+use numpy::PyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// What `planning.adaptive_cuckoo.Size` says; the motion as a file has it.
+#[derive(FromPyObject)]
+pub struct Size {
+    motion: u64,
+    fingerprint_bits: u32,
+    bins: u64,
+}
+
+impl Size {
+    fn motion(&self) -> PyResult<Motion> {
+        Motion::from_number(self.motion)
+            .ok_or_else(|| PyValueError::new_err(format!("motion must not be {}", self.motion)))
+    }
+}
+
+/// An adaptive cuckoo filter.
+#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
+pub struct AdaptiveCuckoo;
+
+#[pymethods]
+impl AdaptiveCuckoo {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveCuckoo>> {
+        handle.of::<Kernel>()?;
+        Ok(Deleting::new(handle).add_subclass(AdaptiveCuckoo))
+    }
+
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        let kernel = Kernel::new(size.motion()?, size.fingerprint_bits, size.bins)?;
+        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
+    }
+
+    /// The filter of distinct keys, of this size; CapacityError where they do not fit.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
+        let (motion, bits, bins) = (size.motion()?, size.fingerprint_bits, size.bins);
+        let kernel = py.detach(|| Kernel::build(motion, bits, bins, &keys.hashes))?;
+        Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// How an element moves, as a file has it.
+    #[getter]
+    fn _motion(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().0.number())
+    }
+
+    /// How many bits of each key a slot holds (f).
+    #[getter]
+    fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.shape().1)
+    }
+
+    /// How many bins there are.
+    #[getter]
+    fn _bins(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().2)
+    }
+
+    /// Move what absent keys were taken for; for each, whether anything moved.
+    fn _adapt<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (py, (stored, cuckoo)) = (self_.py(), structure::<Kernel>(self_)?);
+        let hashes = batch::hashes(py, &stored.handle.hasher, keys)?;
+        let mut moved = vec![false; hashes.len()];
+        py.detach(|| cuckoo.adapt(&hashes, &mut moved));
+        Ok(PyArray1::from_vec(py, moved))
+    }
+}

@@ -1,0 +1,117 @@
+//! Stable Bloom filters: made; they answer and insert in one step, in the order of the stream.
+
+use super::batch;
+use super::filter::{Inserting, structure};
+use super::handle::Handle;
+use super::keys::{self, hasher};
+use crate::kernel::Kernel as _;
+use crate::stable::{Shape, Stable};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+
+/// What `planning.stable.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
+    cells: u64,
+    most: u32,
+    hashes: u32,
+    decrements: u64,
+}
+
+impl Size {
+    pub fn shape(&self, independent: bool) -> PyResult<Shape> {
+        Ok(Shape::new(self.cells, self.most, self.hashes, self.decrements, independent)?)
+    }
+}
+
+/// A stable Bloom filter.
+#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
+pub struct StableBloom;
+
+#[pymethods]
+impl StableBloom {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<StableBloom>> {
+        handle.of::<Stable>()?;
+        Ok(Inserting::new(handle).add_subclass(StableBloom))
+    }
+
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, independent, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        independent: bool,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        let hasher = hasher(seed, key)?;
+        let kernel = Stable::new(size.shape(independent)?, hasher.tag())?;
+        Ok(Handle::empty(kernel, capacity, hasher))
+    }
+
+    /// How many counters there are (m).
+    #[getter]
+    fn _cells(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Stable>(self_)?.1.shape().cells)
+    }
+
+    /// What a counter is set to (Max).
+    #[getter]
+    fn _most(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Stable>(self_)?.1.shape().most)
+    }
+
+    /// Counters per key (K).
+    #[getter]
+    fn _hashes(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Stable>(self_)?.1.shape().hashes)
+    }
+
+    /// Counters that an insertion lowers (P).
+    #[getter]
+    fn _decrements(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Stable>(self_)?.1.shape().decrements)
+    }
+
+    /// Whether each of those is chosen by itself.
+    #[getter]
+    fn _independent(self_: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(structure::<Stable>(self_)?.1.shape().independent)
+    }
+
+    /// Tell whether the key was there, and insert it.
+    fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (stored, stable) = structure::<Stable>(self_)?;
+        let hash = stored.hash(key)?;
+        let mut out = [false];
+        stored.change(self_.py(), |_| stable.seen(&[hash], &mut out))?;
+        Ok(out[0])
+    }
+
+    /// Tell for each key whether it was there just before it came, and insert it.
+    fn seen_many<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (stored, stable) = structure::<Stable>(self_)?;
+        let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
+        answered(self_.py(), hashes.len(), |out| {
+            stored.change(self_.py(), |_| stable.seen(&hashes, out))
+        })
+    }
+}
+
+/// An array of answers, filled by `fill`.
+pub fn answered<'py>(
+    py: Python<'py>,
+    length: usize,
+    fill: impl FnOnce(&mut [bool]) -> crate::error::Result<()>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    batch::afford(py, length)?;
+    let answers = PyArray1::<bool>::zeros(py, length, false);
+    // SAFETY: the array was just made, and nobody else has it yet.
+    fill(unsafe { answers.as_slice_mut()? })?;
+    Ok(answers)
+}

@@ -1,0 +1,125 @@
+//! Telescoping and extending filters: made, built, merged, looked into.
+
+use super::adapting::Adapting;
+use super::batch::Distinct;
+use super::filter::structure;
+use super::handle::Handle;
+use super::keys::{self, hasher};
+use crate::kernel::Kernel as _;
+use crate::telescoping::{Layout, Mode, Shared as Kernel};
+use numpy::PyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// What `planning.telescoping.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
+    selectors: String,
+    quotients: u64,
+    remainder_bits: u32,
+}
+
+const LAYOUTS: [(&str, Layout); 3] =
+    [("growing", Layout::Growing), ("block", Layout::Block), ("plain", Layout::Plain)];
+
+impl Size {
+    fn layout(&self) -> PyResult<Layout> {
+        let found = LAYOUTS.iter().find(|(name, _)| *name == self.selectors);
+        found.map(|(_, layout)| *layout).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "selectors must be 'growing', 'block' or 'plain', not '{}'",
+                self.selectors
+            ))
+        })
+    }
+}
+
+fn mode(extending: bool) -> Mode {
+    if extending { Mode::Extending } else { Mode::Telescoping }
+}
+
+/// A quotient filter whose elements move away from mistakes: telescoping or extending.
+#[pyclass(extends = Adapting, subclass, frozen, module = "tamis._native")]
+pub struct AdaptiveQuotient;
+
+#[pymethods]
+impl AdaptiveQuotient {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveQuotient>> {
+        handle.of::<Kernel>()?;
+        Ok(Adapting::new(handle).add_subclass(AdaptiveQuotient))
+    }
+
+    /// An empty filter of this size.
+    #[staticmethod]
+    #[pyo3(signature = (size, extending, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        extending: bool,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        let (layout, mode) = (size.layout()?, mode(extending));
+        let kernel = Kernel::new(size.quotients, size.remainder_bits, layout, mode, capacity)?;
+        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
+    }
+
+    /// The filter of distinct keys, of this size.
+    #[staticmethod]
+    fn _build(py: Python<'_>, size: Size, extending: bool, keys: &Distinct) -> PyResult<Handle> {
+        let (layout, mode) = (size.layout()?, mode(extending));
+        let Size { quotients, remainder_bits, .. } = size;
+        let build = || Kernel::build(quotients, remainder_bits, layout, mode, &keys.hashes);
+        Ok(Handle::built(py.detach(build)?, keys, 0))
+    }
+
+    /// How selectors are kept: "growing", "block" or "plain".
+    #[getter]
+    fn selectors(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
+        let layout = structure::<Kernel>(self_)?.1.look(|filter| filter.store().layout());
+        let name = LAYOUTS.iter().find(|(_, each)| *each == layout);
+        Ok(name.map_or("", |(name, _)| name))
+    }
+
+    /// How many quotients there are (Q): the stored hashes of each are one range.
+    #[getter]
+    fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().quotients()))
+    }
+
+    /// How many bits of each key a slot holds (r).
+    #[getter]
+    fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().remainder_bits()))
+    }
+
+    /// How many slots there are.
+    #[getter]
+    fn _slots(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().slots()))
+    }
+
+    /// How many selectors were forgotten because the code of their block was full.
+    #[getter]
+    fn forgotten(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.forgotten()))
+    }
+
+    /// How many elements have moved 0, 1, 2, … steps.
+    #[getter]
+    fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let (py, (_, shared)) = (self_.py(), structure::<Kernel>(self_)?);
+        let counts = py.detach(|| shared.look(|filter| filter.histogram()));
+        Ok(PyArray1::from_vec(py, counts))
+    }
+
+    /// The insertions into both.
+    fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
+        let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
+        a.handle.check_hash(&b.handle)?;
+        let merged = self_.py().detach(|| x.merge(y))?;
+        let capacity = merged.capacity().unwrap_or(a.handle.capacity);
+        Ok(Handle { capacity, ..a.handle.with(merged) })
+    }
+}

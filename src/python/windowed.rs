@@ -1,0 +1,214 @@
+//! Windowed filters: made; they answer and insert in one step, in the order of the stream.
+
+use super::batch;
+use super::filter::{Inserting, structure};
+use super::handle::Handle;
+use super::keys::{self, hasher};
+use super::stable::answered;
+use crate::hash::Hash128;
+use crate::windowed::{Shape, Windowed as Kernel};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What `planning.windowed.Size` says.
+#[derive(FromPyObject)]
+pub struct Size {
+    hashes: u64,
+    ages: u64,
+    slice_bits: u64,
+    generation: u64,
+}
+
+/// A filter of a window, which a clock may move.
+#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
+pub struct Windowed;
+
+#[pymethods]
+impl Windowed {
+    #[new]
+    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Windowed>> {
+        handle.of::<Kernel>()?;
+        Ok(Inserting::new(handle).add_subclass(Windowed))
+    }
+
+    /// An empty filter of this size; `step` is the seconds of a generation, 0 if those are keys.
+    #[staticmethod]
+    #[pyo3(signature = (size, step, capacity, seed=0, key=None))]
+    fn _empty(
+        size: Size,
+        step: f64,
+        capacity: u64,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        key: Option<&[u8]>,
+    ) -> PyResult<Handle> {
+        let Size { hashes, ages, slice_bits, generation } = size;
+        let shape = Shape::new(hashes, ages, slice_bits, generation, step)?;
+        Ok(Handle::empty(Kernel::new(shape)?, capacity, hasher(seed, key)?))
+    }
+
+    /// Slices per key (k).
+    #[getter]
+    fn _hashes(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().hashes)
+    }
+
+    /// Generations that are remembered (l).
+    #[getter]
+    fn _ages(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().ages)
+    }
+
+    /// Bits of a slice.
+    #[getter]
+    fn _slice_bits(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().slice_bits)
+    }
+
+    /// Keys of a generation.
+    #[getter]
+    fn _generation(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().generation)
+    }
+
+    /// Seconds of a generation; 0 where generations are counted in keys.
+    #[getter]
+    fn _step(self_: &Bound<'_, Self>) -> PyResult<f64> {
+        Ok(structure::<Kernel>(self_)?.1.shape().step)
+    }
+
+    /// Insert a key, at a time in seconds if the window is one of time.
+    #[pyo3(signature = (key, *, at=None))]
+    fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<f64>) -> PyResult<()> {
+        let (filter, windowed) = structure::<Kernel>(self_)?;
+        let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
+        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, None));
+        filter.check_room(self_.py())
+    }
+
+    /// Insert many keys in their order, or none of them if one is not a key.
+    #[pyo3(signature = (keys, *, at=None))]
+    fn update<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        at: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let (filter, windowed) = structure::<Kernel>(self_)?;
+        let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
+        let times = Times::new(windowed, at, hashes.len())?;
+        self_.py().detach(|| {
+            times.runs(&hashes, |first, end, generation| {
+                windowed.pass(&hashes[first..end], generation, None);
+            });
+        });
+        filter.check_room(self_.py())
+    }
+
+    /// Tell whether the key was there, and insert it.
+    #[pyo3(signature = (key, *, at=None))]
+    fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<f64>) -> PyResult<bool> {
+        let (filter, windowed) = structure::<Kernel>(self_)?;
+        let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
+        let mut out = [false];
+        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, Some(&mut out)));
+        filter.check_room(self_.py())?;
+        Ok(out[0])
+    }
+
+    /// Tell for each key whether it was there just before it came, and insert it.
+    #[pyo3(signature = (keys, *, at=None))]
+    fn seen_many<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        at: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (filter, windowed) = structure::<Kernel>(self_)?;
+        let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
+        let times = Times::new(windowed, at, hashes.len())?;
+        let answers = answered(self_.py(), hashes.len(), |out| {
+            self_.py().detach(|| {
+                times.runs(&hashes, |first, end, generation| {
+                    windowed.pass(&hashes[first..end], generation, Some(&mut out[first..end]));
+                });
+            });
+            Ok(())
+        })?;
+        filter.check_room(self_.py())?;
+        Ok(answers)
+    }
+
+    /// Forget what is too old at this time, without inserting anything.
+    #[pyo3(signature = (at=None))]
+    fn advance(self_: &Bound<'_, Self>, at: Option<f64>) -> PyResult<()> {
+        let (filter, windowed) = structure::<Kernel>(self_)?;
+        let generation = moment(windowed, at)?;
+        filter.change(self_.py(), |_| windowed.advance(generation));
+        Ok(())
+    }
+}
+
+/// The generation of a time, of now, or 0 where generations are counted in keys.
+fn moment(windowed: &Kernel, at: Option<f64>) -> PyResult<u64> {
+    let shape = windowed.shape();
+    if !shape.timed() {
+        return match at {
+            None => Ok(0),
+            Some(at) => Err(PyValueError::new_err(format!(
+                "at is {at}, but this window counts keys; make it with seconds= to use times"
+            ))),
+        };
+    }
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+    let seconds = at.unwrap_or_else(now);
+    shape.generation_at(seconds).ok_or_else(|| wrong_time("at", seconds))
+}
+
+fn wrong_time(name: &str, seconds: f64) -> PyErr {
+    PyValueError::new_err(format!("{name} must be seconds from 0 on, not {seconds}"))
+}
+
+/// When the keys of a batch come: all at once, or each with a generation of its own.
+enum Times {
+    Together(u64),
+    Each(Vec<u64>),
+}
+
+impl Times {
+    fn new(windowed: &Kernel, at: Option<&Bound<'_, PyAny>>, length: usize) -> PyResult<Times> {
+        let Some(at) = at else { return Ok(Times::Together(moment(windowed, None)?)) };
+        if let Ok(seconds) = at.extract::<f64>() {
+            return Ok(Times::Together(moment(windowed, Some(seconds))?));
+        }
+        moment(windowed, Some(0.0))?;
+        let numpy = at.py().import("numpy")?;
+        let array = numpy.call_method1("ascontiguousarray", (at, "f8"))?;
+        let array = array.cast_into::<PyArray1<f64>>()?;
+        let array = array.readonly();
+        let seconds = array.as_slice()?;
+        if seconds.len() != length {
+            let message = format!("at has {} times for {length} keys", seconds.len());
+            return Err(PyValueError::new_err(message));
+        }
+        let shape = windowed.shape();
+        let generation = |(i, &seconds): (usize, &f64)| {
+            let found = shape.generation_at(seconds);
+            found.ok_or_else(|| wrong_time(&format!("at[{i}]"), seconds))
+        };
+        Ok(Times::Each(seconds.iter().enumerate().map(generation).collect::<PyResult<_>>()?))
+    }
+
+    /// Calls `run(first, end, generation)` for each stretch of keys of one generation.
+    fn runs(&self, hashes: &[Hash128], mut run: impl FnMut(usize, usize, u64)) {
+        match self {
+            Times::Together(generation) => run(0, hashes.len(), *generation),
+            Times::Each(generations) => {
+                let mut first = 0;
+                for stretch in generations.chunk_by(|a, b| a == b) {
+                    run(first, first + stretch.len(), stretch[0]);
+                    first += stretch.len();
+                }
+            }
+        }
+    }
+}
