@@ -19,7 +19,7 @@ import pytest
 
 import tamis
 from tamis.learned import Model, flat
-from tamis.planning.layers import LAYOUTS
+from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
 
 SIGMAS = 5.0
@@ -82,7 +82,7 @@ def planned(kinds, fine, *, psi=0.5, budget=None):
     for index, kind in enumerate(kinds):
         stores = "both" if kind == "function" else STORES[index % 2]
         rate = 8 * 2.0**-fine if kind == "cuckoo" else 2.0**-fine
-        layers.append(Layer(kind, stores, rate, 0, 0, fine, LAYOUTS.get(kind)))
+        layers.append(Layer(kind, stores, rate, 0, 0, fine, KINDS[kind].layout))
     nothing = dict.fromkeys(("n_keys", "expected_fpr", "fpr_bound", "bits_per_key"), 0)
     last = "exact" if kinds[-1:] == ("function",) else "alternating"
     return Plan(
@@ -92,9 +92,9 @@ def planned(kinds, fine, *, psi=0.5, budget=None):
 
 
 # Plans depend on numbers alone, so those of equal numbers are made once.
-tamis.filters.stacked.planned = functools.lru_cache(maxsize=None)(tamis.plan)  # type: ignore
-tamis.filters.adaptive_stacked.planned = functools.lru_cache(maxsize=None)(  # type: ignore
-    tamis.filters.adaptive_stacked.planned
+tamis.filters.stacking.planned = functools.lru_cache(maxsize=None)(tamis.plan)  # type: ignore
+tamis.filters.adaptive_stacked.plan_adaptive = functools.lru_cache(maxsize=None)(  # type: ignore
+    tamis.filters.adaptive_stacked.plan_adaptive
 )
 
 # What stacks know: keys that no check uses.

@@ -8,8 +8,9 @@ import numpy as np
 import tamis
 from tamis import _native
 from tamis.filters.adaptive_stacked import _started
+from tamis.planning import bloom, quotient
 from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
-from tamis.planning.layers import LAYOUTS
+from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.stacked.lifetime import shape
 from tamis.planning.stacked.metrics import Checks
@@ -125,7 +126,7 @@ def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
     """An adaptive stack of layers so small that everything collides; it grows by a few mistakes."""
     stores = ("keys", "negatives")
     layers = tuple(
-        Layer(kind, stores[i % 2], 2.0**-fine, room, 3 * room, fine, LAYOUTS.get(kind))
+        Layer(kind, stores[i % 2], 2.0**-fine, room, 3 * room, fine, KINDS[kind].layout)
         for i in range(depth)
     )
     nothing = dict.fromkeys(("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"), 0.0)
@@ -137,7 +138,7 @@ def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
     plan = AdaptivePlan(stack, 10**9, 0.1, Wish(200, bits_per_key=8.0), curve)
     distinct = _native.Distinct(list(keys), seed)
     if kind == "bloom":
-        first = _native.bloom_build("standard", 400, 2, distinct)
+        first = _native.Bloom._build(bloom.Size("standard", 400, 2), distinct)
     else:
-        first = _native.quotient_build(256, fine, distinct, 200)
+        first = _native.Quotient._build(quotient.Size(256, fine), distinct, 200)
     return tamis.AdaptiveStacked._of(_started(first, plan, 200))

@@ -127,15 +127,14 @@ TestAgainst = Against.TestCase
 
 @kinds
 def test_the_plan_is_what_is_built(kind):
-    motion = planning.motion(**kind)
     for fpr in (0.1, 2**-8, 1e-5):
-        size = planning.size(50_000, motion, fpr=fpr)
+        size = planning.size(50_000, fpr=fpr, **kind)
         f = tamis.AdaptiveCuckoo.build(range(50_000), fpr=fpr, seed=1, **kind)
         assert f._size == size
-        assert abs(f.expected_fpr / planning.rate(50_000, size) - 1) < 0.02
+        assert abs(f.expected_fpr / size.rate(50_000) - 1) < 0.02
         assert 0.94 < f.load <= 0.951
         shorter = size._replace(fingerprint_bits=size.fingerprint_bits - 1)
-        assert planning.rate(50_000, size) <= fpr < planning.rate(50_000, shorter)
+        assert size.rate(50_000) <= fpr < shorter.rate(50_000)
     assert f.kind == kind["kind"]
 
 

@@ -13,8 +13,9 @@ from reference import Stacked as Twin
 from reference import frame, hash_key, parts
 from stand_in import tiny
 from tamis import _native
+from tamis.planning import bloom, quotient
 from tamis.planning.adaptive_stacked import AdaptivePlan, Counts, Wish, next_step, plan_adaptive
-from tamis.planning.layers import bloom_bits
+from tamis.planning.bloom import bits_per_item
 from tamis.planning.rates import interval
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps, Zipf
@@ -225,7 +226,7 @@ def test_three_layers_against_brute_force(smallest):
     for n in np.geomspace(100, lifetime, 16).astype(int):
         psi, negatives = exactly(curve, n)
         all_three = np.stack([one, two, three], axis=-1)
-        bits = (metrics.items(all_three, keys, negatives) * bloom_bits(all_three)).sum(axis=-1)
+        bits = (metrics.items(all_three, keys, negatives) * bits_per_item(all_three)).sum(axis=-1)
         value = mean_rate(one, metrics.expected_rate(all_three, psi), n, lifetime)
         allowed = (bits <= goal.budget) & (value <= goal.fpr)
         best = min(best, np.where(allowed, bits if smallest else value, np.inf).min())
@@ -234,7 +235,7 @@ def test_three_layers_against_brute_force(smallest):
     assert goal.score(found) >= 0.8 * best  # the grid is coarse, but not by more
     # And it is what it says it is.
     psi, negatives = exactly(curve, observations)
-    bits = (metrics.items(found.rates, keys, negatives) * bloom_bits(found.rates)).sum()
+    bits = (metrics.items(found.rates, keys, negatives) * bits_per_item(found.rates)).sum()
     value = mean_rate(
         found.rates[0], metrics.expected_rate(found.rates, psi), observations, lifetime
     )
@@ -243,7 +244,7 @@ def test_three_layers_against_brute_force(smallest):
 
 
 def test_fingerprints_against_brute_force():
-    from tamis.planning.layers import fingerprints
+    from tamis.planning.kinds import fingerprint_layer
 
     curve, keys, lifetime = Zipf(1.0, 10_000, 8000), 2000, 100_000
     for goal in (Goal(keys, budget=9 * keys), Goal(keys, fpr=0.003)):
@@ -251,11 +252,11 @@ def test_fingerprints_against_brute_force():
         for n in np.geomspace(100, lifetime, 12).astype(int):
             psi, negatives = seen(curve, n)
             for a in range(4, 11):
-                bits_a, one = fingerprints("quotient", keys, a)
+                bits_a, one = fingerprint_layer("quotient", keys, a)
                 for b in range(1, 10):
-                    bits_b, two = fingerprints("quotient", int(np.ceil(negatives * one)), b)
+                    bits_b, two = fingerprint_layer("quotient", int(np.ceil(negatives * one)), b)
                     for c in range(1, 16):
-                        bits_c, three = fingerprints("quotient", int(np.ceil(keys * two)), c)
+                        bits_c, three = fingerprint_layer("quotient", int(np.ceil(keys * two)), c)
                         bits = bits_a + bits_b + bits_c
                         stacked = one * (psi * three + (1 - psi) * (1 - two + two * three))
                         value = mean_rate(one, stacked, n, lifetime)
@@ -380,20 +381,16 @@ class Against(RuleBasedStateMachine):
     @rule(again=st.booleans())
     def give_up_layers(self, again):
         version = _version(self.f)
-        layer = _native.bloom("standard", 60, 2, 0)
-        assert _native.adaptive_stacked_drop(self.f._kernel, version, layer, 6)
-        assert not _native.adaptive_stacked_drop(self.f._kernel, version, layer, 6)
+        layer = _bloom(60, 0)
+        assert self.f._drop_behind_first(version, layer, 6)
+        assert not self.f._drop_behind_first(version, layer, 6)
 
     @rule()
     def take_another_first_layer(self):
         version = _version(self.f)
-        first = (
-            _native.quotient(128, 2, 100)
-            if self.f.deletes
-            else _native.bloom("standard", 300, 2, 100)
-        )
+        first = _quotient(128, 2, 100) if self.f.deletes else _bloom(300, 100)
         plan = self.f.plan.to_json()
-        filling = _native.bloom("standard", 60, 2, 0)
+        filling = _bloom(60, 0)
         self.f._scanned(version, first, self.remote, 0.0, filling, 6, plan)
         assert len(self.f.layers) == 1
 
@@ -440,7 +437,7 @@ def test_the_twin_answers_alike(kind):
         version = _version(f)
         layer = f.plan.stack.layers[1]
         filling = tamis.filters.adaptive_stacked._empty(layer, layer.items)
-        assert _native.adaptive_stacked_drop(f._kernel, version, filling, 30)
+        assert f._drop_behind_first(version, filling, 30)
     assert f.rebuilds == 3
 
 
@@ -515,8 +512,8 @@ def test_a_layer_without_room_is_given_up():
     f.adapt_many(range(1000, 3000), remote)
     assert len(f.layers) == 3
     keys = np.arange(10**6, 10**6 + 20_000)
-    first = _native.quotient(1024, 8, 900)
-    f._scanned(_version(f), first, remote, 0.0, _native.quotient(64, 1, 30), 5, f.plan.to_json())
+    first = _quotient(1024, 8, 900)
+    f._scanned(_version(f), first, remote, 0.0, _quotient(64, 1, 30), 5, f.plan.to_json())
     f.adapt_many(np.arange(10**5, 10**5 + 800_000), remote)
     assert len(f.layers) == 3
     with pytest.warns(tamis.CapacityWarning):
@@ -528,7 +525,15 @@ def test_a_layer_without_room_is_given_up():
 
 
 def _version(f):
-    return _native.adaptive_stacked_state(f._kernel)[0][0]
+    return f._state.version
+
+
+def _bloom(bits, capacity):
+    return _native.Bloom._empty(bloom.Size("standard", bits, 2), capacity)
+
+
+def _quotient(quotients, remainder_bits, capacity):
+    return _native.Quotient._empty(quotient.Size(quotients, remainder_bits), capacity)
 
 
 def test_only_adaptations_count():
@@ -609,17 +614,16 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="takes no deletions"):
         f.remove(1)
     with pytest.raises(ValueError, match="a layer is of kind 3"):
-        _native.adaptive_stacked(tamis.Cuckoo(5, fpr=0.1)._kernel, None, 0, b"", 5)
+        _native.AdaptiveStacked._begin_with(tamis.Cuckoo(5, fpr=0.1)._handle, None, 0, b"", 5)
 
     class Wrong:
         def scan(self):
             return [[1, 2]]
 
-    with pytest.raises(TypeError, match=r"remote.scan\(\) gave list"):
+    with pytest.raises(TypeError, match=r"remote.scan\(\) returned list"):
         tiny("bloom", keys=range(100)).adapt_many(range(1000, 3000), Wrong())
-    for step in (_native.adaptive_stacked_state, _native.adaptive_stacked_plan):
-        with pytest.raises(ValueError, match="another kind"):
-            step(tamis.Bloom(5, fpr=0.1)._kernel)
+    with pytest.raises(ValueError, match="another kind"):
+        _native.AdaptiveStacked(tamis.Bloom(5, fpr=0.1)._handle)
 
 
 def test_shapes_are_short_and_below_the_curve():

@@ -17,7 +17,7 @@ keys_lists = st.lists(st.integers(-1000, 2**64 - 1), max_size=60)
 
 
 def native(layout, bits, hashes):
-    return tamis.Bloom._of(_native.bloom(layout, bits, hashes, 100))
+    return tamis.Bloom._of(_native.Bloom._empty(planning.Size(layout, bits, hashes), 100))
 
 
 @given(st.sampled_from(LAYOUTS), st.integers(1, 2000), st.integers(1, 40), keys_lists, keys_lists)
@@ -57,12 +57,12 @@ def test_a_prefix_is_a_filter(bits, hashes, data):
 def test_truncated_rates_are_as_predicted():
     n, trials = 20_000, 100_000
     f = tamis.Bloom.build(np.arange(n), bits_per_key=10, layout="segmented")
-    size = planning.Size(f.size_in_bits, f.hashes)
+    size = f._size
     absent = np.arange(n, n + trials)
     for share in (0, 0.05, 1 / 7, 0.3, 0.5, 0.77, 1):
         kept = round(share * f.size_in_bits)
         cut = f.truncate(kept)
-        predicted = planning.segmented_rate(n, size, kept=kept)
+        predicted = size.truncated_rate(n, kept)
         assert within_noise(cut.contains(absent).mean(), cut.expected_fpr, trials)
         assert cut.expected_fpr == pytest.approx(predicted, rel=0.03)
     with pytest.raises(ValueError, match="bits is 200001; from 0 to 200000 is possible"):

@@ -12,7 +12,7 @@ import tamis
 from contract import within_noise
 from reference import frame, mix13
 from tamis import _native
-from tamis.planning import ribbon
+from tamis.planning import bloom, ribbon
 from test_format import GOLDEN, parts
 
 KINDS = ["auto", "ribbon", "segmented", "truncated"]
@@ -70,18 +70,22 @@ def twin(kind, keys):
     if kind == "truncated":
         return truncated_bloom(keys, bits, hashes)
     if kind == "segmented":
-        kernel = _native.bloom_build("segmented", bits, hashes, distinct)
+        kernel = tamis.Bloom._of(
+            _native.Bloom._build(bloom.Size("segmented", bits, hashes), distinct)
+        )
 
         def cut(kept):
-            return tamis.Bloom._of(_native.bloom_truncated(kernel, kept))
+            return kernel.truncate(kept)
     else:
-        kernel = _native.ribbon_build("columns", hashes, levels, distinct)
+        kernel = tamis.Ribbon._of(
+            _native.Ribbon._build(ribbon.Size(hashes, levels, 0, "columns"), distinct)
+        )
         codes = ribbon.stored_code_bits(levels)
 
         def cut(kept):
             if kept <= codes:
                 return {int(key) for key in range(-400, 0)} | set(keys.tolist())
-            return tamis.Ribbon._of(_native.ribbon_truncated(kernel, kept - codes))
+            return tamis.Ribbon._of(kernel._truncated(kept - codes))
 
     return lambda key, kept: key in cut(kept)
 

@@ -18,7 +18,9 @@ from tamis.planning import cuckoo as planning
 
 
 def native(chunks, buckets, fingerprint_bits, near, capacity=10**6):
-    return tamis.Cuckoo._of(_native.cuckoo(chunks, buckets, fingerprint_bits, near, capacity))
+    return tamis.Cuckoo._of(
+        _native.Cuckoo._empty(planning.Size(chunks, buckets, fingerprint_bits, near), capacity)
+    )
 
 
 sizes = st.tuples(
@@ -115,7 +117,7 @@ def test_every_length_at_full_load(fingerprint_bits):
         if n > 100_000:
             assert f.load >= 0.95
             assert f.bits_per_key <= fingerprint_bits / 0.95
-            assert f.expected_fpr == pytest.approx(planning.rate(n, f._size), rel=0.005)
+            assert f.expected_fpr == pytest.approx(f._size.rate(n), rel=0.005)
 
 
 @pytest.mark.parametrize("fingerprint_bits", [1, 2, 3])
@@ -126,19 +128,17 @@ def test_short_fingerprints_go_as_far_as_they_go(fingerprint_bits):
         assert f.contains(np.arange(n)).all()
         absent = np.arange(10**9, 10**9 + 100_000)
         assert within_noise(f.contains(absent).mean(), f.expected_fpr, len(absent))
-    assert f.expected_fpr == pytest.approx(planning.rate(n, f._size), rel=0.01)
+    assert f.expected_fpr == pytest.approx(f._size.rate(n), rel=0.01)
 
 
 @pytest.mark.parametrize("keys", [10, 1000, 30_000, 10**6, 10**8])
 def test_a_rate_leaves_no_identity_with_more_keys_than_two_buckets_hold(keys):
     for fpr in (0.9, 0.3, 0.1, 0.01):
         size = planning.size(keys, fpr=fpr)
-        assert planning.overfull(keys, size) <= 1e-3
+        assert size.overfull(keys) <= 1e-3
         shorter = planning.size(keys, fingerprint_bits=size.fingerprint_bits - 1)
         assert (
-            size.fingerprint_bits == 4
-            or planning.rate(keys, shorter) > fpr
-            or planning.overfull(keys, shorter) > 1e-3
+            size.fingerprint_bits == 4 or shorter.rate(keys) > fpr or shorter.overfull(keys) > 1e-3
         )
 
 
@@ -150,7 +150,7 @@ def test_overfull_identities_are_as_many_as_predicted():
         hashes = tamis.hash_keys(np.arange(keys), seed=seed).tolist()
         sharing = Counter(twin.identity(hash) for hash in hashes)
         found += sum(count > 8 for count in sharing.values())
-    expected = 3 * planning.overfull(keys, size)
+    expected = 3 * size.overfull(keys)
     assert abs(found - expected) < 4 * expected**0.5
 
 
@@ -277,7 +277,7 @@ def test_truncated_to_every_length(n, bits):
         if kept >= 8 and n > 1000:
             assert cut.expected_fpr == pytest.approx(2 * last, rel=0.03)
             # All but as good as one that was built with fingerprints so short.
-            assert cut.expected_fpr <= 1.03 * planning.rate(n, cut._size)
+            assert cut.expected_fpr <= 1.03 * cut._size.rate(n)
         last = cut.expected_fpr
 
 
@@ -338,9 +338,9 @@ def test_planned_sizes():
     for keys in (1, 60, 5000, 10**6):
         for fpr in (0.3, 0.01, 2**-12, 1e-8):
             size = planning.size(keys, fpr=fpr)
-            assert planning.rate(keys, size) <= fpr
+            assert size.rate(keys) <= fpr
             shorter = size._replace(fingerprint_bits=size.fingerprint_bits - 1)
-            assert size.fingerprint_bits == 4 or planning.rate(keys, shorter) > fpr
+            assert size.fingerprint_bits == 4 or shorter.rate(keys) > fpr
         if keys < 64:  # too few for a budget to say more than the length of fingerprints
             assert planning.size(keys, bits_per_key=13).fingerprint_bits == 12
             continue

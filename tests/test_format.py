@@ -15,7 +15,9 @@ import tamis
 from contract import SPECIMENS, planned
 from reference import frame, parts
 from tamis.learned import Model, flat
+from tamis.planning import quotient, stable
 from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
+from tamis.planning.stable.groups import Group
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.metrics import Checks
 
@@ -74,11 +76,16 @@ def golden_adaptive_stacked():
     wish = Wish(100, bits_per_key=8.0)
     text = AdaptivePlan(plan, 10**6, 0.25, wish, shape).to_json()
     native = tamis._native
-    first = native.quotient_build(128, 3, native.Distinct(range(100), 42), 100)
+    filled = native.Distinct(range(100), 42)
+    first = native.Quotient._build(quotient.Size(128, 3), filled, 100)
+
+    def negatives():
+        return native.Quotient._empty(quotient.Size(64, 1), 20)
+
     f = tamis.AdaptiveStacked._of(
-        native.adaptive_stacked(first, native.quotient(64, 1, 20), 20, text, 100)
+        native.AdaptiveStacked._begin_with(first, negatives(), 20, text, 100)
     )
-    assert native.adaptive_stacked_drop(f._kernel, 0, native.quotient(64, 1, 20), 20)
+    assert f._drop_behind_first(0, negatives(), 20)
     f.contains(range(1000, 1500))
     f.adapt_many(range(1000, 2000), tamis.stores.Hashes(range(100), seed=42))
     f.adapt_many(range(2000, 2400), tamis.stores.Hashes(range(100), seed=42))
@@ -95,13 +102,14 @@ def golden_learned():
     """A learned filter with a region of each kind, and a filter in front."""
     model = Model._of(flat.linear(flat.Grams(1, 1, 4), np.array([-1.0, 0, 1, 2]), 0.0, 5))
     keys, borders = range(100), [0.0625, 0.5, 0.75]
-    front, regions = tamis._native.learned_split(keys, model.scores(keys), borders, 42)
-    ribbon = tamis.Ribbon._built
+    scored = tamis._native.ScoredKeys(keys, model.scores(keys), 42)
+    front, regions = scored.in_front(), scored.by_region(borders)
+    ribbon = tamis.Ribbon._plan_kernel
     filters = [None, ribbon(regions[1], fpr=0.25), None, ribbon(regions[3], fpr=0.05)]
     shares, accepts = [0.25, 0.25, 0.125, 0.375], [False, True, True, True]
     return tamis.LearnedBloom._of(
-        tamis._native.learned(
-            front, model._kernel, ribbon(front, fpr=0.5), borders, shares, filters, accepts
+        tamis._native.LearnedBloom._join(
+            front, model._handle, ribbon(front, fpr=0.5), borders, shares, filters, accepts
         )
     )
 
@@ -110,13 +118,15 @@ def golden_stable_learned():
     """A stable learned filter with a group of each kind; a stream has passed it."""
     model = Model._of(flat.linear(flat.Grams(1, 1, 4), np.array([-1.0, 0, 1, 2]), 0.0, 5))
     groups = [
-        (None, False, 0.25, 0.125),
-        ((600, 3, 3, 4), True, 0.25, 0.25),
-        ((500, 1, 4, 9), True, 0.25, 0.375),
-        (None, True, 0.25, 0.25),
+        Group(0.25, 0.125, None, False, 0.0, 0.0),
+        Group(0.25, 0.25, stable.Size(600, 3, 3, 4), True, 0.0, 0.0),
+        Group(0.25, 0.375, stable.Size(500, 1, 4, 9), True, 0.0, 0.0),
+        Group(0.25, 0.25, None, True, 0.0, 0.0),
     ]
     f = tamis.StableLearned._of(
-        tamis._native.stable_learned(model._kernel, [0.0625, 0.5, 0.75], groups, False, 90, 42)
+        tamis._native.StableLearned._empty(
+            model._handle, [0.0625, 0.5, 0.75], groups, False, 90, 42
+        )
     )
     f.update(range(300))
     return f

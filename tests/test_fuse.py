@@ -16,13 +16,13 @@ ARITIES = (3, 4)
 
 
 def attempts(f):
-    return _native.fuse_shape(f._kernel)[4]
+    return f._attempts
 
 
 def native(keys, arity, fingerprint_bits, segment_length, segments, seed=0):
     distinct = _native.Distinct(keys, seed)
-    kernel = _native.fuse_build(arity, fingerprint_bits, segment_length, segments, distinct)
-    return tamis.Fuse._of(kernel)
+    size = planning.Size(arity, fingerprint_bits, segment_length, segments)
+    return tamis.Fuse._of(_native.Fuse._build(size, distinct))
 
 
 @given(
@@ -145,16 +145,16 @@ def test_sizes_that_cannot_be():
 
 def test_planned_sizes():
     for arity in ARITIES:
-        assert planning.size(arity, 0, fpr=0.01).slots == 0
-        assert planning.size(arity, 1, fpr=0.01).slots == arity
+        assert planning.size(0, fpr=0.01, arity=arity).slots == 0
+        assert planning.size(1, fpr=0.01, arity=arity).slots == arity
         before = 0.0
         for keys in [*range(2, 3000), *range(3000, 200_000, 997)]:
-            size = planning.size(arity, keys, fpr=0.01)
+            size = planning.size(keys, fpr=0.01, arity=arity)
             assert size.segments >= arity
             # One more key never makes the table much smaller.
             assert size.slots > max(keys, 0.98 * before)
             before = size.slots
-        budget = planning.size(arity, 10**6, bits_per_key=10)
+        budget = planning.size(10**6, bits_per_key=10, arity=arity)
         assert budget.slots * budget.fingerprint_bits <= 10**7
         assert budget.slots * (budget.fingerprint_bits + 1) > 10**7
-        assert planning.size(arity, 10**6, bits_per_key=100).fingerprint_bits == 32
+        assert planning.size(10**6, bits_per_key=100, arity=arity).fingerprint_bits == 32

@@ -389,7 +389,7 @@ def test_a_tree_that_leads_back_is_refused():
         packed = b"".join(struct.pack("<HBBB", *node) for node in nodes)
         payload = number + struct.pack("<IB", 1, 2) + packed + leaves
         with pytest.raises(tamis.FormatError, match="the model is damaged"):
-            tamis._native.model([0, 1, 1], (1.0, 0.0), 1, payload)
+            tamis._native.Classifier._from_flat(0, 1, 1, 1.0, 0.0, 1, payload)
 
 
 def test_categories_choose_buckets_by_hash():

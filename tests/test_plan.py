@@ -1,5 +1,6 @@
 """Plans: their numbers against the formulas, optima against neighbours and brute force."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import tamis
-from tamis.planning import layers
+from tamis.planning import kinds
+from tamis.planning.bloom import bits_per_item
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import equal, exact, lengths, metrics
 from tamis.planning.stacked.frequencies import Steps, Zipf
@@ -99,11 +101,11 @@ def test_plans_of_the_papers_setting(zipf):
 def every_stack(kind, keys, negatives, longest, depth):
     """Rates and bits of all stacks of this depth, as arrays."""
     rates, bits = [], []
-    shortest = layers.KINDS[kind].shortest
+    shortest = kinds.KINDS[kind].lengths.start
     for chosen in itertools.product(range(shortest, longest + 1), repeat=depth):
         waiting, sizes, found = [float(keys), float(negatives)], 0, []
         for i, length in enumerate(chosen):
-            size, rate = layers.fingerprints(kind, math.ceil(waiting[i % 2]), length)
+            size, rate = kinds.fingerprint_layer(kind, math.ceil(waiting[i % 2]), length)
             waiting[1 - i % 2] *= rate
             sizes += size
             found.append(rate)
@@ -120,7 +122,7 @@ def brute_force(kind, goal, negatives, psi, longest):
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
         allowed = goal.allowed(expected, bound, psi, checks, bits)
-        score = bits if goal.smallest else goal.value(expected, psi, checks, 1.0)
+        score = bits if goal.smallest else goal.value(expected, psi, checks, kind)
         best = min(best, score[allowed].min(initial=math.inf))
     return best
 
@@ -140,10 +142,8 @@ def brute_force(kind, goal, negatives, psi, longest):
 )
 def test_lengths_by_brute_force(kind, goal, monkeypatch):
     longest = 7 if kind != "cuckoo" else 9
-    short = dict(layers.KINDS)
-    short[kind] = layers.Kind(kind, True, True, 1.0, layers.KINDS[kind].shortest, longest)
-    monkeypatch.setattr(layers, "KINDS", short)
-    monkeypatch.setattr(lengths, "KINDS", short)
+    few = range(kinds.KINDS[kind].lengths.start, longest + 1)
+    monkeypatch.setitem(kinds.KINDS, kind, dataclasses.replace(kinds.KINDS[kind], lengths=few))
     monkeypatch.setattr(lengths, "DEEPEST", 5)
     for negatives, psi in ((3000, 0.5), (40_000, 0.9)):
         best = brute_force(kind, goal, negatives, psi, longest)
@@ -195,7 +195,7 @@ def test_no_neighbour_of_the_equal_rates_is_better(zipf):
         (0.97, 0.99, 1, 1.01, 1.03), (3, 5, 7, 9), (0.7, 0.9, 1, 1.1, 1.4)
     ):
         negatives = plan.negatives * more
-        bits = layers.bloom_bits(rate * factor) * metrics.equal_size(
+        bits = bits_per_item(rate * factor) * metrics.equal_size(
             rate * factor, depth, negatives / MILLION
         )
         if bits <= 10:
@@ -217,7 +217,7 @@ def test_varied_rates_against_a_general_solver(wish):
 
     def measured(point):
         rates, negatives = np.exp2(-point[:-1]), math.exp(point[-1])
-        bits = (metrics.items(rates, 1, negatives / keys) * layers.bloom_bits(rates)).sum()
+        bits = (metrics.items(rates, 1, negatives / keys) * bits_per_item(rates)).sum()
         return metrics.expected_rate(rates, w.curve.psi(negatives)), bits
 
     def penalized(point):
@@ -239,9 +239,9 @@ def test_theorem_3_and_the_space_saved():
         saved = metrics.space_saving(rate, psi, ratio, lambda a: -np.log2(a) / math.log(2))
         if metrics.stacking_pays(rate, psi, ratio):
             assert saved > 0
-    ideal = metrics.space_saving(0.01, 0.999, 0.01, layers.bloom_bits)
+    ideal = metrics.space_saving(0.01, 0.999, 0.01, bits_per_item)
     assert 6 < ideal < 9.6
-    assert metrics.space_saving(0.01, 0.0, 1.0, layers.bloom_bits) == 0
+    assert metrics.space_saving(0.01, 0.0, 1.0, bits_per_item) == 0
 
 
 def test_the_exact_layer_is_near_its_lower_bound(zipf):
@@ -282,12 +282,12 @@ def test_planned_sizes_are_built_sizes(items):
     cuckoo = tamis.Cuckoo.build(keys, fpr=2**-6)
     quotient = tamis.Quotient.build(keys, fpr=2**-9)
     for kind, built, length in (
-        ("cuckoo", cuckoo, tamis._native.cuckoo_shape(cuckoo._kernel)[2]),
-        ("quotient", quotient, tamis._native.quotient_shape(quotient._kernel)[1]),
+        ("cuckoo", cuckoo, cuckoo.fingerprint_bits),
+        ("quotient", quotient, quotient.remainder_bits),
         ("fuse", tamis.Fuse.build(keys, fpr=2**-9, arity=4), 9),
         ("ribbon", tamis.Ribbon.build(keys, fpr=2**-9), 9),
     ):
-        bits, rate = layers.fingerprints(kind, items, length)
+        bits, rate = kinds.fingerprint_layer(kind, items, length)
         assert built.size_in_bits <= bits <= 1.02 * built.size_in_bits + 64 * (length + 3) + 64
         assert rate == pytest.approx(built.expected_fpr, rel=0.02)
 

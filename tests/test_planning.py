@@ -28,16 +28,15 @@ def occupancy(bins, throws):
 @pytest.mark.parametrize(("bits", "hashes", "keys"), [(5, 2, 3), (64, 3, 10), (300, 7, 30)])
 def test_standard_rate_by_enumeration(bits, hashes, keys):
     exact = (occupancy(bits, hashes * keys) * (np.arange(bits + 1) / bits) ** hashes).sum()
-    assert bloom.rate("standard", keys, Size(bits, hashes)) == pytest.approx(exact, rel=0.02)
+    assert Size("standard", bits, hashes).rate(keys) == pytest.approx(exact, rel=0.02)
 
 
 def blocked_rate_by_simulation(keys, blocks, hashes, trials):
     """Mean and standard error over filters of random hashes, by the kernel's own exact rate."""
-    size = Size(512 * blocks, hashes)
-    kernel = tamis._native.bloom
+    size = Size("blocked", 512 * blocks, hashes)
     rates = []
     for seed in range(trials):
-        f = tamis.Bloom._of(kernel("blocked", *size, keys, seed))
+        f = tamis.Bloom._of(tamis._native.Bloom._empty(size, keys, seed))
         f.update(np.arange(keys))
         rates.append(f.expected_fpr)
     return np.mean(rates), np.std(rates) / math.sqrt(trials)
@@ -47,7 +46,7 @@ def blocked_rate_by_simulation(keys, blocks, hashes, trials):
 def test_blocked_rate_by_simulation(hashes):
     for keys, blocks in ((40, 1), (500, 11)):
         mean, error = blocked_rate_by_simulation(keys, blocks, hashes, 400)
-        assert abs(bloom.rate("blocked", keys, Size(512 * blocks, hashes)) - mean) < 5 * error
+        assert abs(Size("blocked", 512 * blocks, hashes).rate(keys) - mean) < 5 * error
 
 
 def test_blocked_rate_of_one_key_by_enumeration():
@@ -57,7 +56,7 @@ def test_blocked_rate_of_one_key_by_enumeration():
         mine = {first, (first + 1) % 8}
         asked = {other, (other + 1) % 8}
         shared += (1 / 64) ** 2 * (asked <= mine) / 64
-    assert bloom.rate("blocked", 1, Size(512, 2)) == pytest.approx(shared, rel=1e-9)
+    assert Size("blocked", 512, 2).rate(1) == pytest.approx(shared, rel=1e-9)
 
 
 @given(
@@ -66,26 +65,26 @@ def test_blocked_rate_of_one_key_by_enumeration():
     st.floats(-16, -0.2).map(lambda exponent: 2.0**exponent),
 )
 def test_no_neighbour_is_better(layout, keys, fpr):
-    size = bloom.size(layout, keys, fpr=fpr)
+    size = bloom.size(keys, fpr=fpr, layout=layout)
     unit = 512 if layout == "blocked" else 1
-    rate = bloom.rate(layout, keys, size)
+    rate = size.rate(keys)
     assert rate <= fpr
     for hashes in (size.hashes - 1, size.hashes + 1):
         if 1 <= hashes <= min(bloom.MOST_HASHES[layout], size.bits):
-            assert bloom.rate(layout, keys, Size(size.bits, hashes)) >= rate
+            assert Size(layout, size.bits, hashes).rate(keys) >= rate
     if size.bits > unit:
         fewer = size.bits - unit
         for hashes in range(max(1, size.hashes - 2), size.hashes + 2):
             if hashes <= min(fewer, bloom.MOST_HASHES[layout]):
-                assert bloom.rate(layout, keys, Size(fewer, hashes)) > fpr
+                assert Size(layout, fewer, hashes).rate(keys) > fpr
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("bits_per_key", [0.5, 3, 8, 10, 16])
 def test_the_best_number_of_hashes_of_all(layout, bits_per_key):
-    size = bloom.size(layout, 5000, bits_per_key=bits_per_key)
+    size = bloom.size(5000, bits_per_key=bits_per_key, layout=layout)
     every = range(1, bloom.MOST_HASHES[layout] + 1)
-    rates = [bloom.rate(layout, 5000, Size(size.bits, hashes)) for hashes in every]
+    rates = [Size(layout, size.bits, hashes).rate(5000) for hashes in every]
     assert size.hashes == 1 + rates.index(min(rates))
 
 
@@ -93,8 +92,8 @@ def test_known_points():
     """The textbook at the size where it holds, and what blocks cost."""
     textbook = (1 - math.exp(-7 / 10)) ** 7
     for layout in ("standard", "segmented"):
-        assert bloom.rate(layout, 10**6, Size(10**7, 7)) == pytest.approx(textbook, rel=1e-4)
-    blocked = bloom.rate("blocked", 10**6, Size(19_532 * 512, 6))
+        assert Size(layout, 10**7, 7).rate(10**6) == pytest.approx(textbook, rel=1e-4)
+    blocked = Size("blocked", 19_532 * 512, 6).rate(10**6)
     assert 1.1 * textbook < blocked < 1.25 * textbook
 
 
@@ -104,7 +103,7 @@ def test_quotient_sizes():
         for r in (1, 8, 20):
             size = quotient.size(keys, fpr=2.0**-r)
             assert size.remainder_bits <= r
-            assert quotient.rate(keys, size) <= 2.0**-r
+            assert size.rate(keys) <= 2.0**-r
             shorter = quotient.Size(size.quotients, size.remainder_bits - 1)
-            assert size.remainder_bits == 1 or quotient.rate(keys, shorter) > 2.0**-r
+            assert size.remainder_bits == 1 or shorter.rate(keys) > 2.0**-r
     assert quotient.size(10**6, bits_per_key=200).remainder_bits == 56

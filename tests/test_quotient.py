@@ -17,7 +17,9 @@ from tamis.planning import quotient as planning
 
 
 def native(quotients, remainder_bits, capacity):
-    return tamis.Quotient._of(_native.quotient(quotients, remainder_bits, capacity))
+    return tamis.Quotient._of(
+        _native.Quotient._empty(planning.Size(quotients, remainder_bits), capacity)
+    )
 
 
 def stored(f):
@@ -122,7 +124,7 @@ def test_rate_after_each_doubling():
             f.update(np.arange(keys, n << doublings))
         keys = n << doublings
         assert (f.capacity, f.remainder_bits) == (keys, 5 - doublings)
-        full = planning.rate(keys, planning.Size(f.quotients, f.remainder_bits))
+        full = f._size.rate(keys)
         assert f.expected_fpr == pytest.approx(full, rel=0.05)
         assert within_noise(f.contains(absent).mean(), f.expected_fpr, trials)
         assert len(f) == keys

@@ -42,7 +42,7 @@ def test_larger_sizes(n):
         assert f.contains(np.arange(n)).all()
         # Two bits per 128 slots are codes, whatever the columns.
         assert f.bits_per_key <= 1.02 * r + 0.02
-        assert f.size_in_bits <= planning.most_bits(n, planning.Size(r, planning.levels(n)))
+        assert f.size_in_bits <= planning.size(n, fingerprint_bits=r).bits
 
 
 @pytest.mark.parametrize("r", [8, 12])
@@ -141,7 +141,7 @@ def test_truncated_rates(n):
         assert within_noise(cut.contains(absent).mean(), cut.expected_fpr, trials)
         assert cut.columns == pytest.approx(columns, abs=1 / slots + 0.01)
         if columns == int(columns):
-            assert cut.expected_fpr == planning.rate(columns) == 2.0**-columns
+            assert cut.expected_fpr == planning.column_rate(columns) == 2.0**-columns
         else:
             whole = int(columns)
             assert 2.0 ** -(whole + 1) <= cut.expected_fpr <= 2.0**-whole
@@ -160,7 +160,7 @@ def test_a_fraction_of_a_column_is_worth_its_bits():
     for share in (0.1, 0.5, 0.9):
         # Levels hold keys in proportion to their slots, so a share of one serves as many keys.
         assert f.truncate(3 + share).expected_fpr == pytest.approx(
-            planning.rate(3 + share, inside=share), rel=0.01
+            planning.column_rate(3 + share, inside=share), rel=0.01
         )
 
 

@@ -19,7 +19,7 @@ from test_format import parts
 
 
 def made(size, decrement="adjacent", seed=0):
-    kernel = _native.stable(*size, decrement == "independent", 1000, seed)
+    kernel = _native.StableBloom._empty(size, decrement == "independent", 1000, seed)
     return tamis.StableBloom._of(kernel)
 
 

@@ -18,7 +18,7 @@ from tamis.planning.windowed import Size
 
 
 def made(size, step=0.0, seed=0):
-    return tamis.Windowed._of(_native.windowed(*size, step, 100, seed))
+    return tamis.Windowed._of(_native.Windowed._empty(size, step, 100, seed))
 
 
 @given(
@@ -83,16 +83,16 @@ def test_rate_is_as_asked(rate):
 def test_size_is_the_best_among_its_neighbours():
     for window, fpr in ((5000, 0.01), (100_000, 0.001)):
         best = planning.size(window, fpr=fpr)
-        assert planning.rate(best) <= fpr
+        assert best.rate() <= fpr
         for hashes in range(best.hashes - 2, best.hashes + 3):
             for ages in range(best.ages - 2, min(best.ages + 3, planning.MOST_SLICES - hashes + 1)):
                 bits = (best.bits - 1) // (hashes + ages) // 64 * 64
                 other = Size(hashes, ages, bits, -(-window // ages))
-                assert planning.rate(other) > fpr
+                assert other.rate() > fpr
     tighter = planning.size(5000, bits_per_key=20)
     assert tighter.bits <= 100_000
-    assert planning.rate(tighter) == min(
-        planning.rate(Size(k, n, 100_000 // (k + n) // 64 * 64, -(-5000 // n)))
+    assert tighter.rate() == min(
+        Size(k, n, 100_000 // (k + n) // 64 * 64, -(-5000 // n)).rate()
         for k in range(4, 16)
         for n in range(20, planning.MOST_SLICES - k + 1)
     )
@@ -106,7 +106,7 @@ def test_rate_against_counting_runs():
         yes = [case >> age & 1 for age in range(7)]
         if any(all(yes[i : i + 3]) for i in range(5)):
             total += np.prod([f if y else 1 - f for y, f in zip(yes, fills, strict=True)])
-    assert planning.rate(size) == pytest.approx(total)
+    assert size.rate() == pytest.approx(total)
 
 
 def test_a_window_of_seconds():
