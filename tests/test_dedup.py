@@ -28,7 +28,7 @@ def test_misses_nothing_in_the_window():
     # All that is dropped was seen, but for the rate; all that was seen lately is dropped.
     assert len(out) <= len(exact)
     assert len(out) >= 0.99 * len(set(keys.tolist()))
-    stats = kept.statistics
+    stats = kept.stats
     assert stats.records == 20_000
     assert stats.dropped == 20_000 - len(out)
 
@@ -87,7 +87,7 @@ def test_estimates_hold(make):
     given = {"gap": 3000, "bits": 2**16, "fpr": 0.01} if make == "stable" else {"window": 4000}
     kept = tamis.dedup([keys], **given)
     out = np.concatenate(list(kept))
-    stats = kept.statistics
+    stats = kept.stats
     new = len(set(keys.tolist()))
     duplicates = len(keys) - new
     false_drops = new - len(set(out.tolist()))

@@ -306,7 +306,7 @@ def test_what_cannot_be_learned_from():
         train(np.ones((3, 2)), np.ones((0, 2)), kind="logistic")
     with pytest.raises(TypeError, match="both are tables"):
         train(["a"], np.ones((3, 2)))
-    with pytest.raises(TypeError, match="the same ones"):
+    with pytest.raises(TypeError, match="must have the same columns"):
         train(np.ones((3, 1)), np.ones((3, 2)), kind="logistic")
     with pytest.raises(ValueError, match="leaves is 129; from 2 to 128"):
         train(["a"], ["b"], leaves=129)

@@ -127,7 +127,7 @@ def test_a_report_needs_nothing_else(tmp_path):
 
 
 def test_a_report_shows_text_as_text():
-    page = str(Report("a < b").text("<script>").table(["x"], [["<td>"]]).listed(["&"]))
+    page = str(Report("a < b").text("<script>").table(["x"], [["<td>"]]).bullets(["&"]))
     assert "<script>" not in page
     assert "a &lt; b" in page
     assert "&lt;td&gt;" in page

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis import Workload
-from tamis._columns import listed
+from tamis._columns import as_list
 
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
@@ -58,7 +58,7 @@ def test_a_log_by_hand(queries, keys):
         Workload.from_queries(queries, keys=sorted(keys)),
         Workload.from_batches([queries[:7], queries[7:]], keys=sorted(keys)),
     ):
-        assert dict(zip(listed(w.values), w.counts.tolist(), strict=True)) == counts
+        assert dict(zip(as_list(w.values), w.counts.tolist(), strict=True)) == counts
         assert [w.psi(n) for n in range(len(w) + 1)] == pytest.approx(psi)
         assert w.unseen == pytest.approx(unseen)
         assert w.removed == sum(query in keys for query in queries)
@@ -70,7 +70,7 @@ def test_a_log_by_hand(queries, keys):
 @pytest.mark.parametrize("values", [["b", "a", "b", "ü"], [5, -1, 5, 2**40]])
 def test_every_form_of_column(form, values):
     w = Workload.from_queries(FORMS[form](values), keys=FORMS[form](values[3:]))
-    assert [str(v) for v in listed(w.head(2))] == [str(v) for v in (values[0], values[1])]
+    assert [str(v) for v in as_list(w.head(2))] == [str(v) for v in (values[0], values[1])]
     assert w.counts.tolist() == [2, 1]
     assert w.removed == 1
     again = Workload.from_batches([FORMS[form](values), FORMS[form](values), values])
@@ -181,7 +181,7 @@ def test_saved_and_loaded(tmp_path):
             (len(w), w.removed, w.present, w.error)
         )
         if w.values is not None:
-            assert listed(again.head(5)) == listed(w.head(5))
+            assert as_list(again.head(5)) == as_list(w.head(5))
             assert w.drift(again).total_variation == pytest.approx(0, abs=1e-12)
     pa.parquet.write_table(pa.table({"count": [1]}), tmp_path / "other.parquet")
     with pytest.raises(tamis.FormatError, match=r"other.parquet is not a workload"):

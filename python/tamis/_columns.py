@@ -53,10 +53,10 @@ def join(columns: Sequence[Any]) -> Any:
     elif all(getattr(each, "type", None) == getattr(first, "type", 0) for each in columns):
         chunks = [chunk for each in columns for chunk in getattr(each, "chunks", [each])]
         return pyarrow("an Arrow column").chunked_array(chunks, type=first.type)
-    return [value for each in columns for value in listed(each)]
+    return [value for each in columns for value in as_list(each)]
 
 
-def listed(values: Any) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
     """Return the values as a list of Python objects."""
     if isinstance(values, list):
         return values

@@ -28,7 +28,7 @@ _SEED = 0x6465647570
 """The sample is chosen by another hash than the filter's: "dedup" in ASCII."""
 
 
-class Statistics(NamedTuple):
+class DedupStats(NamedTuple):
     """What a de-duplication did, and what it is expected to have missed."""
 
     records: int
@@ -80,7 +80,7 @@ class _Gaps:
 
 
 class Dedup:
-    """An iterator over the records that were not seen before; `statistics` tells how it went."""
+    """An iterator over the records that were not seen before; `stats` tells how it went."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Dedup:
         return next(self._kept)
 
     @property
-    def statistics(self) -> Statistics:
+    def stats(self) -> DedupStats:
         """What was done so far, and what is expected to have been missed."""
         gaps, duplicates = self._gaps, self._gaps.duplicates.sum()
         used = np.flatnonzero(gaps.duplicates)
         upper = np.append(_GAPS, 2 * _GAPS[-1])
         middle = (upper + np.append(0, upper[:-1] + 1)) / 2
         missed = sum(gaps.duplicates[i] * self._denied(float(middle[i])) for i in used)
-        return Statistics(
+        return DedupStats(
             self._records,
             self._dropped,
             float(missed / duplicates) if duplicates else 0.0,
@@ -183,7 +183,7 @@ def dedup(
     >>> list(dedup(["a", "b", "a", "c", "b"], window=1000))
     ['a', 'b', 'c']
     >>> kept = dedup([np.array([1, 2, 1]), np.array([2, 3])], window=1000)
-    >>> list(kept), kept.statistics.dropped
+    >>> list(kept), kept.stats.dropped
     ([array([1, 2]), array([3])], 2)
     """
     if filter is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis.planning.costs import told as duration_told
+from tamis.planning.costs import told as format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
@@ -112,7 +112,7 @@ def draw_plan(plan: Plan, ax: Any = None) -> Any:
     return ax
 
 
-def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
+def draw_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
     """Draw the rate of each stretch of questions, and their mean so far; return the axes."""
     ax = axes() if ax is None else ax
     stretches = _joined(stretches)
@@ -153,11 +153,11 @@ def _joined(stretches: list[Stretch]) -> list[Stretch]:
     ]
 
 
-def drawn_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
+def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     """Draw what a question costs with each choice, the best at the top; return the axes."""
     ax = axes() if ax is None else ax
     rows = list(range(len(choices)))
-    told = any(each.measured_cost is not None for each in choices)
+    measured = any(each.measured_cost is not None for each in choices)
     seen: dict[str, str] = {}
     for row, each in zip(rows, choices, strict=True):
         colour = COLOURS[each.family]
@@ -172,8 +172,8 @@ def drawn_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     ax.set_yticks(rows, [each.name for each in choices])
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(lambda value, _: duration_told(value))
-    ax.set_xlabel("cost of a question" + (", measured (rings: predicted)" if told else ""))
+    ax.xaxis.set_major_formatter(lambda value, _: format_duration(value))
+    ax.set_xlabel("cost of a question" + (", measured (rings: predicted)" if measured else ""))
     ax.grid(True, axis="x", which="major", alpha=0.25)
     if len(seen) > 1:
         ax.legend(frameon=False, loc="best")
@@ -234,15 +234,15 @@ def svg(ax: Any) -> str:
 def _named(filters: Iterable[Sized] | Mapping[str, Sized]) -> list[tuple[str, Sized]]:
     if isinstance(filters, Mapping):
         return list(filters.items())
-    listed: list[Any] = list(filters)
-    for index, each in enumerate(listed):
+    given: list[Any] = list(filters)
+    for index, each in enumerate(given):
         if not (hasattr(each, "bits_per_key") and hasattr(each, "expected_fpr")):
             kind = type(each).__name__
             raise TypeError(
                 f"filters[{index}] is of type {kind}; filters, plans or choices of an advice are "
                 "wanted"
             )
-    return [(getattr(each, "name", None) or type(each).__name__, each) for each in listed]
+    return [(getattr(each, "name", None) or type(each).__name__, each) for each in given]
 
 
 def _measured(each: Any) -> bool:

@@ -57,7 +57,7 @@ class Report:
         """Add a paragraph; a note is set back."""
         return self._add(f"<p{' class=note' if note else ''}>{html.escape(text)}</p>")
 
-    def listed(self, lines: Iterable[str]) -> Self:
+    def bullets(self, lines: Iterable[str]) -> Self:
         """Add a list."""
         items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
         return self._add(f"<ul>{items}</ul>") if items else self
@@ -77,8 +77,8 @@ class Report:
         """Add the figure of some axes, as SVG."""
         from tamis.pictures import svg
 
-        told = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-        return self._add(f"<figure>{svg(ax)}{told}</figure>")
+        figcaption = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+        return self._add(f"<figure>{svg(ax)}{figcaption}</figure>")
 
     def lines(self, text: str) -> Self:
         """Add text as it is, in a fixed width."""

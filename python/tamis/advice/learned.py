@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis._columns import column, listed, take
+from tamis._columns import as_list, column, take
 from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
@@ -110,7 +110,7 @@ def _scoring(rows: Any) -> float:
     """Predict the seconds that a model takes to score one of these."""
     if getattr(rows, "ndim", 1) > 1:
         return SCORE_PER_COLUMN * float(rows.shape[1])
-    few = listed(rows[:1000])
+    few = as_list(rows[:1000])
     return SCORE_PER_BYTE * sum(len(str(each)) for each in few) / max(len(few), 1)
 
 

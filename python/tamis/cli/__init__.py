@@ -103,7 +103,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
             raise
-        return _refused(_told(error))
+        return _refused(_message(error))
 
 
 _WRONG_INPUT = (
@@ -122,7 +122,7 @@ def _about_input(error: Exception) -> bool:
     return isinstance(error, _WRONG_INPUT) or type(error).__module__.startswith("psycopg")
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error) or type(error).__name__

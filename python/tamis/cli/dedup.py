@@ -56,7 +56,7 @@ def command(
     with Writer(output) as writer:
         for batch in kept:
             writer.write(batch)
-    s = kept.statistics
+    s = kept.stats
     if as_json:
         facts = s._asdict()
         facts["gaps"] = {str(gap): count for gap, count in s.gaps.items()}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 import tamis
-from tamis._columns import join, listed
+from tamis._columns import as_list, join
 from tamis.cli._input import Source, halves
 from tamis.cli._options import FILE, as_json, asked, example, log, reading
 from tamis.cli._output import note, progress, say, share, show_json, size, table
@@ -117,7 +117,7 @@ def _own(keys: Source, queries: Source) -> Scene:
 def _stored(path: Path, keys: Any) -> Path:
     """Write the keys to a table of SQLite, as any program would."""
     path.unlink(missing_ok=True)
-    values = [key.decode() if isinstance(key, bytes) else key for key in listed(keys)]
+    values = [key.decode() if isinstance(key, bytes) else key for key in as_list(keys)]
     if not all(isinstance(value, str | int) for value in values[:1]):
         raise ValueError(
             f"keys are of type {type(values[0]).__name__}; text or integers are wanted"

@@ -38,7 +38,9 @@ def command(file: str, secret: bytes | None, as_json: bool) -> None:
         show_json({"file": file} | found | {"parts": parts})
         return
     say(
-        facts({"file": file} | {name.replace("_", " "): _told(name, found[name]) for name in found})
+        facts(
+            {"file": file} | {name.replace("_", " "): _format(name, found[name]) for name in found}
+        )
     )
     if parts:
         say("\n" + _map(parts))
@@ -86,7 +88,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return []
 
 
-def _told(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if name == "bits":
         return f"{value:,} ({size(value)})"
     if name.endswith("fpr") or name == "fpr_bound":

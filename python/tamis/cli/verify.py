@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 import tamis
-from tamis._columns import listed, take
+from tamis._columns import as_list, take
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, reading, secret
 from tamis.cli._output import facts, say, share, show_json
@@ -67,7 +67,7 @@ def _denied(f: Any, source: Source) -> dict[str, Any]:
     for batch in source.read_keys():
         missing = np.flatnonzero(~f.contains(batch))
         asked, denied = asked + len(batch), denied + len(missing)
-        first += listed(take(batch, missing[: 5 - len(first)]))
+        first += as_list(take(batch, missing[: 5 - len(first)]))
     return {"keys": asked, "denied": denied, "first_denied": first}
 
 

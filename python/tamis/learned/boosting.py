@@ -20,7 +20,7 @@ LIBRARIES = ("lightgbm", "catboost")
 _LEARNING_RATE = 0.1
 
 
-def grown(
+def grow_trees(
     library: Library,
     matrix: Any,
     labels: npt.NDArray[np.float64],
@@ -29,11 +29,11 @@ def grown(
     seed: int,
 ) -> flat.Forest:
     """Grow trees on levels; nodes name columns of the matrix, and levels as they are there."""
-    grow = _by_lightgbm if library == "lightgbm" else _by_catboost
+    grow = _with_lightgbm if library == "lightgbm" else _with_catboost
     return grow(matrix, labels, trees, leaves, seed)
 
 
-def _by_lightgbm(
+def _with_lightgbm(
     matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
 ) -> flat.Forest:
     try:
@@ -55,7 +55,7 @@ def _by_lightgbm(
     data = lightgbm.Dataset(matrix.astype(np.float64), label=labels, free_raw_data=True)
     booster = lightgbm.train(settings, data, num_boost_round=trees)
     return flat.Forest(
-        [_flattened(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
+        [_flatten(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
     )
 
 
@@ -66,7 +66,7 @@ def _missing(library: str, extra: str) -> ImportError:
     )
 
 
-def _flattened(root: dict[str, Any]) -> flat.Tree:
+def _flatten(root: dict[str, Any]) -> flat.Tree:
     """Flatten a tree of LightGBM, parents before their children."""
     tree = flat.Tree([], [])
 
@@ -85,7 +85,7 @@ def _flattened(root: dict[str, Any]) -> flat.Tree:
     return tree
 
 
-def _by_catboost(
+def _with_catboost(
     matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
 ) -> flat.Forest:
     try:

@@ -28,7 +28,7 @@ class Column:
     feature: Feature
     levels: npt.NDArray[np.intp]
 
-    def kept(self, levels: npt.NDArray[np.intp]) -> Feature:
+    def keep_levels(self, levels: npt.NDArray[np.intp]) -> Feature:
         """Return the feature with only these of its steps from one level to the next."""
         if isinstance(self.feature, Number):
             return Number(self.feature.name, self.feature.thresholds[levels])
@@ -37,7 +37,7 @@ class Column:
         return Category(self.feature.name, len(levels) + 1, found)
 
 
-def columns(
+def read_columns(
     members: _native.Table,
     nonmembers: _native.Table,
     categorical: Sequence[str | int],
@@ -49,8 +49,8 @@ def columns(
     described = members.columns
     if nonmembers.columns != described:
         raise TypeError(
-            f"nonmembers has the columns {_told(nonmembers)}, members has {_told(members)}; "
-            "the same ones, of the same kind, are wanted"
+            "members and nonmembers must have the same columns of the same types: "
+            f"members has {_describe(members)}, nonmembers has {_describe(nonmembers)}"
         )
     labels = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
     wanted = [_place(column, described) for column in categorical]
@@ -67,7 +67,7 @@ def columns(
     return read, labels
 
 
-def _told(table: _native.Table) -> str:
+def _describe(table: _native.Table) -> str:
     return ", ".join(
         f"{name or place} ({'text' if text else 'numbers'})"
         for place, (name, text) in enumerate(table.columns)
@@ -107,10 +107,10 @@ def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.f
 
 def _number(name: int, numbers: npt.NDArray[np.float32], levels: int) -> Column:
     found = thresholds(numbers, levels)
-    return Column(Number(name, found), exceeded(found, numbers))
+    return Column(Number(name, found), count_exceeded(found, numbers))
 
 
-def exceeded(found: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+def count_exceeded(found: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     """Count for each value the thresholds that it exceeds."""
     return np.where(np.isnan(values), 0, np.searchsorted(found, values, side="left"))
 
@@ -139,6 +139,6 @@ def _category(
     training = np.empty(len(labels), dtype=np.intp)
     for part in range(FOLDS):
         own = fold == part
-        training[own] = exceeded(found, shares(~own)[bucket[own]])
-    coded = exceeded(found, share).astype(np.uint8)
+        training[own] = count_exceeded(found, shares(~own)[bucket[own]])
+    coded = count_exceeded(found, share).astype(np.uint8)
     return Column(Category(name, len(found) + 1, coded), training)

@@ -88,10 +88,10 @@ class Forest:
     oblivious: bool = False
 
 
-def quantized(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
+def quantize(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
     """Round weights to whole numbers up to ``most``, and return their scale.
 
-    >>> quantized(np.array([-1.0, 0.26, 0.5]), 127)
+    >>> quantize(np.array([-1.0, 0.26, 0.5]), 127)
     (array([-127.,   33.,   64.]), 0.007874015748031496)
     """
     largest = float(np.abs(weights).max(initial=0.0))
@@ -107,7 +107,7 @@ def linear(
     slope: float = 1.0,
 ) -> _native.Kernel:
     """Make the model with a weight for each level of each feature, or for each bucket of text."""
-    whole, scale = quantized(weights, 127)
+    whole, scale = quantize(weights, 127)
     flat = _input(features) + whole.astype(np.int8).tobytes()
     count = 0 if isinstance(features, Grams) else len(features)
     form = [TEXT if isinstance(features, Grams) else TABLE, LINEAR, count]
@@ -122,7 +122,7 @@ def forest(
 ) -> _native.Kernel:
     """Make the model of trees over features, or over the used buckets of text."""
     leaves = np.array([leaf for tree in forest.trees for leaf in tree.leaves], dtype=np.float64)
-    whole, scale = quantized(leaves, 32_767)
+    whole, scale = quantize(leaves, 32_767)
     parts = [_input(features)]
     text = isinstance(features, Grams)
     if text:

@@ -12,8 +12,8 @@ from scipy import sparse
 
 from tamis import _native
 from tamis.learned import flat, linear
-from tamis.learned.boosting import LIBRARIES, Library, grown
-from tamis.learned.columns import Column, columns
+from tamis.learned.boosting import LIBRARIES, Library, grow_trees
+from tamis.learned.columns import Column, read_columns
 from tamis.learned.model import Model
 
 Kind = Literal["gbt", "logistic", "svm"]
@@ -79,14 +79,14 @@ def train(
         counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
         grams = flat.Grams(ngrams[0], ngrams[1], buckets)
         if kind == "gbt":
-            forest = grown(library, counts, labels, trees, leaves, seed)
+            forest = grow_trees(library, counts, labels, trees, leaves, seed)
             return Model._of(_text_forest(grams, forest, len(labels)))
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
     levels = levels or (flat.MOST_LEVELS if kind == "gbt" else 32)
     _check("levels", levels, 2, flat.MOST_LEVELS)
     _check("buckets", buckets or 1, 1, 1 << 24)
-    read, labels = columns(
+    read, labels = read_columns(
         _table("members", members),
         _table("nonmembers", nonmembers),
         categorical,
@@ -96,7 +96,7 @@ def train(
     )
     if kind == "gbt":
         matrix = np.stack([column.levels for column in read], axis=1)
-        forest = grown(library, matrix, labels, trees, leaves, seed)
+        forest = grow_trees(library, matrix, labels, trees, leaves, seed)
         return Model._of(_table_forest(read, forest, len(labels)))
     fitted = linear.fit(_one_hot(read), labels, kind, penalty)
     features = [column.feature for column in read]
@@ -171,7 +171,7 @@ def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native
         for feature, level, *_ in tree.nodes:
             asked[feature].add(level)
     kept = [np.array(sorted(levels), dtype=np.intp) for levels in asked]
-    features = [column.kept(levels) for column, levels in zip(read, kept, strict=True)]
+    features = [column.keep_levels(levels) for column, levels in zip(read, kept, strict=True)]
     for tree in forest.trees:
         tree.nodes = [
             (feature, int(np.searchsorted(kept[feature], level)), *children)

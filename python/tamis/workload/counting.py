@@ -30,7 +30,7 @@ def hashes(keys: Any) -> Hashes:
     return np.ascontiguousarray(_native.hash_keys(keys)[:, 0])
 
 
-class Tally:
+class ValueCounts:
     """Distinct values and their counts, at most ``room`` of them between merges."""
 
     def __init__(self, room: int, keys: Any = None) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from tamis._columns import listed, pyarrow
+from tamis._columns import as_list, pyarrow
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
-from tamis.workload.counting import Tally
+from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class Workload:
         room = whole("room", room, MOST_KEYS)
         if room == 0:
             raise ValueError(f"room is 0; from 1 to {MOST_KEYS} is possible")
-        tally = Tally(room, keys)
+        counter = ValueCounts(room, keys)
         for batch in batches:
-            tally.add(batch)
-        counts, values = tally.ranked()
+            counter.add(batch)
+        counts, values = counter.ranked()
         kept = counts.sum().item() if len(counts) else 0
-        lost = tally.total - kept if tally.error else np.count_nonzero(counts == 1)
-        return cls._counted(tally, counts, values, lost / tally.total if tally.total else 1.0)
+        lost = counter.total - kept if counter.error else np.count_nonzero(counts == 1)
+        return cls._counted(counter, counts, values, lost / counter.total if counter.total else 1.0)
 
     @classmethod
     def from_counts(
@@ -112,16 +112,16 @@ class Workload:
         """
         weights = _weights("counts", counts)
         unseen = _share("unseen", unseen)
-        tally = Tally(MOST_KEYS, keys)
+        counter = ValueCounts(MOST_KEYS, keys)
         try:
-            tally.add(values, weights)
+            counter.add(values, weights)
         except IndexError:
             raise ValueError(_lengths(values, weights)) from None
-        ranked, found = tally.ranked()
-        if tally.counted != len(weights):
+        ranked, found = counter.ranked()
+        if counter.counted != len(weights):
             raise ValueError(_lengths(values, weights))
         asked = int(np.count_nonzero(ranked))
-        return cls._counted(tally, ranked[:asked], found[:asked], unseen)
+        return cls._counted(counter, ranked[:asked], found[:asked], unseen)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
@@ -156,15 +156,17 @@ class Workload:
         return cls(Zipf(float(exponent), universe, known))
 
     @classmethod
-    def _counted(cls, tally: Tally, counts: npt.NDArray[Any], values: Any, unseen: float) -> Self:
-        asked = tally.total + tally.removed
+    def _counted(
+        cls, counter: ValueCounts, counts: npt.NDArray[Any], values: Any, unseen: float
+    ) -> Self:
+        asked = counter.total + counter.removed
         return cls(
             Steps.of(counts, total=1 - unseen),
             values=values,
             counts=counts,
-            removed=tally.removed,
-            present=tally.removed / asked if asked else 0.0,
-            error=tally.error,
+            removed=counter.removed,
+            present=counter.removed / asked if asked else 0.0,
+            error=counter.error,
         )
 
     def __len__(self) -> int:
@@ -307,7 +309,7 @@ class Workload:
             if n is not None:
                 lines.append(f"{share:>5.0%} of the questions ask for the {n:,} most frequent")
         if self._values is not None and len(self):
-            lines.append(f"most frequent: {', '.join(map(repr, listed(self._values[:5])))}")
+            lines.append(f"most frequent: {', '.join(map(repr, as_list(self._values[:5])))}")
         return "\n".join(lines)
 
 
