@@ -1,4 +1,4 @@
-"""Gradient boosted trees over levels, as LightGBM or CatBoost grow them."""
+"""Gradient boosted trees over levels, trained by LightGBM or CatBoost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grow_trees(
     leaves: int,
     seed: int,
 ) -> flat.Forest:
-    """Grow trees on levels; nodes name columns of the matrix, and levels as they are there."""
+    """Train trees on levels; nodes refer to columns of the matrix and to levels as in it."""
     grow = _with_lightgbm if library == "lightgbm" else _with_catboost
     return grow(matrix, labels, trees, leaves, seed)
 
@@ -61,13 +61,13 @@ def _with_lightgbm(
 
 def _missing(library: str, extra: str) -> ImportError:
     return ImportError(
-        f'kind is "gbt", which needs {library}: pip install tamis[{extra}]; '
-        '"logistic" and "svm" need nothing more'
+        f'kind "gbt" needs {library}: pip install tamis[{extra}]; '
+        '"logistic" and "svm" need no other package'
     )
 
 
 def _flatten(root: dict[str, Any]) -> flat.Tree:
-    """Flatten a tree of LightGBM, parents before their children."""
+    """Flatten a LightGBM tree, parents before their children."""
     tree = flat.Tree([], [])
 
     def place(node: dict[str, Any]) -> int:
@@ -97,7 +97,7 @@ def _with_catboost(
         depth=math.ceil(math.log2(leaves)),
         learning_rate=_LEARNING_RATE,
         border_count=254,
-        # Without randomness, equal data give equal trees.
+        # No randomness: the same data give the same trees.
         bootstrap_type="No",
         random_strength=0,
         boosting_type="Plain",
@@ -113,7 +113,7 @@ def _with_catboost(
     scale, (bias,) = dumped["scale_and_bias"]
 
     def tree(dumped: dict[str, Any]) -> flat.Tree:
-        # A tree that found nothing to ask for has no splits.
+        # A tree that found no useful split has none.
         splits = dumped.get("splits") or []
         nodes: list[tuple[int, ...]] = [
             (split["float_feature_index"], max(0, math.floor(split["border"]))) for split in splits

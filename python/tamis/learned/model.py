@@ -14,11 +14,11 @@ Reads = Literal["text", "table"]
 
 
 class Model(Saved):
-    """A classifier: the score of a key, or of a row of features, as a number from 0 to 1.
+    """A classifier that scores keys, or rows of features, from 0 to 1.
 
-    Made by `tamis.learned.train`. It is plain data (thresholds, categories' levels, weights or
-    trees), so that scoring needs none of the libraries that trained it, and loading runs no code
-    of others. The same input has the same score on every machine.
+    Created by `tamis.learned.train`. A model is plain data (thresholds, levels of categories,
+    weights or trees): scoring does not need the library that trained it, and loading does not run
+    code. The same input has the same score on every machine.
 
     >>> from tamis.learned import train
     >>> model = train([f"user-{i}" for i in range(500)], range(500), kind="logistic")
@@ -28,15 +28,15 @@ class Model(Saved):
 
     @property
     def reads(self) -> Reads:
-        """What it scores: the text of keys, or the columns of a table."""
+        """The input: the text of keys, or the columns of a table."""
         return "text" if _native.model_shape(self._kernel)[0] else "table"
 
     def scores(self, rows: Any) -> npt.NDArray[np.float32]:
         """Return the score of each row: of keys as text, or of a table of features.
 
-        Text is any column of keys; an integer is read as its decimal digits. A table is a NumPy
-        array of numbers or anything that speaks Arrow; its columns are matched by name where it
-        and the training table have names, else by position.
+        Text is any column of keys; integers are read as decimal digits. A table is a NumPy array of
+        numbers or any object that implements the Arrow C data interface. Its columns are matched by
+        name if it and the training table have names, otherwise by position.
         """
         return _native.model_scores(self._kernel, rows)
 
