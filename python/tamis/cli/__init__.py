@@ -114,7 +114,9 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
             raise
-        return _fail(_with_options(_message(error), arguments))
+        message = _message(error)
+        about_argument = isinstance(error, ValueError | TypeError)
+        return _fail(_with_options(message, arguments) if about_argument else message)
 
 
 _INPUT_ERRORS = (
