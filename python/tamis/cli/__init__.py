@@ -115,8 +115,10 @@ def _run(arguments: Sequence[str]) -> int:
         if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
             raise
         message = _message(error)
-        about_argument = isinstance(error, ValueError | TypeError)
-        return _fail(_with_options(message, arguments) if about_argument else message)
+        # After an ImportError the command itself may be missing, and with it its options.
+        return _fail(
+            message if isinstance(error, ImportError) else _with_options(message, arguments)
+        )
 
 
 _INPUT_ERRORS = (
