@@ -1,10 +1,10 @@
-"""What one question costs: nanoseconds per key, absent and present, of each kind of filter.
+"""The time of a lookup: nanoseconds per key, absent and present, of each kind of filter.
 
     .venv/bin/python benches/checks.py
 
 Batches of integers, hashing included, at 10 bits per key, one thread; the best of many short
-rounds, in each of which all filters take their turn with other questions. The rows are those of
-`tamis.planning.kinds`, below them what a model takes to score a key.
+rounds, in each of which all filters take turns with new queries. The rows are those of
+`tamis.planning.kinds`, followed by the time a model takes to score a key.
 """
 
 import os
@@ -24,7 +24,7 @@ from tamis.planning.kinds import KINDS
 SIZES = costs.SIZES
 ROUNDS = 60
 BATCH = 10_000
-"""Questions of a round: so few that a round is seldom interrupted on a busy machine."""
+"""Queries of a round: few, so that a round is seldom interrupted on a busy machine."""
 
 
 def filters(keys: np.ndarray):
@@ -43,7 +43,7 @@ def nanoseconds(call, count: int) -> float:
 
 
 def scores(rng: np.random.Generator) -> None:
-    """Print what a linear model takes for each byte of a text, and for each column of a table."""
+    """Print the time of a linear model per byte of text, and per column of a table."""
     text = ["".join(map(chr, rng.integers(97, 123, 40))) for _ in range(2000)]
     rows = rng.normal(0, 1, (2000, 20))
     for name, data, parts in (("byte of a text", text, 40), ("column of a table", rows, 20)):
@@ -68,7 +68,7 @@ def main() -> None:
                     place = found.setdefault((name, kind), {})
                     now = nanoseconds(lambda f=f, part=part: f.contains(part), len(part))
                     place[size] = min(now, place.get(size, now))
-    print(f"{'filter':<18}{'asked for':<10}" + "".join(f"{size:>12,}" for size in SIZES))
+    print(f"{'filter':<18}{'queries':<10}" + "".join(f"{size:>12,}" for size in SIZES))
     for (name, kind), times in found.items():
         print(f"{name:<18}{kind:<10}" + "".join(f"{each:>12.1f}" for each in times.values()))
     scores(rng)

@@ -1,7 +1,7 @@
-"""Probes per second: one key asked of every filter of a collection, beside a yardstick.
+"""Probes per second: one key looked up in every filter of a collection, next to a baseline.
 
-Filters of 1,000 keys, cut to several shares of their bits. The yardstick is a read of a random
-place of as much memory for each probe, by NumPy. All times are processor time of one thread.
+Filters of 1,000 keys, truncated to several fractions of their bits. The baseline is one random read
+per probe in as much memory, by NumPy. All times are processor time of one thread.
 """
 
 import argparse

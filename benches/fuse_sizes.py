@@ -1,12 +1,12 @@
-"""How often fuse filters of the planned size are solved at once, and the fewest slots that do.
+"""How often fuse filters of the planned size are solved at the first attempt, and with fewer slots.
 
     python benches/fuse_sizes.py --quick
     python benches/fuse_sizes.py --trials 400 --most 1000000
 
-For each number of keys: the slots per key and segments that ``planning/fuse.py`` plans, the share
-of seeds whose first attempt succeeds with them, and the fewest slots per key, in as many segments,
-with which nine of ten do. The last line of an arity is the planner's law for many segments, fitted
-to these.
+For each number of keys: the slots per key and segments planned by ``planning/fuse.py``, the
+fraction of seeds whose first attempt succeeds, and the fewest slots per key, in as many segments,
+with which nine of ten do. The last line of each arity is the planner's formula for many segments,
+fitted to these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WANTED = 0.9
 
 
 def solved(arity: int, keys: int, length: int, segments: int, trials: int) -> float:
-    """Find the share of seeds with which the first attempt succeeds."""
+    """Return the fraction of seeds with which the first attempt succeeds."""
     numbers = np.arange(keys)
     first = 0
     for seed in range(trials):
@@ -34,7 +34,7 @@ def solved(arity: int, keys: int, length: int, segments: int, trials: int) -> fl
 
 
 def fewest(arity: int, keys: int, segments: int, trials: int) -> float:
-    """Find the fewest slots per key with which enough first attempts succeed, by halving."""
+    """Return the fewest slots per key with which enough first attempts succeed, by bisection."""
     low, high = int(keys * planning.FITS[arity].many / segments), int(1.6 * keys / segments)
     while low + 1 < high:
         middle = (low + high) // 2

@@ -1,11 +1,11 @@
-//! Kernels on hashed keys, one thread, beside a yardstick: reading one random cache line per key
-//! of a memory as large as the filter, with the same prefetching. Times drift with the machine;
+//! Kernels on hashed keys, one thread, next to a yardstick: reading one random cache line per key
+//! in as much memory as the filter takes, with the same prefetching. Times drift with the machine;
 //! the ratio to the yardstick drifts less.
 //!
-//! Where there is one, the figure of a C or C++ implementation stands below ours. They were read
-//! on a machine of the kind this was developed on (two cores of an AMD EPYC with AVX2): blocked
-//! Bloom, cuckoo, binary fuse and balanced ribbon of fastfilter_cpp, and the rank-and-select quotient filter of the
-//! telescoping filter's authors, built with link-time optimization and PDEP.
+//! Below some kernels is the time of a C or C++ implementation, measured on the kind of machine this
+//! was developed on (two cores of an AMD EPYC with AVX2): blocked Bloom, cuckoo, binary fuse and
+//! balanced ribbon of fastfilter_cpp, and the rank-and-select quotient filter of the authors of the
+//! telescoping filter, built with link-time optimization and PDEP.
 //!
 //! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
 
@@ -23,10 +23,10 @@ use tamis::ribbon::{self, Ribbon};
 use tamis::telescoping::{self, Mode, Remote, Shared};
 
 const REPEATS: usize = 9;
-/// Keys asked at a time, as `contains` does.
+/// Keys per batch, as in `contains`.
 const CHUNK: usize = 1024;
 
-/// What one kernel took, in ns per key.
+/// The times of one kernel, in ns per key.
 struct Times {
     build: f64,
     present: f64,
@@ -56,7 +56,7 @@ fn main() {
     }
 }
 
-/// 10.67 bits per key and the best number of hashes for them, as the C++ figure has it.
+/// 10.67 bits per key and the best number of hashes for them, as in the C++ measurement.
 fn bloom(present: &[Hash128], absent: &[Hash128]) {
     let bits = (present.len() as u64 * 1067 / 100).next_multiple_of(512);
     for layout in [Layout::Blocked, Layout::Standard, Layout::Segmented] {
@@ -151,7 +151,7 @@ impl Remote for Stored {
     }
 }
 
-/// Adaptive quotient filters, before any question and after 20 distinct ones per key.
+/// Adaptive quotient filters, before any query and after 20 distinct ones per key.
 fn telescoping(present: &[Hash128], absent: &[Hash128]) {
     let quotients = (present.len() as u64 * 20 / 19).next_multiple_of(64);
     let hasher = Hasher::seeded(1);
@@ -185,8 +185,8 @@ fn telescoping(present: &[Hash128], absent: &[Hash128]) {
     }
 }
 
-/// Fingerprints of 8 bits; the build is from hashes in any order, repetitions removed, as the C++
-/// figure has it but for them. Sizes as `planning/fuse.py` has them at 10⁶ keys.
+/// Fingerprints of 8 bits; the build is from hashes in any order, with duplicates removed, which the
+/// C++ measurement does not include. Sizes as planned by `planning/fuse.py` at 10⁶ keys.
 fn fuse(present: &[Hash128], absent: &[Hash128]) {
     let keys = present.len() as u64;
     for (arity, slots, segments) in [(3, 1.129, 205.0), (4, 1.073, 331.0)] {
@@ -219,8 +219,8 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
     }
 }
 
-/// Eight columns, with the levels that `tamis.planning.ribbon` chooses. Building starts from hashes
-/// in any order, so it includes dropping repetitions and sorting.
+/// Eight columns, with the levels that `tamis.planning.ribbon` chooses. The build starts from hashes
+/// in any order, so it includes removing duplicates and sorting.
 fn ribbon(present: &[Hash128], absent: &[Hash128]) {
     let mut levels = Vec::new();
     let mut left = present.len() as u64;

@@ -1,8 +1,8 @@
-"""What a fair comparison needs: fresh keys, rounds that take turns, ratios within a round.
+"""Fair comparisons: fresh keys, rounds in which contenders take turns, ratios within a round.
 
-The machine drifts (other processes, clock rates), so no two times from different moments are
-compared. In every round each contender is timed once, a ratio is taken between two times of the
-same round, and the median over the rounds is what counts.
+The speed of the machine drifts (other processes, clock rates), so times from different moments
+are never compared. In every round each contender is timed once; ratios are between two times of
+the same round, and the result is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Integers:
 
     @classmethod
     def pair(cls, count: int, seed: int) -> tuple[Integers, Integers]:
-        """Draw keys to put in and keys to leave out; that two agree has a chance of 4e-5 at 10⁷."""
+        """Return random present and absent keys; two are equal with probability 4e-5 at 10⁷."""
         values = np.random.default_rng(seed).integers(0, 1 << 62, 2 * count)
         return cls(values[:count]), cls(values[count:])
 
@@ -48,7 +48,7 @@ class Integers:
 
     @functools.cached_property
     def columns(self) -> dict[str, Any]:
-        """The forms that can be asked twice, as reading them leaves nothing behind."""
+        """The inputs that can be reused, because reading them has no side effects."""
         forms: dict[str, Any] = {"NumPy": self.values}
         if pa is not None:
             forms["Arrow"] = pa.array(self.values)
@@ -57,12 +57,12 @@ class Integers:
         return forms
 
     def fresh(self) -> list[int]:
-        """Make a list of objects that no one has seen."""
+        """Return a list of new objects."""
         return self.values.tolist()
 
 
 class Strings:
-    """Random strings of 20 hexadecimal digits, which lie one after the other in one text."""
+    """Random strings of 20 hexadecimal digits, stored in one string."""
 
     kind = "strings"
     width = 20
@@ -72,7 +72,7 @@ class Strings:
 
     @classmethod
     def pair(cls, count: int, seed: int) -> tuple[Strings, Strings]:
-        """Draw keys to put in and keys to leave out; 80 bits each, so that none agree."""
+        """Return random present and absent keys; of 80 bits each, so that none are equal."""
         text = np.random.default_rng(seed).bytes(cls.width * count).hex()
         half = len(text) // 2
         return cls(text[:half]), cls(text[half:])
@@ -85,7 +85,7 @@ class Strings:
 
     @functools.cached_property
     def columns(self) -> dict[str, Any]:
-        """The forms that can be asked twice, as reading them leaves nothing behind."""
+        """The inputs that can be reused, because reading them has no side effects."""
         data = self.text.encode()
         raw = np.frombuffer(data, f"S{self.width}")
         forms: dict[str, Any] = {"NumPy S20": raw, "NumPy U20": raw.astype(f"U{self.width}")}
@@ -99,7 +99,7 @@ class Strings:
         return forms
 
     def fresh(self) -> list[str]:
-        """Make a list of objects whose hash the interpreter has not computed and kept."""
+        """Return a list of objects whose hash the interpreter has not cached."""
         text, width = self.text, self.width
         return [text[at : at + width] for at in range(0, len(text), width)]
 
@@ -108,12 +108,12 @@ Keys = Integers | Strings
 
 
 BUDGET = 8.0
-"""Seconds for one task in all; it keeps the slowest packages from being most of a run."""
+"""Total seconds of a task, so that the slowest packages do not dominate a run."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to time: `run` on what `prepare` makes outside the clock."""
+    """One thing to time: `run` on the result of `prepare`, which is not timed."""
 
     name: str
     prepare: Callable[[], Any]
@@ -121,11 +121,11 @@ class Task:
 
 
 Times = dict[str, list[float]]
-"""Per contender, nanoseconds per key, one entry a round."""
+"""Nanoseconds per key of each contender, one entry per round."""
 
 
 def take_turns(tasks: Sequence[Task], rounds: int, last: dict[str, Any] | None = None) -> Times:
-    """Time every task once a round; each round starts with another, so that none is always first.
+    """Time every task once per round; each round starts with another one.
 
     A task that has run for ``BUDGET`` seconds in all sits out the rounds that are left.
     What `run` returns is kept in ``last`` or dropped, both after the clock has stopped.
@@ -151,7 +151,7 @@ def take_turns(tasks: Sequence[Task], rounds: int, last: dict[str, Any] | None =
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer a peer took: the median over rounds, and the extremes."""
+    """How many times longer a peer took: the median over rounds, the minimum and the maximum."""
 
     median: float
     low: float
@@ -167,7 +167,7 @@ class Ratio:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: set[int]) -> None:
-    """Print aligned columns, to the right but for those whose place is in `left`."""
+    """Print aligned columns: right-aligned, except those in `left`."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [

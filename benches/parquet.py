@@ -1,10 +1,10 @@
 """Point lookups: through a skipping index, and by engines that read the same files without one.
 
-A million requests of `trace_twitter52` with some payload, or keys as skewed if the data is not
-there, in ten files of a hundred row groups. Each task looks up the same keys, one after the other,
-and fetches all rows of each. All files have zones; a second set has Parquet's own Bloom filters. In
-every round each contender is timed once, by the clock and by the processor time of all its threads,
-which a busy machine changes less; ratios are taken within a round.
+A million requests of `trace_twitter52` with a payload (or synthetic keys of similar skew, without
+the data) in ten files of a hundred row groups. Each task looks up the same keys, one by one, and
+fetches all their rows. All files have zones; a second set has Parquet's own Bloom filters. In
+every round each contender is timed once, by wall clock and by the processor time of all its
+threads, which depends less on other load; ratios are taken within a round.
 """
 
 import argparse
@@ -31,7 +31,7 @@ OURS = "tamis scan"
 
 
 def keys_of(rows):
-    """The keys of real requests, or keys drawn with a like skew."""
+    """Return the keys of real requests, or synthetic keys of similar skew."""
     try:
         return data.table("trace_twitter52", ["key"])["key"].to_numpy()[:rows], "trace_twitter52"
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def keys_of(rows):
 
 
 def write(folder, keys, files, groups):
-    """The same rows twice: as pyarrow writes them, and as DuckDB does with its Bloom filters."""
+    """Write the same rows twice: with pyarrow, and with DuckDB and its Bloom filters."""
     rng = np.random.default_rng(1)
     per_file = len(keys) // files
     size = per_file // groups
@@ -126,7 +126,7 @@ def main():
 
 
 def skipping(folder, ix, groups):
-    """Print the share of row groups that zones, Parquet's Bloom filters and the index skip."""
+    """Print the fraction of row groups that zones, Parquet's Bloom filters and the index skip."""
     footers = [pq.read_metadata(path) for path in sorted((folder / "plain").iterdir())]
     zones = [
         footer.row_group(i).column(0).statistics

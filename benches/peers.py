@@ -1,12 +1,12 @@
-"""tamis beside the packages that one would pick otherwise, in one run, and the targets.
+"""tamis next to alternative packages, in one run, with the targets.
 
     python benches/peers.py --quick
     python benches/peers.py --keys 1000000 --repeats 9
 
-Every filter is asked for a rate of 1 %, fuse filters for 2⁻⁸. Times are what one waits for (wall
-clock), in nanoseconds per key, and include the loop where there is one. Lists hold objects made
-just before the clock starts, as Python keeps the hash of a str that was hashed once. Lists are
-also the fastest input of every peer: those that take a NumPy array make objects of it first.
+Every filter has a target rate of 1 %, fuse filters 2⁻⁸. Times are wall-clock nanoseconds per key
+and include the loop, if there is one. Lists hold objects created just before the timing, because
+Python caches the hash of a str. Lists are also the fastest input of every peer: those that take a
+NumPy array convert it to objects first.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import tamis
 from tamis import _native
 
 RATE = 0.01
-# That of pyfusefilter's shortest fingerprints, which it has no other way to ask for.
+# The rate of pyfusefilter's shortest fingerprints; it has no parameter for the rate.
 FUSE_RATE = 2**-8
 SEED = 1
-# A loop over a sample costs as much per key, and short turns let the drift hit all alike.
+# A loop over a sample costs as much per key, and short turns spread the drift evenly.
 LOOP = 250_000
 # Rates come from more keys, for two digits: 1 % of them are 10,000 ± 100.
 SAMPLE = 1_000_000
@@ -56,7 +56,7 @@ def bound(filter_: Any) -> Callable[[Any], bool]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to build and ask a filter; what a package does not offer is None.
+    """How to build and query a filter; None for what a package does not offer.
 
     `bits` is None for an exact set.
     """
@@ -135,7 +135,7 @@ def of_rbloom(kind: str, forms: list[str]) -> Iterator[Contender]:
 
 
 def of_fastbloom_rs(kind: str, forms: list[str]) -> Iterator[Contender]:
-    """Ask by the methods for one type, which are faster than its `in`."""
+    """Query by the methods for one type, which are faster than its `in`."""
     from fastbloom_rs import FilterBuilder
 
     suffix = "int" if kind == "integers" else "str"
@@ -194,7 +194,7 @@ def of_pyfusefilter(kind: str, forms: list[str]) -> Iterator[Contender]:
 
 
 def of_polars(kind: str, forms: list[str]) -> Iterator[Contender]:
-    """Yield the exact answer; its set is made in every call, and asking one row times that."""
+    """Yield the exact answer; every call builds its set, which is timed by looking up one row."""
     importlib.import_module("polars")
 
     def build(keys: Any) -> Any:
@@ -229,7 +229,7 @@ PACKAGES: dict[str, Callable[[str, list[str]], Iterator[Contender]]] = {
 
 @dataclass(frozen=True)
 class Results:
-    """All that was measured for one number and one kind of keys."""
+    """The measurements for one number and one kind of keys."""
 
     kind: str
     keys: int
@@ -239,7 +239,7 @@ class Results:
     denied: dict[str, int]
 
     def ratio(self, column: str, peer: str, ours: str, our_column: str = "") -> Ratio | None:
-        """How many times longer the peer took, or None if one of the two was not there."""
+        """Return how many times longer the peer took, or None if one of the two is missing."""
         theirs = self.times[column].get(peer)
         own = self.times[our_column or column].get(ours)
         return Ratio.of(theirs, own) if theirs and own else None
@@ -251,7 +251,7 @@ def contenders(kind: str, forms: list[str]) -> list[Contender]:
         try:
             found += package(kind, forms)
         except ImportError:
-            continue  # said once, in the heading
+            continue  # printed once, in the introduction
     return found
 
 
@@ -299,7 +299,7 @@ def measure(present: Keys, absent: Keys, repeats: int) -> Results:
     return Results(kind, count, times, bits, rates, denied)
 
 
-# ---- telling -------------------------------------------------------------------------------
+# ---- printing ------------------------------------------------------------------------------
 
 REFERENCE = {
     "build": "tamis, Arrow",
@@ -328,20 +328,20 @@ def tell(results: Results) -> None:
     print_table(header, rows, left={0})
     for name, count in results.denied.items():
         if count:
-            print(f"{name} denies {count:,} of {min(results.keys, SAMPLE):,} keys that are in it")
+            print(f"{name} rejects {count:,} of {min(results.keys, SAMPLE):,} keys that it holds")
 
 
 Line = tuple[str, Ratio | None, float | None]
-"""What is compared, how many times as fast tamis was, and how many times it should be."""
+"""What is compared, how many times as fast tamis is, and the target."""
 
 
 def targets(results: Results) -> Iterator[Line]:
-    """Yield the targets; those for batches are stated for a million keys."""
+    """Yield the comparisons with a target; those for batches are for a million keys."""
     against = "abloom, saveable"
     for column in ("in, present", "in, absent"):
         yield f"{column}: {against}", results.ratio(column, against, "tamis, list"), 1
 
-    # It takes lists alone, and one key at a time: against that stand our lists and our columns.
+    # It takes only lists, one key at a time: compare with our lists and our columns.
     against = "pyfusefilter"
     for column in ("build", "in, present", "in, absent"):
         yield f"Fuse, {column}: {against}", results.ratio(column, against, "tamis, list, Fuse"), 20
@@ -370,7 +370,7 @@ def targets(results: Results) -> Iterator[Line]:
 
 
 def asked_once(results: Results) -> Iterator[Line]:
-    """Yield what no target says: a filter built only to be asked once, against `is_in`."""
+    """Yield a comparison without a target: a filter built for one batch, against `is_in`."""
     built, asked = results.times["build"], results.times["batch, absent"]
     ours, polars = "tamis, Arrow", "polars is_in, exact"
     if ours in built and polars in asked:
@@ -402,7 +402,7 @@ def tell_targets(measured: list[Results]) -> None:
                 )
             )
     print(
-        "\nTargets: how many times as fast as the peer; median (least–most) over the rounds."
+        "\nTargets: how many times as fast as the peer; median (minimum–maximum) over the rounds."
         f"\nThose for batches are stated for {BATCH_TARGET_KEYS:,} keys; building is against the"
         " fastest peer.\n"
     )
@@ -410,9 +410,9 @@ def tell_targets(measured: list[Results]) -> None:
 
 
 def introduce(repeats: int) -> None:
-    """Say what is compared with what, on which machine, and who is missing."""
+    """Print what is compared, on which machine, and which packages are missing."""
     if _native.DEBUG_BUILD:
-        print("WARNING: tamis was built without optimizations; no figure below means anything.")
+        print("WARNING: tamis was built without optimizations; the figures below are meaningless.")
     versions = []
     for package, offered in PACKAGES.items():
         try:
@@ -425,15 +425,15 @@ def introduce(repeats: int) -> None:
     # tamis' thread counts are those of THREADED_BUILD and THREADED_QUERY in src/python/batch.rs.
     print(
         f"""
-Wall-clock ns per key, medians of {repeats} rounds in which all take turns, {3 * repeats} of short
-turns; who has run for {BUDGET:.0f} s sits out the rest. × is how many times as long as tamis
-took, the median of the ratios within a round.
+Wall-clock ns per key, medians of {repeats} rounds in which all take turns, {3 * repeats} for short
+turns; after {BUDGET:.0f} s a contender skips the remaining rounds. × is the time relative to tamis,
+the median of the ratios within a round.
 Lists are of fresh objects; loops are over up to {LOOP:,} keys and pay {empty_loop():.1f} ns a key.
 Threads: tamis {cores} to build from 2¹⁸ keys and to answer batches from 2²²,
 polars {polars_threads()}, others 1.
 tamis: build counts the distinct keys first; update fills a filter of known capacity, as peers do.
-polars: is_in makes its set anew in every call; build is that, timed by asking for one row.
-rbloom, saveable: with the hash that its manual shows, SHA-256, which is most of the time.""",
+polars: is_in builds its set in every call; build is that, timed by looking up one row.
+rbloom, saveable: with the hash of its documentation, SHA-256, which is most of the time.""",
         flush=True,
     )
 
@@ -469,7 +469,7 @@ def main() -> None:
     repeats = 3 if arguments.quick else arguments.repeats
     if min(sizes) < 1 or repeats < 1:
         parser.error("--keys and --repeats are at least 1")
-    gc.disable()  # nothing here makes cycles, and a collection would hit one contender only
+    gc.disable()  # there are no cycles here, and a collection would slow down one contender only
     introduce(repeats)
     measured = []
     for size in sizes:

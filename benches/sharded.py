@@ -1,10 +1,10 @@
-"""A sharded build from Parquet batches: its peak of memory, and two threads beside one.
+"""A sharded build from Parquet batches: peak memory, and two threads against one.
 
     python benches/sharded.py --keys 100000000
 
-Writes a Parquet file of so many distinct integers to a temporary folder, then builds the filter
-from its batches with one thread and with two, each in a process of its own. The file and the
-spilled hashes take about 25 bytes of disk per key.
+Writes a Parquet file of distinct integers to a temporary folder, then builds the filter from its
+batches with one thread and with two, each in its own process. The file and the spilled hashes take
+about 25 bytes of disk per key.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def write(path, keys):
 
 
 def build(path, threads, filter_name):
-    """Build once, and print what it took; run in a process of its own."""
+    """Build once, and print time, memory and size; runs in its own process."""
     batches = pq.ParquetFile(path).iter_batches(ROWS, columns=["key"])
     start = time.perf_counter()
     f = tamis.Sharded.from_batches(

@@ -1,10 +1,10 @@
-"""Stacks beside plain filters of the same kind of layer: ratios of the times in the same round.
+"""Stacks against plain filters of the same kind of layer: ratios of times in the same round.
 
     python benches/stacked.py
 
-Questions: a batch of absent keys that nobody knew, and one of keys, of the stack and of a plain
-filter with the stack's first layer. Building: the stack with its negatives, and a plain filter of
-keys and negatives together.
+Queries: a batch of unknown absent keys and a batch of present keys, for the stack and for a plain
+filter like its first layer. Builds: the stack with its negatives, and a plain filter of keys and
+negatives together.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def seconds(work):
 
 
 def ratio(one, other, rounds):
-    """The median over rounds of the ratio of two times in a round."""
+    """Return the median over rounds of the ratio of two times in a round."""
     one(), other()
     return statistics.median(seconds(one) / seconds(other) for _ in range(rounds))
 

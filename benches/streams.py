@@ -1,13 +1,12 @@
-"""Filters of streams in batches, beside a standard Bloom filter of the same run.
+"""Stream filters in batches, next to a standard Bloom filter in the same run.
 
     python benches/streams.py
 
-Prints keys per second of time and per second of one processor (of both cores together, where a
-batch is spread), the best of rounds in which all take turns, and the ratio to the yardstick.
-Insertions, and what a stable or windowed filter answers, are on one thread; scoring is spread from
-65,536 rows on. The stable learned filters get 10 features per key and have models of the size in
-Liu et al. 2020, Table 3 (173 to 328 Kbit): trees as CatBoost grows them, as in the paper, and as
-LightGBM does. Then one gets the scores.
+Prints keys per second and per CPU second, the best of rounds in which all take turns, and the ratio
+to the Bloom filter. Insertions, and queries of stable and windowed filters, use one thread; scoring
+uses all from 65,536 rows on. The stable learned filters get 10 features per key and have models of
+the size in Liu et al. 2020, Table 3 (173 to 328 Kbit): trees by CatBoost, as in the paper, and by
+LightGBM. The last rows use precomputed scores.
 """
 
 import argparse
@@ -28,7 +27,7 @@ MODELS = {
 
 
 def scored(settings):
-    """A stable learned filter of 2**18 bits of counters, and the features of as many keys."""
+    """Return a stable learned filter with 2**18 bits of counters, and features of keys."""
     rng = np.random.default_rng(5)
     table = rng.normal(size=(BATCH, 10)).astype(np.float32)
     members = table[:20_000] + np.float32(0.4)
@@ -45,7 +44,7 @@ def scored(settings):
 
 
 def works():
-    """What is measured, by name, with its target in keys per second if it has one."""
+    """Yield what is measured, by name, with its target in keys per second, if any."""
     bloom = tamis.Bloom(2**24, fpr=0.01, layout="standard")
     yield "Bloom, standard: update", bloom.update, None
     for bits in (2**18, 2**24):

@@ -1,9 +1,9 @@
-"""Two threads that ask, beside one: questions release the interpreter and take no lock.
+"""Two querying threads against one: queries release the GIL and take no lock.
 
     python benches/threads.py
 
-Prints how many times as many questions two threads answer per second as one does, the median of
-rounds in which both take turns, with and without a third thread that keeps adding keys.
+Prints the throughput of two threads relative to one, the median of rounds in which both take turns,
+with and without a third thread that keeps adding keys.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tamis
 
 
 def asked_per_second(f, column, threads, seconds=0.5):
-    """Questions per second of so many threads, each asking the same column again and again."""
+    """Return queries per second of several threads that look up the same column repeatedly."""
     counts, stop = [0] * threads, threading.Event()
 
     def ask(i):
@@ -37,7 +37,7 @@ def asked_per_second(f, column, threads, seconds=0.5):
 
 
 def ratio(f, column, rounds):
-    """Two threads against one, in turns."""
+    """Return the throughput of two threads relative to one."""
     return statistics.median(
         asked_per_second(f, column, 2) / asked_per_second(f, column, 1) for _ in range(rounds)
     )

@@ -1,4 +1,4 @@
-"""How many keys per second each stream gives: one table. At least ten million are wanted."""
+"""Keys per second of each trace generator. Target: at least ten million."""
 
 import time
 

@@ -1,6 +1,6 @@
 """The real data of the experiments: Parquet files that are not part of this repository.
 
-They lie in the folder that ``TAMIS_DATA`` names, or else in ``../shared/data`` beside the project.
+They are read from the folder ``TAMIS_DATA``, by default ``../shared/data`` next to the repository.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ FOLDER = Path(os.environ.get("TAMIS_DATA", Path(__file__).parents[2] / "shared" 
 
 
 def path(name: str) -> Path:
-    """Return the file of a data set, or raise `FileNotFoundError` that says where it was sought."""
+    """Return the file of a data set; `FileNotFoundError` if it is missing."""
     file = FOLDER / f"{name}.parquet"
     if not file.exists():
-        raise FileNotFoundError(f"{file} is not there; set TAMIS_DATA to the folder that has it")
+        raise FileNotFoundError(
+            f"{file} does not exist; set TAMIS_DATA to the folder with the data"
+        )
     return file
 
 
@@ -31,6 +33,6 @@ def table(name: str, columns: list[str] | None = None) -> pa.Table:
 
 
 def distinct(table: pa.Table) -> pa.Table:
-    """Return the rows without repetitions, in the order in which they come first."""
-    # One thread: with more, the order of the groups, and all that is drawn from it, would vary.
+    """Return the distinct rows, in the order of their first occurrence."""
+    # One thread: with more, the order of the groups, and every sample of them, would vary.
     return table.group_by(table.column_names, use_threads=False).aggregate([])

@@ -101,7 +101,7 @@ def test_builds_each_kind(run, kind):
 
 
 def test_a_log_and_a_plan_make_a_stack(run):
-    code, out, _ = run("plan --keys keys.txt --queries log.txt --bits-per-key 8 -o p.json --json")
+    code, out, _ = run("plan keys.txt --queries log.txt --bits-per-key 8 -o p.json --json")
     plan = tamis.Plan.from_json(out)
     assert code == 0
     assert plan.n_keys == 2000
@@ -112,7 +112,7 @@ def test_a_log_and_a_plan_make_a_stack(run):
     assert s.to_bytes() == t.to_bytes()
     code, out, _ = run("inspect s.tamis")
     assert out.count("█") > len(s.layers)
-    assert "keys" in run("plan --keys 1000000 --zipf 1.0,100000000,50000000 --fpr 0.001")[1]
+    assert "keys" in run("plan 1000000 --zipf 1.0,100000000,50000000 --fpr 0.001")[1]
 
 
 def test_tables_are_annotated_and_filtered(run, folder):
@@ -133,7 +133,7 @@ def test_tables_are_annotated_and_filtered(run, folder):
     assert out == (folder / "keys.csv").read_text()
     nulls = pa.table({"k": pa.array(["user1@example.org", None, "nobody"])})
     parquet.write_table(nulls, "nulls.parquet")
-    assert run("query keys.tamis --from nulls.parquet --name answer")[1] == (
+    assert run("query keys.tamis --from nulls.parquet --answer-column answer")[1] == (
         "k,answer\nuser1@example.org,maybe\n,no\nnobody,no\n"
     )
     assert run("build nulls.parquet --fpr 0.01 -o nulls.tamis --json")[1].count('"keys": 2')
@@ -197,7 +197,7 @@ def test_dedup(run, folder):
     assert code == 0
     once = list(dict.fromkeys(ASKED))
     assert 0.99 * len(once) <= len(out.splitlines()) <= len(once)
-    assert "records dropped" in err
+    assert "of 20,000 records" in err
     (folder / "timed.csv").write_text("at,k\n0,a\n1,a\n50,a\n51,b\n")
     pytest.importorskip("pyarrow")
     _, out, _ = run("dedup timed.csv -c k --window 100 --seconds 10 --at at")
@@ -272,8 +272,8 @@ def test_demo(run, folder, monkeypatch):
     pytest.importorskip("matplotlib")
     from tamis.cli import demo
 
-    monkeypatch.setattr(demo, "_AROUND", (1.0,))
-    code, out, err = run("demo --hosts 2000 --questions 4000 --bits-per-key 8 -o demo")
+    monkeypatch.setattr(demo, "_BUDGETS", (1.0,))
+    code, out, err = run("demo --hosts 2000 --visits 4000 --bits-per-key 8 -o demo")
     assert code == 0
     assert "(recommended)" in out
     assert "reads_wasted.png" in err
@@ -286,11 +286,11 @@ def test_demo(run, folder, monkeypatch):
 def test_demo_of_own_keys_and_log(run, monkeypatch):
     from tamis.cli import demo
 
-    monkeypatch.setattr(demo, "_AROUND", (1.0,))
+    monkeypatch.setattr(demo, "_BUDGETS", (1.0,))
     code, out, _ = run("demo --keys keys.txt --queries log.txt --bits-per-key 8 -o own --json")
     found = json.loads(out)
     assert code == 0
-    assert found["questions"] == len(ASKED) // 2
+    assert found["queries"] == len(ASKED) // 2
     assert len({each["filter"] for each in found["runs"]}) == len(found["runs"]) > 4
     absent = sum(asked not in set(KEYS) for asked in ASKED[len(ASKED) // 2 :])
     assert {each["reads_wasted"] + each["reads_saved"] for each in found["runs"]} == {absent}
@@ -422,8 +422,8 @@ COMMANDS = {
     "demo": "demo --keys {input} --queries log.txt",
     "demo, a log": "demo --keys keys.txt --queries {input}",
     "guard": "guard shop.db --table users --key email --queries {input}",
-    "plan": "plan --keys {input} --queries log.txt --fpr 0.01",
-    "plan, a log": "plan --keys 1000 --queries {input} --fpr 0.01",
+    "plan": "plan {input} --queries log.txt --fpr 0.01",
+    "plan, a log": "plan 1000 --queries {input} --fpr 0.01",
     "query": "query keys.tamis --from {input}",
     "search build": "search build {input} -o out.tamis",
     "search query": "search query {input} a",
@@ -461,7 +461,8 @@ def test_wrong_input_is_one_line(run, line, input):
 @pytest.mark.parametrize("input", TABLES)
 def test_wrong_tables_are_one_line(run, name, input):
     pytest.importorskip("pyarrow")
-    err = refused(run(COMMANDS[name].format(input=input)))
+    option = "--queries-column" if name == "guard" else "-c"
+    err = refused(run(COMMANDS[name].format(input=input.replace("-c", option))))
     if "nocolumn" in input:
         assert "id, email" in err
         assert "nocolumn" in err
@@ -485,15 +486,15 @@ def test_wrong_tables_are_one_line(run, name, input):
         "build keys.txt --plan keys.txt -o out.tamis",
         "build keys.txt --plan absent -o out.tamis",
         "build keys.txt --integers --fpr 0.1 -o out.tamis",
-        "plan --keys 1000 --fpr 0.1 --layer nolayer",
-        "plan --keys 1000 --fpr 0.1 --max-checks 0",
-        "plan --keys 1000 --fpr 0.1 --zipf 1.0",
-        "plan --keys 1000 --fpr 0.1 --zipf a,b",
-        "plan --keys 1000 --fpr 0.1 --zipf 1,10 --queries log.txt",
+        "plan 1000 --fpr 0.1 --layer nolayer",
+        "plan 1000 --fpr 0.1 --max-checks 0",
+        "plan 1000 --fpr 0.1 --zipf 1.0",
+        "plan 1000 --fpr 0.1 --zipf a,b",
+        "plan 1000 --fpr 0.1 --zipf 1,10 --queries log.txt",
         "query keys.tamis",
         "query keys.tamis a --from log.txt",
         "query keys.tamis seven --integers",
-        "query keys.tamis --from keys.csv -c email --name id",
+        "query keys.tamis --from keys.csv -c email --answer-column id",
         "query keys.tamis --from keys.txt -o nofolder/out.txt",
         "merge one.tamis -o out.tamis",
         "merge one.tamis keys.tamis -o out.tamis",
@@ -534,9 +535,9 @@ def test_wrong_tables_are_one_line(run, name, input):
         "search query keys.tamis",
         "demo --keys keys.txt",
         "demo --hosts 0",
-        "demo --hosts 10 --questions 100 --bits-per-key 0 -o demo",
-        "demo --hosts 10 --questions 100 --miss-cost x -o demo",
-        "demo --hosts 10 --questions 100 -o keys.txt",
+        "demo --hosts 10 --visits 100 --bits-per-key 0 -o demo",
+        "demo --hosts 10 --visits 100 --miss-cost x -o demo",
+        "demo --hosts 10 --visits 100 -o keys.txt",
         "bench --keys 0",
         "bench --keys 10 --fpr 7",
         *(f"inspect {file}" for file in ("damaged.tamis", "absent", "junk", "empty.txt", ".")),
@@ -549,3 +550,44 @@ def test_wrong_tables_are_one_line(run, name, input):
 )  # fmt: skip
 def test_wrong_arguments_are_one_line(run, line):
     refused(run(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("bild keys.txt", "Did you mean 'build'?"),
+        ("build keys.txt --bit-per-key 8 -o out.tamis", "--bits-per-key"),
+        ("build keys.txt --bits-per-key -1 -o out.tamis", "tamis: --bits-per-key "),
+        ("build keys.txt --fpr 2 -o out.tamis", "tamis: --fpr "),
+        ("build keys.txt -o out.tamis", "--bits-per-key"),
+        ("build keys.txt --fpr 0.1 --seed -1 -o out.tamis", "tamis: --seed "),
+        ("build keys.txt --fpr 0.1 -o nofolder/out.tamis", "the folder 'nofolder' does not exist"),
+        ("plan 1000 --fpr 0.1 --max-checks 0", "tamis: --max-checks "),
+        ("advise 1000 --miss-cost soon", "tamis: --miss-cost "),
+        ("dedup log.txt", "pass exactly one of --window and --gap"),
+        ("dedup log.txt --window -1", "tamis: --window "),
+        ("dedup log.txt --gap 10", "--gap requires --bits"),
+        ("search build keys.txt -o nofolder/out.tamis", "nofolder' does not exist"),
+    ],
+)
+def test_messages_name_what_was_typed(run, line, says):
+    assert says in refused(run(line))
+
+
+def test_a_log_has_a_column_of_its_own(run, folder):
+    pytest.importorskip("pyarrow")
+    (folder / "visits.csv").write_text("who,page\n" + "".join(f"{k},/\n" for k in ASKED[:500]))
+    guard = "guard shop.db --table users --key email --json"
+    code, out, _ = run(f"{guard} --queries visits.csv --queries-column who")
+    assert code == 0
+    assert json.loads(out)["true_positives"] == sum(asked in set(KEYS) for asked in ASKED[:500])
+    assert "--queries-column" in refused(run(f"{guard} --queries visits.csv"))
+    plan = "plan keys.csv -c email --fpr 0.01 --queries visits.csv"
+    assert run(f"{plan} --queries-column who")[0] == 0
+    assert "--queries-column" in refused(run(plan))
+
+
+def test_the_help_lays_out_its_example(run):
+    out = run("--help")[1]
+    assert "\\b" not in out
+    assert "\n    tamis query blocked.tamis example.org\n" in out

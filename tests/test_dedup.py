@@ -28,13 +28,13 @@ def test_misses_nothing_in_the_window():
     # All that is dropped was seen, but for the rate; all that was seen lately is dropped.
     assert len(out) <= len(exact)
     assert len(out) >= 0.99 * len(set(keys.tolist()))
-    stats = kept.statistics
+    stats = kept.stats
     assert stats.records == 20_000
     assert stats.dropped == 20_000 - len(out)
 
 
 @pytest.mark.parametrize("kind", ["list", "numpy", "batches", "table", "polars", "pandas"])
-def test_what_comes_out_is_as_what_came_in(kind):
+def test_output_has_the_type_of_the_input(kind):
     data = {"id": [1, 2, 1, 3, 2, 4], "text": list("abcdef")}
     table = pa.table(data)
     source = {
@@ -87,7 +87,7 @@ def test_estimates_hold(make):
     given = {"gap": 3000, "bits": 2**16, "fpr": 0.01} if make == "stable" else {"window": 4000}
     kept = tamis.dedup([keys], **given)
     out = np.concatenate(list(kept))
-    stats = kept.statistics
+    stats = kept.stats
     new = len(set(keys.tolist()))
     duplicates = len(keys) - new
     false_drops = new - len(set(out.tolist()))
@@ -101,12 +101,13 @@ def test_estimates_hold(make):
 
 def test_refuses_bad_arguments():
     for given, message in (
-        ({}, "neither of window and gap"),
-        ({"window": 5, "gap": 5}, "both of window and gap"),
-        ({"gap": 5}, "bits is wanted"),
-        ({"window": 5, "at": "time"}, "at is given"),
-        ({"window": 5, "batch": 0}, "batch is 0"),
-        ({"window": 5, "filter": tamis.Windowed(5, fpr=0.1)}, "filter is given beside"),
+        ({}, "pass exactly one of window or gap"),
+        ({"window": 5, "gap": 5}, "pass exactly one of window or gap"),
+        ({"gap": 5}, "gap requires bits"),
+        ({"gap": 5, "bits": 9, "seconds": 1}, "seconds requires window"),
+        ({"window": 5, "at": "time"}, "at requires seconds"),
+        ({"window": 5, "batch": 0}, "batch must be at least 1, not 0"),
+        ({"window": 5, "filter": tamis.Windowed(5, fpr=0.1)}, "filter cannot be combined"),
     ):
         with pytest.raises(ValueError, match=message):
             tamis.dedup([1], **given)

@@ -248,7 +248,7 @@ def test_what_is_refused():
         build([1], nonmembers=[2], model=DIGITS, fpr=0.1, regions=0)
     with pytest.raises(ValueError, match="nonmembers is empty"):
         build([1], nonmembers=[], model=DIGITS, fpr=0.1)
-    with pytest.raises(TypeError, match="model is of type str"):
+    with pytest.raises(TypeError, match=r"model must be .* not str"):
         build([1], nonmembers=[2], model="forest", fpr=0.1)
 
 

@@ -43,9 +43,9 @@ def test_compare_takes_filters_plans_and_names():
     built = tamis.Ribbon.build(range(1000), bits_per_key=8)
     plan = tamis.plan(1000, bits_per_key=8, layer="bloom")
     assert labels(tamis.compare([built, plan])) != labels(tamis.compare({"a": built, "b": plan}))
-    with pytest.raises(ValueError, match="filters is empty"):
+    with pytest.raises(ValueError, match="filters must not be empty"):
         tamis.compare([])
-    with pytest.raises(TypeError, match=r"filters\[1\] is of type int"):
+    with pytest.raises(TypeError, match=r"filters\[1\] must be .* not int"):
         tamis.compare([built, 3])
 
 
@@ -108,7 +108,7 @@ def test_svg_follows_the_colour_of_the_page():
     assert "currentColor" in drawn
     assert "#000000" not in drawn
     assert "#ffffff" not in drawn
-    assert "share of the questions" in drawn  # text stays text
+    assert "fraction of the queries" in drawn  # text stays text
 
 
 def test_a_report_needs_nothing_else(tmp_path):
@@ -127,7 +127,7 @@ def test_a_report_needs_nothing_else(tmp_path):
 
 
 def test_a_report_shows_text_as_text():
-    page = str(Report("a < b").text("<script>").table(["x"], [["<td>"]]).listed(["&"]))
+    page = str(Report("a < b").text("<script>").table(["x"], [["<td>"]]).bullets(["&"]))
     assert "<script>" not in page
     assert "a &lt; b" in page
     assert "&lt;td&gt;" in page

@@ -129,7 +129,7 @@ def test_adversary_wants_its_answers():
     adversary = traces.Adversary(50, stored=10)
     subrounds = iter(adversary)
     next(subrounds)
-    with pytest.raises(ValueError, match="one answer is wanted for each of the 50 queries"):
+    with pytest.raises(ValueError, match="must have one answer for each of the 50 queries"):
         adversary.tell(np.zeros(3, dtype=bool))
     with pytest.raises(RuntimeError, match="tell"):
         next(subrounds)
@@ -156,11 +156,11 @@ def test_same_seed_same_stream(name):
     ("call", "says"),
     [
         (lambda: traces.zipf(-1), "n is -1"),
-        (lambda: traces.zipf(1, universe=0), "universe is 0"),
-        (lambda: traces.zipf(1, exponent=float("nan")), "exponent is nan"),
-        (lambda: traces.power_law(1, exponent=1), "exponent is 1"),
-        (lambda: traces.phase_shift(1, at=2), "at is 2"),
-        (lambda: traces.active_set(1, repeats=0), "repeats is 0"),
+        (lambda: traces.zipf(1, universe=0), "universe must be at least 1, not 0"),
+        (lambda: traces.zipf(1, exponent=float("nan")), "exponent must be .* not nan"),
+        (lambda: traces.power_law(1, exponent=1), "exponent must be .* not 1"),
+        (lambda: traces.phase_shift(1, at=2), "at must be .* not 2"),
+        (lambda: traces.active_set(1, repeats=0), "repeats must be .* not 0"),
         (lambda: traces.uniform(1, universe=5, seed=-1), "seed is -1"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis import Workload
-from tamis._columns import listed
+from tamis._columns import as_list
 
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
@@ -58,7 +58,7 @@ def test_a_log_by_hand(queries, keys):
         Workload.from_queries(queries, keys=sorted(keys)),
         Workload.from_batches([queries[:7], queries[7:]], keys=sorted(keys)),
     ):
-        assert dict(zip(listed(w.values), w.counts.tolist(), strict=True)) == counts
+        assert dict(zip(as_list(w.values), w.counts.tolist(), strict=True)) == counts
         assert [w.psi(n) for n in range(len(w) + 1)] == pytest.approx(psi)
         assert w.unseen == pytest.approx(unseen)
         assert w.removed == sum(query in keys for query in queries)
@@ -70,7 +70,7 @@ def test_a_log_by_hand(queries, keys):
 @pytest.mark.parametrize("values", [["b", "a", "b", "ü"], [5, -1, 5, 2**40]])
 def test_every_form_of_column(form, values):
     w = Workload.from_queries(FORMS[form](values), keys=FORMS[form](values[3:]))
-    assert [str(v) for v in listed(w.head(2))] == [str(v) for v in (values[0], values[1])]
+    assert [str(v) for v in as_list(w.head(2))] == [str(v) for v in (values[0], values[1])]
     assert w.counts.tolist() == [2, 1]
     assert w.removed == 1
     again = Workload.from_batches([FORMS[form](values), FORMS[form](values), values])
@@ -120,28 +120,48 @@ def test_an_estimate_of_what_is_unseen():
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: Workload.from_counts(["a"], [-1]), ValueError, r"counts\[0\] is -1"),
-        (lambda: Workload.from_counts(["a"], [math.nan]), ValueError, r"counts\[0\] is nan"),
-        (lambda: Workload.from_counts(["a"], [math.inf]), ValueError, r"counts\[0\] is inf"),
-        (lambda: Workload.from_counts(["a"], [1, 2]), ValueError, "1 values and 2 counts"),
-        (lambda: Workload.from_counts(["a", "b"], [1]), ValueError, "2 values and 1 counts"),
-        (lambda: Workload.from_counts([], [1]), ValueError, "0 values and 1 counts"),
-        (lambda: Workload.from_counts(["a"], [[1]]), ValueError, "2 dimensions"),
-        (lambda: Workload.from_counts(["a"], ["x"]), TypeError, "numbers are wanted"),
-        (lambda: Workload.from_counts(["a"], [1], unseen=2), ValueError, "unseen is 2"),
-        (lambda: Workload.from_counts(["a"], [1], unseen=math.nan), ValueError, "unseen is nan"),
+        (lambda: Workload.from_counts(["a"], [-1]), ValueError, r"counts\[0\] must be .* not -1"),
+        (
+            lambda: Workload.from_counts(["a"], [math.nan]),
+            ValueError,
+            r"counts\[0\] must be .* not nan",
+        ),
+        (
+            lambda: Workload.from_counts(["a"], [math.inf]),
+            ValueError,
+            r"counts\[0\] must be .* not inf",
+        ),
+        (lambda: Workload.from_counts(["a"], [1, 2]), ValueError, "same length, not 1 and 2"),
+        (lambda: Workload.from_counts(["a", "b"], [1]), ValueError, "same length, not 2 and 1"),
+        (lambda: Workload.from_counts([], [1]), ValueError, "same length, not 0 and 1"),
+        (lambda: Workload.from_counts(["a"], [[1]]), ValueError, "must have one dimension, not 2"),
+        (lambda: Workload.from_counts(["a"], ["x"]), TypeError, "counts must be numbers"),
+        (
+            lambda: Workload.from_counts(["a"], [1], unseen=2),
+            ValueError,
+            "unseen must be from 0 to 1, not 2",
+        ),
+        (
+            lambda: Workload.from_counts(["a"], [1], unseen=math.nan),
+            ValueError,
+            "unseen must be .* not nan",
+        ),
         (lambda: Workload.from_counts([1.5], [1]), TypeError, "a key is a str"),
         (lambda: Workload.from_queries("abc"), TypeError, "keys is one str"),
         (lambda: Workload.from_queries([None]), TypeError, "a key is a str"),
-        (lambda: Workload.from_batches([["a"]], room=0), ValueError, "room is 0"),
-        (lambda: Workload.from_shape([1, -2]), ValueError, r"frequencies\[1\] is -2"),
-        (lambda: Workload.zipf(math.nan, 10), ValueError, "exponent is nan"),
-        (lambda: Workload.zipf("1", 10), TypeError, "exponent is '1'"),
-        (lambda: Workload.zipf(1, 0), ValueError, "universe is 0"),
+        (lambda: Workload.from_batches([["a"]], room=0), ValueError, "room must be .* not 0"),
+        (lambda: Workload.from_shape([1, -2]), ValueError, r"frequencies\[1\] must be .* not -2"),
+        (lambda: Workload.zipf(math.nan, 10), ValueError, "exponent must be .* not nan"),
+        (lambda: Workload.zipf("1", 10), TypeError, "exponent must be a number, not '1'"),
+        (lambda: Workload.zipf(1, 0), ValueError, "universe must be .* not 0"),
         (lambda: Workload.zipf(1, 10, 11), ValueError, "sample is 11"),
         (lambda: Workload.zipf(1, 10).head(3), ValueError, "no values"),
         (lambda: Workload.zipf(1, 10).psi(-1), ValueError, "n is -1"),
-        (lambda: Workload.zipf(1, 10).quantiles([1.5]), ValueError, "shares is 1.5"),
+        (
+            lambda: Workload.zipf(1, 10).quantiles([1.5]),
+            ValueError,
+            "shares must be from 0 to 1, not 1.5",
+        ),
     ],
 )
 def test_bad_input(call, error, says):
@@ -181,10 +201,10 @@ def test_saved_and_loaded(tmp_path):
             (len(w), w.removed, w.present, w.error)
         )
         if w.values is not None:
-            assert listed(again.head(5)) == listed(w.head(5))
+            assert as_list(again.head(5)) == as_list(w.head(5))
             assert w.drift(again).total_variation == pytest.approx(0, abs=1e-12)
     pa.parquet.write_table(pa.table({"count": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(tamis.FormatError, match=r"other.parquet is not a workload"):
+    with pytest.raises(tamis.FormatError, match=r"other.parquet is not a saved workload"):
         Workload.load(tmp_path / "other.parquet")
 
 
@@ -215,9 +235,9 @@ def test_drift_of_shapes():
     assert "total variation" in str(d)
 
 
-def test_it_is_told_and_drawn():
+def test_description_and_plot():
     w = Workload.from_queries(["a"] * 6 + ["b"] * 3 + ["k"], keys=["k"])
-    assert "1 questions (10.0%) asked for keys" in str(w)
+    assert "1 queries (10.0%) for keys in the set were removed" in str(w)
     assert "most frequent: 'a', 'b'" in str(w)
     assert repr(w) == "<tamis.Workload: 2 values, unseen 0>"
     matplotlib = pytest.importorskip("matplotlib")

@@ -1,9 +1,9 @@
 """A guard over SQLite on a real trace: reads saved and reads wasted, by filter.
 
-The keys of ``trace_twitter52`` are split in half by a seeded choice; one half is stored. All
-filters may use the same memory per key; those that move elements use more as they do. The first
-fifth of the requests is the warm-up; the rest, the lifetime, is counted. The stacked filter knows
-which absent keys the warm-up asked for, the adaptive ones at most how often, not which.
+A random half of the keys of ``trace_twitter52`` is stored. All filters get the same memory per key;
+those that adapt use more as they do. The first fifth of the requests is a warm-up; the rest, the
+lifetime, is counted. The stacked filter knows the absent keys of the warm-up, the adaptive ones at
+most their frequencies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import data
 BITS_PER_KEY = 11.6
 BATCH = 100
 SEED = 1
-"""Of all filters: a few keys make most of the requests, so chance decides much."""
+"""The same for all filters: a few keys make most of the requests, so chance matters."""
 
 
 def requests(quick: bool) -> np.ndarray:
@@ -33,7 +33,7 @@ def requests(quick: bool) -> np.ndarray:
 
 
 def filters(stored: np.ndarray, warm: np.ndarray, absent: int):
-    """The filters by name: empty ones, which the guard fills, or built of what is stored."""
+    """Yield the filters by name: empty, which the guard fills, or built from the stored keys."""
     n = len(stored)
     yield "Bloom", tamis.Bloom(capacity=n, bits_per_key=BITS_PER_KEY, seed=SEED)
     yield "Quotient", tamis.Quotient(capacity=n, bits_per_key=BITS_PER_KEY, seed=SEED)
@@ -45,22 +45,25 @@ def filters(stored: np.ndarray, warm: np.ndarray, absent: int):
     shape = tamis.Workload.from_shape(workload.counts, unseen=workload.unseen)
     zipf = tamis.Workload.zipf(exponent=1.0, universe=n)
     life = {"sizing": "lifetime", "lifetime": absent}
-    for name, asked, sizing in (
+    for name, workload, sizing in (
         ("Adaptive stacked, shape of the warm-up, lifetime", shape, life),
         ("Adaptive stacked, shape of the warm-up, eventual", shape, {}),
         ("Adaptive stacked, Zipf 1, lifetime", zipf, life),
         ("Adaptive stacked, Zipf 1, eventual", zipf, {}),
     ):
-        yield name, tamis.AdaptiveStacked(n, asked, bits_per_key=BITS_PER_KEY, seed=SEED, **sizing)
+        yield (
+            name,
+            tamis.AdaptiveStacked(n, workload, bits_per_key=BITS_PER_KEY, seed=SEED, **sizing),
+        )
 
 
-def ask(guard: tamis.Guard, queries: np.ndarray) -> None:
+def query(guard: tamis.Guard, queries: np.ndarray) -> None:
     for start in range(0, len(queries), BATCH):
         guard.get_many(queries[start : start + BATCH])
 
 
-def told(filter) -> str:
-    """What an adaptive stack has come to."""
+def describe(filter) -> str:
+    """Describe the state of an adaptive stack."""
     if not isinstance(filter, tamis.AdaptiveStacked):
         return ""
     layers, planned = len(filter.layers), len(filter.plan.stack.layers)
@@ -69,7 +72,7 @@ def told(filter) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the first 100,000 requests")
+    parser.add_argument("--quick", action="store_true", help="only the first 100,000 requests")
     stream = requests(parser.parse_args().quick)
     universe = np.unique(stream)
     stored = np.random.default_rng(1).permutation(universe)[: len(universe) // 2]
@@ -90,10 +93,10 @@ def main() -> None:
             guard.put_many((key, b"value") for key in stored.tolist())
         for name, filter in filters(stored, warm, absent):
             with tamis.Guard(tamis.stores.SQLite(path), filter) as guard:
-                ask(guard, warm)
+                query(guard, warm)
                 before = guard.stats
                 start = time.perf_counter()
-                ask(guard, counted)
+                query(guard, counted)
                 seconds = time.perf_counter() - start
                 after = guard.stats
                 saved = after.reads_saved - before.reads_saved
@@ -102,7 +105,7 @@ def main() -> None:
                 print(
                     f"{name:48s} {guard.filter.size_in_bits / len(stored):8.2f} {saved:11,d} "
                     f"{wasted:8,d} {wasted / absent:9.4%} {after.adaptations:7,d} "
-                    f"{1e6 * seconds / len(counted):10.2f}{told(guard.filter)}",
+                    f"{1e6 * seconds / len(counted):10.2f}{describe(guard.filter)}",
                     flush=True,
                 )
 

@@ -1,11 +1,11 @@
-"""An adaptive stack while the questions change: Figure 6 of Deeds, Hentschel, Idreos 2021.
+"""An adaptive stack under a changing workload: Figure 6 of Deeds, Hentschel, Idreos 2021.
 
     .venv/bin/python experiments/adaptive/shift.py [--quick] [--bits 10] [--plot shift.png]
 
-Zipf's law with exponent 1; in the second half of the questions popularity is reversed. 10^6 keys
-and 10^8 negatives, the more frequent half of which makes the shape, 10 bits per key and 10^7
-questions per phase, as in the paper; ``--quick`` takes a hundredth of all. Costs are counted in
-wasted reads: the paper's times are those of an SSD, to which nearly all of its cost is due.
+Zipf's law with exponent 1; in the second half of the queries the ranks are reversed. 10^6 keys and
+10^8 negatives, of which the more frequent half gives the shape, 10 bits per key and 10^7 queries
+per phase, as in the paper; ``--quick`` uses a hundredth of each. Cost is counted in wasted reads:
+nearly all of the time in the paper is that of its SSD.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ WINDOWS = 20
 
 
 def run(f, remote, queries):
-    """Ask in batches, adapting after each: false positives and state of each batch."""
+    """Query in batches, adapting after each; return false positives and state of each batch."""
     wrong, states = np.zeros(len(queries) // BATCH, int), []
     for i in range(len(wrong)):
         part = queries[i * BATCH : (i + 1) * BATCH]
-        fooled = part[f.contains(part)]
-        wrong[i] = len(fooled)
+        accepted = part[f.contains(part)]
+        wrong[i] = len(accepted)
         if isinstance(f, tamis.AdaptiveStacked):
-            f.adapt_many(fooled, remote)
+            f.adapt_many(accepted, remote)
             states.append((f.rebuilds, len(f.layers)))
     return wrong, states
 
 
 def filters(keys, universe, lifetime, bits):
-    """The filters by name; the static stack knows what is asked for most in the first phase."""
+    """Yield the filters by name; the static stack knows the frequent keys of the first phase."""
     shape = tamis.Workload.zipf(1.0, universe, universe // 2)
     common = {"bits_per_key": bits, "seed": SEED}
     yield "Bloom", tamis.Bloom.build(keys, layout="standard", **common)
@@ -61,7 +61,7 @@ def filters(keys, universe, lifetime, bits):
 
 
 def phases(f, wrong, states, per_phase):
-    """Tell when a layer came and went, with the rate until then."""
+    """Print when layers were added and dropped, with the rate in between."""
     since = 0
     for i, state in enumerate(states[1:], 1):
         if state != states[i - 1] or i == len(states) - 1:
@@ -79,14 +79,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--bits", type=float, default=10.0)
-    parser.add_argument("--plot", help="a file for the rates over time")
+    parser.add_argument("--plot", help="file for a plot of the rates over time")
     arguments = parser.parse_args()
     scale = 100 if arguments.quick else 1
     n, universe, per_phase = 10**6 // scale, 10**8 // scale, 10**7 // scale
     keys = tamis.traces.ranked(range(universe, universe + n), seed=SEED)
     queries = tamis.traces.phase_shift(2 * per_phase, universe=universe, seed=SEED)
     remote = Hashes(keys, seed=SEED)
-    print(f"{n:,} keys, {universe:,} negatives, {per_phase:,} questions per phase\n")
+    print(f"{n:,} keys, {universe:,} negatives, {per_phase:,} queries per phase\n")
     print(f"{'':30}{'bits/key':>9}{'phase 1':>10}{'last 5 %':>10}{'phase 2':>10}{'last 5 %':>10}")
     bloom, curves = None, {}
     for name, f in filters(keys, universe, per_phase, arguments.bits):
@@ -101,8 +101,8 @@ def main() -> None:
         bloom = total if bloom is None else bloom
         cells = "".join(f"{rate:10.5f}" for rate in rates)
         print(
-            f"{name:30}{f.bits_per_key:9.2f}{cells}   {bloom / total:.2f} times fewer reads wasted "
-            f"than Bloom's; {1e9 * seconds / len(queries):.0f} ns per question",
+            f"{name:30}{f.bits_per_key:9.2f}{cells}   {bloom / total:.2f} times fewer wasted reads "
+            f"than Bloom; {1e9 * seconds / len(queries):.0f} ns per query",
             flush=True,
         )
         if states:
@@ -113,14 +113,14 @@ def main() -> None:
 
 
 def plot(curves, per_phase, path):
-    """Draw the rates over time."""
+    """Plot the rates over time."""
     from matplotlib import pyplot
 
     ax = pyplot.subplots()[1]
     for name, rates in curves.items():
         ax.plot(np.arange(1, len(rates) + 1) * per_phase / WINDOWS, rates, label=name)
     ax.axvline(per_phase, linestyle=":", color="grey")
-    ax.set(xlabel="questions", ylabel="rate", yscale="log")
+    ax.set(xlabel="queries", ylabel="false-positive rate", yscale="log")
     ax.legend()
     ax.figure.savefig(path)
 

@@ -1,10 +1,10 @@
-"""Is the advice right? Its first choice against all choices measured, on ten real workloads.
+"""The first choice of an advice against all choices measured, on ten real workloads.
 
     .venv/bin/python experiments/advice/run.py [--quick] [--full] [NAME ...]
 
-The advice sees a sample of the questions; every choice is then built and asked later ones. What
-counts is the cost of a question: the time of the filter, and its wasted reads at their price. The
-target: the first choice measures best, or within 10 % of the best, on nine of the ten workloads.
+The advice gets a sample of the queries; every choice is then built and measured on later queries by
+the cost of a query: the time of the filter plus its wasted reads. Target: on nine of the ten
+workloads, the first choice is the best as measured, or within 10 % of it.
 """
 
 import argparse
@@ -14,14 +14,14 @@ from dataclasses import replace
 import workloads
 
 import tamis
-from tamis.planning.costs import describe
+from tamis.planning.costs import format_duration
 
 WITHIN = 1.10
-WANTED = 9
+TARGET = 9
 SEEDS = 3
 
 
-def advised(case: workloads.Case, needs: frozenset[str]) -> tamis.Advice:
+def advise(case: workloads.Case, needs: frozenset[str]) -> tamis.Advice:
     keys = case.keys if not isinstance(case.keys, int) else None
     workload = None
     if not isinstance(case.keys, dict):
@@ -39,8 +39,8 @@ def advised(case: workloads.Case, needs: frozenset[str]) -> tamis.Advice:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="only workloads whose names have one of these")
-    parser.add_argument("--quick", action="store_true", help="a part of each workload")
+    parser.add_argument("names", nargs="*", help="only workloads with one of these in their name")
+    parser.add_argument("--quick", action="store_true", help="use only a part of each workload")
     parser.add_argument(
         "--full", action="store_true", help="print each advice and what it measured"
     )
@@ -50,10 +50,10 @@ def main() -> None:
         if options.names and not any(name in case.name for name in options.names):
             continue
         start = time.perf_counter()
-        advice = advised(case, case.needs)
+        advice = advise(case, case.needs)
         seconds = time.perf_counter() - start
-        if "adversary" in case.needs:  # also what was ruled out for it
-            others = advised(case, case.needs - {"adversary"}).choices
+        if "adversary" in case.needs:  # also measure what was ruled out for it
+            others = advise(case, case.needs - {"adversary"}).choices
             own = {each.name for each in advice.choices}
             others = tuple(each for each in others if each.name not in own)
             advice = replace(advice, choices=advice.choices + others)
@@ -64,9 +64,9 @@ def main() -> None:
         ratio = first.measured_cost / best.measured_cost
         good += ratio <= WITHIN
         rows.append(
-            f"{case.name:<26} {first.name:<26} {describe(first.cost):>9} "
-            f"{describe(first.measured_cost):>9}  "
-            f"{best.name:<26} {describe(best.measured_cost):>9} "
+            f"{case.name:<26} {first.name:<26} {format_duration(first.cost):>9} "
+            f"{format_duration(first.measured_cost):>9}  "
+            f"{best.name:<26} {format_duration(best.measured_cost):>9} "
             f"{ratio:>6.2f} {len(advice.choices):>4} {seconds:>6.1f} s"
         )
         if options.full:
@@ -78,10 +78,10 @@ def main() -> None:
         f"{'measured best':<26} {'measured':>9} {'ratio':>6} {'of':>4} {'advice':>8}"
     )
     print("\n".join(rows))
-    verdict = "met" if good >= min(WANTED, len(rows)) else "MISSED"
+    verdict = "met" if good >= min(TARGET, len(rows)) else "MISSED"
     print(
         f"\n{good} of {len(rows)} within {WITHIN - 1:.0%} of the best; "
-        f"wanted: {WANTED} of 10 ({verdict})"
+        f"target: {TARGET} of 10 ({verdict})"
     )
 
 

@@ -1,7 +1,7 @@
-"""Ten workloads for the advice, fixed before it was tuned; all of them on real data.
+"""Ten workloads on real data, fixed before the advice was tuned.
 
-Each is a set of keys, a sample of the questions that the advice may see, and the later questions
-that its plans are measured on. What is modelled is said: the rest is as it was recorded.
+Each is a set of keys, a sample of queries for the advice, and later queries to measure on. Whatever
+is modelled is marked so; everything else is as recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEED = 8
 
 @dataclass
 class Case:
-    """One workload: what is asked of the advice, and of the filters."""
+    """One workload: the arguments of the advice, and the queries to measure on."""
 
     name: str
     keys: Any
@@ -37,20 +37,20 @@ class Case:
 
 
 def cases(quick: bool = False) -> Iterator[Case]:
-    """Make them one after the other."""
+    """Yield the workloads."""
     for make in WORKLOADS:
         yield make(quick, np.random.default_rng(SEED))
 
 
 def halves(stream: np.ndarray, share: float, rng: np.random.Generator):
-    """Keys: a random share of the objects. Sample and questions: the first and second half."""
+    """Return keys (a random fraction of the objects), and the two halves of the requests."""
     names = np.unique(stream)
     keys = rng.choice(names, int(share * len(names)), replace=False)
     return keys, *np.split(stream, [len(stream) // 2])
 
 
 def domains(rng: np.random.Generator) -> np.ndarray:
-    """Absent domains: Alexa's in the order of their ranks, then Tranco's in random order."""
+    """Return absent domains: Alexa's by rank, then Tranco's in random order."""
     import tamis
 
     ranked = data.table("domains_alexa100k", ["domain"]).column(0).to_pylist()
@@ -66,7 +66,7 @@ def blocklist() -> Any:
 
 
 def blocklist_skewed(quick, rng):
-    """A blocklist asked for popular domains. Frequencies are modelled: 1/rank."""
+    """A blocklist queried for popular domains. Frequencies are modelled: 1/rank."""
     absent, count = domains(rng), 200_000 if quick else 2_000_000
     shares = 1 / np.arange(1, len(absent) + 1)
     shares /= shares.sum()
@@ -75,21 +75,21 @@ def blocklist_skewed(quick, rng):
 
 
 def blocklist_plain(quick, rng):
-    """The same blocklist asked for each domain once: only how domains look can be learnt."""
+    """The same blocklist, each domain queried once: only what domains look like can be learned."""
     absent = rng.permutation(domains(rng))
     sample, asked = np.array_split(absent[: 100_000 if quick else None], 2)
     return Case("blocklist, no repeats", blocklist(), sample.tolist(), asked.tolist(), 10, "1ms")
 
 
 def twitter_static(quick, rng):
-    """Half of a cache's objects, which stay; the later requests are those of another time."""
+    """Half of the objects of a cache, static; later requests differ from earlier ones."""
     stream = data.table("trace_twitter52", ["key"]).column(0).to_numpy()
     keys, sample, asked = halves(stream[: 200_000 if quick else None], 0.5, rng)
     return Case("twitter, static", keys, sample, asked, 8, "1ms")
 
 
 def twitter_store(quick, rng):
-    """The same in front of a store that changes and tells of mistakes."""
+    """The same in front of a changing store, which reports false positives."""
     case = twitter_static(quick, rng)
     case.name, case.bits_per_key = "twitter, changing store", 12
     case.needs = frozenset({"store", "insert", "delete"})
@@ -97,7 +97,7 @@ def twitter_store(quick, rng):
 
 
 def orm_inserts(quick, rng):
-    """A third of the objects of an ORM; more will come."""
+    """A third of the objects of an ORM, with insertions."""
     stream = data.table("trace_orm_busy", ["key"]).column(0).to_numpy()
     stream = stream[: 200_000 if quick else 2_000_000]
     keys, sample, asked = halves(stream, 1 / 3, rng)
@@ -105,7 +105,7 @@ def orm_inserts(quick, rng):
 
 
 def orm_present(quick, rng):
-    """Nine tenths of the objects are there, and reads are cheap: the filter's time counts."""
+    """Nine tenths of the objects are present and reads are cheap: the filter's time matters."""
     stream = data.table("trace_orm_busy", ["key"]).column(0).to_numpy()
     stream = stream[-200_000 if quick else -2_000_000 :]
     keys, sample, asked = halves(stream, 0.9, rng)
@@ -113,7 +113,7 @@ def orm_present(quick, rng):
 
 
 def web_adversary(quick, rng):
-    """Pages of a site behind a store, and someone who repeats whatever was a false positive."""
+    """Pages of a web site in a store, and an adversary who repeats false positives."""
     stream = data.table("trace_web12", ["key"]).column(0).to_numpy()
     keys, sample, asked = halves(stream, 0.5, rng)
     needs = frozenset({"store", "adversary"})
@@ -121,7 +121,7 @@ def web_adversary(quick, rng):
 
 
 def phishing(quick, rng):
-    """Phishing addresses asked for honest ones, each once: a classifier may read them."""
+    """Phishing URLs queried for benign ones, each once; a classifier may be used."""
     urls = data.table("urls_ebbu2017")
     keys = set(urls["url"].filter(urls["phishing"]).to_pylist())
     honest = np.array(sorted(set(urls["url"].to_pylist()) - keys), dtype=object)
@@ -134,7 +134,7 @@ def phishing(quick, rng):
 
 
 def flights(quick, rng):
-    """Which days did an aircraft fly? One filter per day; recent days are asked for more."""
+    """On which days did an aircraft fly? One filter per day; recent days have more queries."""
     table = data.table("flights", ["month", "day", "tailnum"]).to_pandas().dropna()
     days = {
         f"{m:02}-{d:02}": list(set(t)) for (m, d), t in table.groupby(["month", "day"])["tailnum"]
@@ -151,7 +151,7 @@ def flights(quick, rng):
 
 
 def connections_stream(quick, rng):
-    """Was this connection seen among the last 20,000? A stream; some may be forgotten."""
+    """Was this connection among the last 20,000? A stream; false negatives are allowed."""
     table = data.table("kdd99_10pct").drop(["label"])
     text = [pc.cast(table[name], pa.large_string()) for name in table.column_names]
     rows = pc.binary_join_element_wise(*text, pa.scalar("|", pa.large_string()))

@@ -1,9 +1,9 @@
-"""One budget for 20,000 filters: the optimum, the paper's relaxations, its baselines, our kinds.
+"""One budget for 20,000 filters: the optimum, the paper's relaxations and baselines, our kinds.
 
-Sets of 10 + lognormal(7, 0.7) keys, full filters of rate 1e-4, utilities that are uniform,
-lognormal(0, 1) and lognormal(0, 2), budgets from 10 to 90 % of the full Bloom filters.
-Prints weighted rates as predicted, then as measured on filters that were built, then the time that
-a plan for a million filters takes.
+Sets of 10 + lognormal(7, 0.7) keys, full filters with a rate of 1e-4, utilities that are uniform,
+lognormal(0, 1) and lognormal(0, 2), budgets from 10 to 90 % of the full Bloom filters. Prints
+predicted weighted rates, then rates measured on built filters, then the time of planning a million
+filters.
 """
 
 import argparse
@@ -21,6 +21,7 @@ TARGETS = {
     "segmented": {10: 1.2, 20: 1.4, 30: 1.6, 50: 1.8},
     "ribbon": {10: 1.7, 20: 2.7, 30: 4.3, 50: 9.0},
 }
+"""By kind and budget in %: the factor by which the rate should be below the paper's relaxation."""
 
 
 def setting(filters, spread, seed=0):
@@ -32,9 +33,9 @@ def setting(filters, spread, seed=0):
 
 def predicted(filters, spread, name):
     keys, utility, full = setting(filters, spread)
-    print(f"\nutilities {name}: weighted rate as predicted")
+    print(f"\nutilities {name}: predicted weighted rate")
     columns = [*METHODS, *BASELINES, *KINDS]
-    print(f"{'budget':>6}", *(f"{column:>12.12}" for column in columns), " times below the paper")
+    print(f"{'budget':>6}", *(f"{column:>12.12}" for column in columns), " factor below the paper")
     good = True
     for percent in range(10, 100, 10):
         budget = full * percent // 100
@@ -48,27 +49,27 @@ def predicted(filters, spread, name):
             kind: tamis.plan_collection(keys, utility, budget=budget, kind=kind).expected_fpr
             for kind in KINDS
         }
-        told = []
+        cells = []
         for kind, targets in TARGETS.items():
             factor = rates["relaxation"] / rates[kind]
             if percent in targets:
                 met = factor >= targets[percent]
                 good &= met
-                told.append(
+                cells.append(
                     f"{kind} {factor:.2f} (target {targets[percent]}{'' if met else ' MISSED'})"
                 )
             else:
-                told.append(f"{kind} {factor:.2f}")
+                cells.append(f"{kind} {factor:.2f}")
         ordered = rates["optimal"] <= rates["relaxation"] * (1 + 1e-9)
         ordered &= rates["relaxation"] <= min(rates[each] for each in BASELINES) * (1 + 1e-9)
         good &= ordered
         order = "" if ordered else "  OUT OF ORDER"
-        print(f"{percent:>5}%", *(f"{rates[each]:>12.3g}" for each in columns), "", *told, order)
+        print(f"{percent:>5}%", *(f"{rates[each]:>12.3g}" for each in columns), "", *cells, order)
     return good
 
 
-def measured(filters, utilities, questions):
-    """Build the filters of each kind once, and cut them for each distribution of utilities."""
+def measured(filters, utilities, queries):
+    """Build the filters of each kind once, and truncate them for each distribution of utilities."""
     keys, _, full = setting(filters, 1, seed=1)
     starts = np.concatenate([[0], np.cumsum(keys)])
     weights = {name: setting(filters, spread, seed=1)[1] for spread, name in utilities}
@@ -82,18 +83,18 @@ def measured(filters, utilities, questions):
                 for method in ("relaxation", "optimal") if kind == "truncated" else ("optimal",):
                     budget = empty + full * percent // 800
                     c.allocate(budget=budget, utility=utility, method=method)
-                    _, ids = c.candidates_many(np.arange(-questions, 0))
+                    _, ids = c.candidates_many(np.arange(-queries, 0))
                     rate = float(utility @ np.bincount(ids, minlength=filters))
-                    rate /= questions * float(utility.sum())
+                    rate /= queries * float(utility.sum())
                     label = method if method == "relaxation" else kind
                     found[name, percent, label] = c.expected_fpr, rate
-    print(f"\n{filters:,} filters built, {questions:,} absent keys asked of each")
-    print("weighted rate as predicted / measured, and how many times below the paper's as measured")
+    print(f"\n{filters:,} filters built, {queries:,} absent keys looked up in each")
+    print("weighted rate, predicted / measured, and the measured factor below the paper's")
     for name in weights:
         print(f"utilities {name}")
         for percent in (10, 20, 30, 50):
             paper = found[name, percent, "relaxation"][1]
-            told = []
+            cells = []
             for label in ("relaxation", "truncated", "segmented", "ribbon"):
                 predicted, rate = found[name, percent, label]
                 text = f"{label} {predicted:.3g}/{rate:.3g}"
@@ -102,8 +103,8 @@ def measured(filters, utilities, questions):
                     good &= factor >= target
                     missed = "" if factor >= target else " MISSED"
                     text += f" {factor:.2f} (target {target}{missed})"
-                told.append(text)
-            print(f"{percent:>5}%  " + "  ".join(told))
+                cells.append(text)
+            print(f"{percent:>5}%  " + "  ".join(cells))
     return good
 
 

@@ -1,14 +1,14 @@
-"""Data skipping: what each way to spend a budget of memory reads that it need not have read.
+"""Data skipping: wasted reads of row groups, by how a memory budget is allocated.
 
-The paper's own table and queries (`ev`, 5 rows asked for, which gives its utilities exactly): skip
-rate, wasted time and latency against the budget (its Figures 2 to 4 and 6), and how they depend on
-the limit and on the predicates (Figure 5). Then `flights` by tail number and destination, and a
+The paper's own table and queries (`ev`, limit 5, which gives its utilities exactly): skip rate,
+wasted time and latency against the budget (its Figures 2 to 4 and 6), and how they depend on the
+limit and on the predicates (Figure 5). Then `flights` by tail number and destination, and a
 million rows in a thousand row groups from `trace_twitter52`.
 
-Skip rates are exact, from the row groups that an index names and from the rows that there are;
-times are processor times of `SkippingIndex.scan` on some of the questions. Budgets are shares of
-full Bloom filters of rate 1e-4. What is kept per row group beside the bits comes on top, alike for
-all, and all have zones.
+Skip rates are exact, computed from the row groups that an index returns and from the matching
+rows; times are processor times of `SkippingIndex.scan` on some of the queries. Budgets are
+relative to full Bloom filters with a rate of 1e-4, without the memory per row group besides the
+bits, which is the same for all. All have zones.
 """
 
 import argparse
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import data
 from tamis.parquet import SkippingIndex
 
-# Name, kind of filter, method of allocation, whether what is cut off is read from disk.
+# Name: kind of filter, method of allocation, whether the truncated part is read from disk.
 METHODS = {
     "zones": ("truncated", "optimal", False),
     "on disk": ("truncated", "optimal", True),
@@ -44,29 +44,29 @@ FIXED = ("zones", "on disk")  # no budget
 
 
 class Lake:
-    """A table in row groups, its questions, and the truth about them."""
+    """A table in row groups, its queries, and the exact answers."""
 
-    def __init__(self, folder, frame, columns, questions, *, rows, limit, utility=None):
+    def __init__(self, folder, frame, columns, queries, *, rows, limit, utility=None):
         self.folder, self.columns, self.limit = folder, columns, limit
         self.path = folder / "table.parquet"
         pq.write_table(frame.to_arrow(), self.path, row_group_size=rows, compression="zstd")
-        self.questions = questions
-        where = pl.DataFrame(questions).with_row_index("question")
+        self.queries = queries
+        where = pl.DataFrame(queries).with_row_index("query")
         placed = frame.with_row_index("row").with_columns(group=pl.col("row") // rows)
-        found = where.join(placed, on=list(questions[0]), how="inner").sort("question", "row")
+        found = where.join(placed, on=list(queries[0]), how="inner").sort("query", "row")
         self.groups = -(-len(frame) // rows)
         if utility is None:
-            utility = visits(found, len(frame), len(questions), limit)
+            utility = visits(found, len(frame), len(queries), limit)
         whole = np.arange(len(frame)) // rows
         self.utility = np.bincount(whole, utility, self.groups) / np.bincount(whole)
-        counts = found.group_by("question", "group").len()
-        self.truth = np.zeros((len(questions), self.groups), np.int64)
-        self.truth[counts["question"].to_numpy(), counts["group"].to_numpy()] = counts["len"]
+        counts = found.group_by("query", "group").len()
+        self.truth = np.zeros((len(queries), self.groups), np.int64)
+        self.truth[counts["query"].to_numpy(), counts["group"].to_numpy()] = counts["len"]
         self.indexes = {}
         self.bloom_bits = int(self.built("truncated").collection.full.sum())
 
     def built(self, kind):
-        """The index with full filters of a kind."""
+        """Return the index with full filters of a kind."""
         if kind not in self.indexes:
             path = self.folder / f"{kind}.tamis"
             self.indexes[kind] = SkippingIndex.build(
@@ -75,7 +75,7 @@ class Lake:
         return self.indexes[kind]
 
     def index(self, method, percent):
-        """The index of a method at a budget, in percent of full Bloom filters."""
+        """Return the index of a method with a budget in percent of full Bloom filters."""
         kind, allocation, hybrid = METHODS[method]
         least = self.built(kind)._state.least_bytes
         share = 0 if method in FIXED else percent
@@ -84,41 +84,41 @@ class Lake:
         ix.allocate(memory=least + self.bloom_bits * share // 800, method=allocation)
         return ix
 
-    def skipped(self, ix, questions):
-        """The skip rate, and the row groups per question that were read for nothing."""
+    def skipped(self, ix, queries):
+        """Return the skip rate, and the wasted reads of row groups per query."""
         order = np.argsort(-self.utility, kind="stable")
         considered = skipped = wasted = 0
-        for number in questions:
+        for number in queries:
             hits = self.truth[number, order]
             reached = np.flatnonzero(np.cumsum(hits) >= self.limit)
             end = int(reached[0]) + 1 if len(reached) else len(order)
             may = np.zeros(self.groups, np.bool_)
-            named = ix.row_groups(self.questions[number])
+            named = ix.row_groups(self.queries[number])
             may[[group for _, group in named]] = True
             assert may[self.truth[number] > 0].all(), "a row would be missed"
             seen = may[order][:end]
             considered += end
             skipped += end - int(seen.sum())
             wasted += int((seen & (hits[:end] == 0)).sum())
-        return skipped / considered, wasted / len(questions)
+        return skipped / considered, wasted / len(queries)
 
-    def timed(self, ix, questions):
-        """Milliseconds of processor time per question, and the part of them that was wasted."""
+    def timed(self, ix, queries):
+        """Return processor time per query in ms, and the part of it that was wasted."""
         before = ix.stats.wasted_seconds
         clock, processor = time.perf_counter(), time.process_time()
-        for number in questions:
-            ix.scan(self.questions[number], limit=self.limit)
-        spent = (time.process_time() - processor) / len(questions) * 1000
+        for number in queries:
+            ix.scan(self.queries[number], limit=self.limit)
+        spent = (time.process_time() - processor) / len(queries) * 1000
         wasted = (ix.stats.wasted_seconds - before) / (time.perf_counter() - clock)
         return spent, spent * wasted
 
 
-def visits(found, rows, questions, limit):
-    """How many questions reach each row, from the first on, before they have enough (the paper)."""
-    stops = found.group_by("question").agg(pl.col("row").slice(limit - 1, 1).first())
+def visits(found, rows, queries, limit):
+    """Return how many queries reach each row before their limit is met (as in the paper)."""
+    stops = found.group_by("query").agg(pl.col("row").slice(limit - 1, 1).first())
     ends = stops["row"].drop_nulls().to_numpy()
     reached = np.bincount(ends, minlength=rows)
-    reached[-1] += questions - len(ends)
+    reached[-1] += queries - len(ends)
     return reached[::-1].cumsum()[::-1].astype(float)
 
 
@@ -127,13 +127,13 @@ def spread(count, wanted):
 
 
 def figures(name, lake, budgets, exact, timed):
-    """Print skip rate, wasted row groups, wasted time and latency, budget by budget."""
+    """Print skip rate, wasted reads, wasted time and latency by budget."""
     print(
         f"\n{name}: {lake.groups:,} row groups, columns {', '.join(lake.columns)}, "
         f"limit {lake.limit}, {lake.bloom_bits / 8e6:.2f} MB of full Bloom filters"
     )
-    asked, some = spread(len(lake.questions), exact), spread(len(lake.questions), timed)
-    titles = ["skip rate", "read in vain", "wasted ms", "latency ms"]
+    asked, some = spread(len(lake.queries), exact), spread(len(lake.queries), timed)
+    titles = ["skip rate", "wasted reads", "wasted ms", "latency ms"]
     tables = {title: {} for title in titles}
     for method in METHODS:
         for percent in budgets[:1] if method in FIXED else budgets:
@@ -151,21 +151,21 @@ def figures(name, lake, budgets, exact, timed):
 
 
 def ordered(rates, budgets):
-    """Say whether ours skips at least as much as the paper's method, and that as the baselines."""
+    """Print whether ours skips at least as much as the paper, and that as the baselines."""
     baselines = ("proportional", "top utility", "elastic")
     for percent in budgets:
         ours, paper = rates["ribbon", percent], rates["paper", percent]
         best = max(rates[each, percent] for each in baselines)
-        told = "yes" if ours >= paper - 1e-3 and paper >= best - 1e-2 else "NO"
-        print(f"{percent:>4}%: ribbon ≥ paper ≥ baselines (to 0.001, 0.01): {told}")
+        answer = "yes" if ours >= paper - 1e-3 and paper >= best - 1e-2 else "NO"
+        print(f"{percent:>4}%: ribbon ≥ paper ≥ baselines (to 0.001, 0.01): {answer}")
 
 
 def ev(folder, quick):
     frame = pl.from_arrow(data.table("ev"))
     asked = pl.from_arrow(data.table("ev_queries"))
     columns, given = asked.columns, frame["utility"].to_numpy()
-    frame, questions = frame.drop("utility"), asked.to_dicts()
-    lake = Lake(folder, frame, columns, questions, rows=1000, limit=5)
+    frame, queries = frame.drop("utility"), asked.to_dicts()
+    lake = Lake(folder, frame, columns, queries, rows=1000, limit=5)
     same = np.allclose(
         lake.utility[:-1], given[: len(given) // 1000 * 1000].reshape(-1, 1000).mean(1)
     )
@@ -179,28 +179,28 @@ def ev(folder, quick):
     shares = (10, 30, 50, 100)
     print(f"{'limit':>16}", *(f"{share:>14}%" for share in shares))
     for limit in (1, 5, 25, 125):
-        own = Lake(folder, frame, columns, questions[:100], rows=1000, limit=limit)
+        own = Lake(folder, frame, columns, queries[:100], rows=1000, limit=limit)
         print(f"{limit:>16}", *compared(own, shares))
     print("\nev: skip rate by predicates (Figure 5, right), limit 5")
     print(f"{'columns':>34}", *(f"{share:>14}%" for share in shares))
     singles = [(column,) for column in columns]
     pairs = list(itertools.combinations(columns, 2))[:: 5 if quick else 3]
     for chosen in [*singles, *pairs, tuple(columns)]:
-        few = [{column: question[column] for column in chosen} for question in questions[:100]]
+        few = [{column: query[column] for column in chosen} for query in queries[:100]]
         own = Lake(folder, frame, list(chosen), few, rows=1000, limit=5)
         label = "all" if len(chosen) > 2 else " and ".join(chosen)
         print(f"{label:>34}", *compared(own, shares))
 
 
 def compared(lake, shares):
-    asked = range(len(lake.questions))
+    asked = range(len(lake.queries))
     for share in shares:
         ours, paper = (lake.skipped(lake.index(m, share), asked)[0] for m in ("ribbon", "paper"))
         yield f"{ours:.4f}/{paper:.4f}".rjust(15)
 
 
 def flights(folder, quick):
-    """By time, the recent asked more: the questions are modelled, the rows are real."""
+    """Sorted by time, with more queries for recent rows; queries are modelled, rows are real."""
     frame = pl.from_arrow(data.table("flights")).sort("year", "month", "day", "sched_dep_time")
     rows, rng = 1000, np.random.default_rng(0)
     frame = frame.reverse()
@@ -211,26 +211,26 @@ def flights(folder, quick):
         known = frame.with_row_index("row").drop_nulls(columns)
         chance = weight[known["row"].to_numpy() // rows]
         picked = rng.choice(len(known), 600, p=chance / chance.sum())
-        questions = known[picked].select(columns).to_dicts()
-        lake = Lake(folder, frame, columns, questions, rows=rows, limit=1)
+        queries = known[picked].select(columns).to_dicts()
+        lake = Lake(folder, frame, columns, queries, rows=rows, limit=1)
         figures("flights", lake, budgets, 100 if quick else 600, 10 if quick else 60)
 
 
 def twitter(folder, quick):
-    """Requests in a thousand row groups; the keys asked for are those of the last requests."""
+    """Requests in a thousand row groups; the keys queried are those of the last requests."""
     frame = pl.from_arrow(data.table("trace_twitter52")).reverse()
     rng = np.random.default_rng(0)
-    # What was asked for last is asked for again: a tenth of the trace, the latest.
+    # Queries repeat the latest tenth of the trace.
     picked = rng.integers(0, len(frame) // 10, 1000)
-    questions = frame[picked].select("key").to_dicts()
-    lake = Lake(folder, frame, ["key"], questions, rows=1000, limit=20)
+    queries = frame[picked].select("key").to_dicts()
+    lake = Lake(folder, frame, ["key"], queries, rows=1000, limit=20)
     budgets = (10, 30, 50) if quick else (10, 20, 30, 50, 70, 90)
     figures("trace_twitter52", lake, budgets, 100 if quick else 1000, 2 if quick else 20)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer budgets and questions")
+    parser.add_argument("--quick", action="store_true", help="fewer budgets and queries")
     parser.add_argument("--only", choices=["ev", "flights", "twitter"])
     arguments = parser.parse_args()
     for run in (ev, flights, twitter):

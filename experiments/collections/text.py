@@ -1,10 +1,10 @@
 """Full-text search over titles and abstracts: precision@1 and latency against memory.
 
-Documents are those of ACL papers with 5 to 100 distinct words, stop words left out; utilities are a
+Documents are ACL papers with 5 to 100 distinct words, without stop words; utilities are a
 right-skewed mixture of normal distributions. Queries are pairs and triples of terms: drawn from
-documents by utility so that few documents have them all, as Mersy et al. 2024 do (their Figures 7
-and 8), and typed by people (TREC Million Query) where some document has them. All sizes are bits of
-signatures or of postings (32 each), without names and utilities, which every index needs.
+documents by utility so that few documents match, as in Mersy et al. 2024 (Figures 7 and 8), and
+real queries (TREC Million Query) that some document matches. All sizes are bits of signatures or
+of postings (32 each), without names and utilities, which every index needs.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from tamis.text import ENGLISH, SearchIndex, words
 
 POSTING = 32
 TARGET = 1e-3
+"""The median latency of a query over all documents should be below this, in seconds."""
 
 
 def corpus(quick):
@@ -42,13 +43,13 @@ def corpus(quick):
 
 
 def mixture(count, rng):
-    """A few documents are far more useful than the rest."""
+    """Return utilities of which a few are far larger than the rest."""
     means = rng.choice([1.0, 10.0, 50.0], count, p=[0.9, 0.09, 0.01])
     return np.abs(rng.normal(means, means / 3))
 
 
 class Inverted:
-    """Documents by term, as ranks in order; the first in all lists is the answer."""
+    """Sorted ranks of documents by term; the first rank in all lists is the answer."""
 
     def __init__(self, terms, order, documents=None, longest=None):
         lists = defaultdict(list)
@@ -75,7 +76,7 @@ class Inverted:
 
 
 class DocumentSets:
-    """The words of the best documents, read one after the other."""
+    """The words of the best documents, scanned in order."""
 
     def __init__(self, terms, order, documents):
         self.sets = [frozenset(terms[document]) for document in order[:documents].tolist()]
@@ -86,7 +87,7 @@ class DocumentSets:
 
 
 class Signatures:
-    """Ours."""
+    """`tamis.text.SearchIndex`."""
 
     def __init__(self, index, place, verify):
         self.index, self.place, self.verify = index, place, verify
@@ -97,7 +98,7 @@ class Signatures:
 
 
 class Paper:
-    """Truncated Bloom filters, allocated by the paper's relaxation, asked one by one."""
+    """Truncated Bloom filters, allocated by the paper's relaxation, queried one by one."""
 
     def __init__(self, collection, place):
         self.collection, self.place = collection, place
@@ -111,7 +112,7 @@ class Paper:
 
 
 def drawn(terms, utility, full, size, count, rng):
-    """Terms of documents that are drawn by utility, which at most ten documents have together."""
+    """Return terms of documents drawn by utility, such that at most ten documents match."""
     queries = []
     for document in rng.choice(len(terms), 4 * count, p=utility / utility.sum()).tolist():
         for _ in range(10):
@@ -125,7 +126,7 @@ def drawn(terms, utility, full, size, count, rng):
 
 
 def typed(full, size, count, rng):
-    """The first terms of queries that people typed, where some document has them all."""
+    """Return the first terms of real queries that some document matches."""
     queries = []
     for query in rng.permutation(data.table("queries_mq60k")["query"].to_pylist()).tolist():
         own = list(dict.fromkeys(term for term in words(query) if term not in ENGLISH))[:size]
@@ -143,7 +144,7 @@ def precision(method, queries, truth):
 
 
 def latency(method, queries):
-    """Median and 99th percentile of a query, in microseconds."""
+    """Return the median and 99th percentile of the latency, in microseconds."""
     times = []
     for query in queries:
         begin = time.perf_counter()
@@ -153,12 +154,12 @@ def latency(method, queries):
 
 
 def fitting(costs, budget):
-    """How many of the first fit into a budget."""
+    """Return how many of the first items fit into a budget."""
     return int(np.searchsorted(np.cumsum(costs), budget, side="right"))
 
 
 def longest(full, budget):
-    """The longest list that all terms can have in a budget."""
+    """Return the longest length to truncate all lists to, for a budget."""
     lengths = np.array([len(ranks) for ranks in full.lists.values()])
     low, high = 0, int(lengths.max())
     while low < high:
@@ -267,12 +268,12 @@ def main():
             methods["scan of all sets"] = (scan, queries[:few])
         for name, (method, own) in methods.items():
             median, high = latency(method, own)
-            told = ""
+            verdict = ""
             if name == "ours":
                 met = median < TARGET * 1e6
                 good &= met
-                told = f"  target {TARGET * 1e3:.0f} ms: {'met' if met else 'MISSED'}"
-            print(f"{percent:>5}% {name:<26}{median:>10.1f}{high:>10.1f}{told}")
+                verdict = f"  target {TARGET * 1e3:.0f} ms: {'met' if met else 'MISSED'}"
+            print(f"{percent:>5}% {name:<26}{median:>10.1f}{high:>10.1f}{verdict}")
     everything = [" ".join(query) for query in queries]
     index.allocate(budget=overhead + smallest // 2 // 8)
     begin = time.process_time()

@@ -1,9 +1,9 @@
-"""What plans predict in the setting of Deeds, Hentschel and Idreos 2021, beside their figures.
+"""What plans predict in the setting of Deeds, Hentschel and Idreos 2021, next to their figures.
 
     .venv/bin/python experiments/stacked/predicted.py [--quick]
 
 Prints Table 2, Figure 2 (when stacking pays, and the bits it saves), Figure 4 (cuckoo and quotient
-layers), the best plans of all, and how long planning takes. Nothing is built.
+layers), the best plans overall, and the time of planning. No filter is built.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import math
 import time
 
 import numpy as np
+from tamis.planning.layers import bloom_bits
 
 import tamis
-from tamis.planning.layers import bloom_bits
 from tamis.planning.stacked import metrics
 
 KEYS, UNIVERSE, SAMPLE = 10**6, 10**8, 5 * 10**7
@@ -34,12 +34,12 @@ def line(name: str, plan: tamis.Plan, target: str) -> None:
 def plans() -> None:
     print(f"{KEYS:,} keys, {UNIVERSE:,} negatives, the more frequent half known, 10 bits per key")
     print(
-        "plan                         rate      bound     bits   layers         negatives  beside"
+        "plan                         rate      bound     bits   layers         negatives  target"
     )
     for exponent, targets in (
         (
             1.0,
-            ("Table 2: 0.00172; wanted <= 0.00175", "lower", "Table 2: 0.00184", "", "<= 0.0001"),
+            ("Table 2: 0.00172; target <= 0.00175", "lower", "Table 2: 0.00184", "", "<= 0.0001"),
         ),
         (0.75, ("0.0057", "lower", "", "", "<= 0.0004")),
     ):
@@ -96,8 +96,8 @@ def times(quick: bool) -> None:
     known = SAMPLE if not quick else 10**6
     counts = np.maximum(1, 1e9 / np.arange(1, known + 1)).astype(np.int64)
     w = tamis.Workload.from_shape(counts, unseen=0.0365)
-    print(f"\nplanning, with the curve of {known:,} counts prebuilt: CPU ms, least of 5")
-    for name, wanted, wishes in (
+    print(f"\nplanning, with the curve of {known:,} counts prebuilt: CPU ms, minimum of 5")
+    for name, target, wishes in (
         ("Bloom, equal", 50, {"layer": "bloom", "last": "alternating", "rates": "equal"}),
         ("exact, ribbon", 50, {"layer": "ribbon", "last": "exact"}),
         ("Bloom, varied", 1000, {"layer": "bloom", "last": "alternating"}),
@@ -111,8 +111,8 @@ def times(quick: bool) -> None:
                 start = time.process_time()
                 tamis.plan(KEYS, w, **goal, **wishes)
                 took = min(took, time.process_time() - start)
-            told = ", ".join(f"{key}={value}" for key, value in goal.items())
-            print(f"{name:<16} {told:<18} {1000 * took:8.1f}  (wanted: under {wanted})")
+            description = ", ".join(f"{key}={value}" for key, value in goal.items())
+            print(f"{name:<16} {description:<18} {1000 * took:8.1f}  (target: under {target})")
 
 
 def main() -> None:

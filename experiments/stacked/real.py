@@ -3,15 +3,15 @@
     .venv/bin/python experiments/stacked/real.py [--quick]
 
 * A blocklist: the keys are maltrail's, the negatives the domains of the Alexa and Tranco lists.
-  Which domains exist is real; how often they are asked for is modelled, by rank^-1 over the Alexa
-  ranks and, behind them, the Tranco domains in random order (the list has no ranks). The planner
-  sees a sample of questions, and the filters are asked by another one.
-* A cache: requests to a Twitter cluster. A random half of the objects is the set; the requests of
-  the first half of the time are the planner's, those of the second half are asked. All is real.
+  The domains are real; their frequencies are modelled, as rank^-1 over the Alexa ranks followed by
+  the Tranco domains in random order (that list has no ranks). The planner gets one sample of
+  queries, and the filters are measured on another.
+* A cache: requests to a Twitter cluster. A random half of the objects is the set; the planner gets
+  the first half of the requests, and the filters are measured on the second. All data are real.
 
-Rates are measured over the questions for absent keys. "At psi now" is the prediction for the share
-of those that ask for stored negatives: requests come for new objects as time passes, more than a
-log that is taken for a random sample can tell.
+Rates are measured over the queries for absent keys. "At psi now" is the prediction for the actual
+fraction of queries for stored negatives: over time, requests for new objects arrive, more than a
+random sample predicts.
 """
 
 import argparse
@@ -27,11 +27,11 @@ import data
 
 
 def compare(keys, seen, asked, bits: float) -> None:
-    """Print predicted and measured rates; ``asked`` are questions for absent keys only."""
+    """Print predicted and measured rates; ``asked`` are queries for absent keys only."""
     w = tamis.Workload.from_queries(seen, keys=keys)
     print(w)
     n = len(tamis._native.Distinct(keys))
-    print(f"{len(asked):,} questions for absent keys, at {bits} bits per key:")
+    print(f"{len(asked):,} queries for absent keys, at {bits} bits per key:")
     print("filter                     bits/key  predicted  at psi now  measured        ±  layers")
     hashes, counts = np.unique(tamis.hash_keys(asked)[:, 0], return_counts=True)
     for name, workload, wishes in (
@@ -47,7 +47,7 @@ def compare(keys, seen, asked, bits: float) -> None:
         f = plan.build(keys)
         assert f.contains(keys).all()
         measured = f.contains(asked).mean()
-        # A filter errs per key, not per question: the deviation is that of the keys not stored.
+        # A filter errs per key, not per query: the deviation is that of the keys not stored.
         stored = tamis.hash_keys(w.head(plan.negatives))[:, 0]
         others = counts[~np.isin(hashes, stored)]
         now = plan.rate_at(1 - others.sum() / counts.sum())
@@ -58,7 +58,7 @@ def compare(keys, seen, asked, bits: float) -> None:
         )
 
 
-def blocklist(questions: int, rng: np.random.Generator) -> None:
+def blocklist(queries: int, rng: np.random.Generator) -> None:
     keys = data.table("blocklist_maltrail", ["indicator"]).column(0)
     ranked = data.table("domains_alexa100k", ["domain"]).column(0).to_pylist()
     tranco = data.table("domains_tranco1m", ["domain"]).column(0).to_pylist()
@@ -68,7 +68,7 @@ def blocklist(questions: int, rng: np.random.Generator) -> None:
     domains = domains[~np.isin(tamis.hash_keys(domains.tolist())[:, 0], known)]
     shares = 1 / np.arange(1, len(domains) + 1)
     shares /= shares.sum()
-    seen, asked = (domains[rng.choice(len(domains), questions, p=shares)] for _ in range(2))
+    seen, asked = (domains[rng.choice(len(domains), queries, p=shares)] for _ in range(2))
     print(f"\nBlocklist: {len(keys):,} keys, {len(domains):,} absent domains, frequencies modelled")
     compare(keys, seen.tolist(), asked.tolist(), 8)
 

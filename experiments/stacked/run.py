@@ -1,12 +1,12 @@
-"""The setting of Deeds, Hentschel, Idreos 2021: what stacks are predicted and measured to do.
+"""Predicted and measured rates of stacks in the setting of Deeds, Hentschel, Idreos 2021.
 
-    python experiments/stacked/run.py            # 10⁶ keys, 10⁸ negatives; some minutes
+    python experiments/stacked/run.py            # 10⁶ keys, 10⁸ negatives; a few minutes
     python experiments/stacked/run.py --quick    # a tenth of both
 
 Negatives are integers whose frequency falls with their rank; the more frequent half is known. The
 rate is measured over all of them, weighted by frequency. A filter errs per key, so the variance of
-that sum is Σ f²·p·(1 − p), and "sigmas" says how far the measurement is from the prediction for the
-filter as it was built.
+that sum is Σ f²·p·(1 − p), and "sigmas" is the distance of the measured rate from the one expected
+of the filter as built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ FIRST_UNSEEN = 1 << 50
 
 @dataclass
 class Row:
-    """A filter to measure: the exponent, what is asked of the plan, and the issue's target."""
+    """A filter to measure: the Zipf exponent, the options of the plan, and a target.
+
+    ``target`` is the highest acceptable rate: close to the paper's for Bloom filters, and far below
+    it for the best plan of any kind of layers.
+    """
 
     name: str
     exponent: float
@@ -78,7 +82,7 @@ def measured(f: tamis.Stacked, stored: int, universe: int, exponent: float) -> t
 
 
 def run(row: Row, n_keys: int, universe: int) -> tuple[tamis.Stacked, int]:
-    """Plan, build and measure one row, and print it; return the filter and the negatives stored."""
+    """Plan, build, measure and print one row; return the filter and its number of negatives."""
     workload = tamis.Workload.zipf(row.exponent, universe=universe, sample=universe // 2)
     wishes = dict(row.wishes)
     if kind := wishes.pop("plain", None):
@@ -91,11 +95,11 @@ def run(row: Row, n_keys: int, universe: int) -> tuple[tamis.Stacked, int]:
     building = time.perf_counter() - start
     assert f.contains(np.arange(n_keys)).all()
     rate, sigma = measured(f, plan.negatives, universe, row.exponent)
-    aim = "" if row.target is None else f"≤ {row.target:g}"
+    target = "" if row.target is None else f"≤ {row.target:g}"
     print(
         f"{row.name:<22} {row.exponent:<5} {len(f.layers):>6} {plan.negatives / n_keys:>8.2f} "
         f"{f.bits_per_key:>7.3f} {plan.expected_fpr:>10.3g} {f.expected_fpr:>10.3g} {rate:>10.3g} "
-        f"{(rate - f.expected_fpr) / max(sigma, 1e-300):>+7.1f} {aim:>10} "
+        f"{(rate - f.expected_fpr) / max(sigma, 1e-300):>+7.1f} {target:>10} "
         f"{planning:>8.2f} {building:>8.2f}",
         flush=True,
     )
@@ -103,12 +107,12 @@ def run(row: Row, n_keys: int, universe: int) -> tuple[tamis.Stacked, int]:
 
 
 def robustness(f: tamis.Stacked, stored: int, count: int) -> None:
-    """Fig. 5a: the share of known negatives among the questions falls, in the end to none."""
+    """Fig. 5a: the fraction of queries for known negatives falls to zero."""
     rng = np.random.default_rng(1)
     known = next(negatives(min(stored, BATCH)))
     unseen = rng.integers(FIRST_UNSEEN, 2**62, count)
     answers = [f.contains(known).mean(), f.contains(unseen).mean()]
-    print(f"\nAs known negatives are asked for less ({f!r}):")
+    print(f"\nWith fewer queries for known negatives ({f!r}):")
     print(f"{'psi':>6} {'predicted':>10} {'measured':>10}")
     for psi in (1.0, 0.75, 0.5, 0.25, 0.0):
         predicted = psi * f.known_fpr + (1 - psi) * f.fpr_bound
@@ -119,7 +123,7 @@ def main() -> None:
     """Run all rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the keys and negatives")
-    parser.add_argument("--only", help="rows whose name has this in it")
+    parser.add_argument("--only", help="only rows with this in their name")
     options = parser.parse_args()
     n_keys, universe = (10**5, 10**7) if options.quick else (10**6, 10**8)
     print(

@@ -1,4 +1,4 @@
-"""Learned Bloom filters on real data: rate against bits, the classifier counted.
+"""Learned Bloom filters on real data: rate against bits, classifier included.
 
 .venv/bin/python experiments/streams/learned.py [--quick]
 """
@@ -22,17 +22,17 @@ from tamis.learned import Model, train
 from tamis.planning import learned as planning
 
 SEED = 7
-TRAINED = 0.2  # the share of the data that trains the classifier, as in the paper
+TRAINED = 0.2  # the fraction of the data that trains the classifier, as in the paper
 
 
 def anchors(quick: bool) -> None:
-    """Weak scores, as FastPLBF's own example has them: bits per key at a rate of 0.001."""
+    """Print bits per key at a rate of 0.001 with weak scores, as in the example of FastPLBF."""
     rng = np.random.default_rng(SEED)
     n = 20_000 if quick else 100_000
     print(f"\nPartitioned plan at a rate of 0.001 for {n:,} keys with weak scores, bits per key")
     print("(FastPLBF in Python: 14.0 where Bloom has 14.35, 0.7 to 2.7 s, model not counted)")
     print(f"{'segments':>9} {'plan s':>7} {'Bloom':>7} {'PLBF, Bloom':>12} {'PLBF, ribbon':>13}")
-    # Scores whose densities are 0.8 + 0.4·s for members and 1.2 − 0.4·s for the others.
+    # Scores with densities 0.8 + 0.4·s for members and 1.2 − 0.4·s for non-members.
     members, others = (inverse(rng.random(n), tilt) for tilt in (0.4, -0.4))
     for count in (200, 1000):
         start = time.perf_counter()
@@ -45,7 +45,7 @@ def anchors(quick: bool) -> None:
 
 
 def inverse(uniform: np.ndarray, tilt: float) -> np.ndarray:
-    """Scores with the density (1 − tilt/2) + tilt·s."""
+    """Return scores with the density (1 − tilt/2) + tilt·s."""
     base = 1 - tilt / 2
     return ((np.sqrt(base**2 + 2 * tilt * uniform) - base) / tilt).astype(np.float32)
 
@@ -57,20 +57,20 @@ def split(rows: pa.Table | pa.Array, rng: np.random.Generator) -> tuple[pa.Table
 
 
 def area(members: np.ndarray, others: np.ndarray) -> float:
-    """The area under the ROC curve."""
+    """Return the area under the ROC curve."""
     ranks = rankdata(np.concatenate([members, others]))[: len(members)]
     return (ranks.sum() - len(members) * (len(members) + 1) / 2) / (len(members) * len(others))
 
 
 def compare(name: str, members: pa.Table, others: pa.Table, kinds: dict, budgets: list) -> None:
-    """Rate against bits: the classifier is trained on 20 %, the rest is built from and asked."""
+    """Print rate against bits: 20 % train the classifier, the rest is built from and queried."""
     rng = np.random.default_rng(SEED)
     known, members = split(members, rng)
     strangers, others = split(others, rng)
     keys = np.arange(len(members))
     held, asked = others[::2], others[1::2]
     absent = np.arange(len(members), len(members) + len(asked))
-    print(f"\n{name}: {len(members):,} keys, {len(asked):,} absent ones asked for, rate in %")
+    print(f"\n{name}: {len(members):,} keys, {len(asked):,} absent keys queried, rate in %")
     models = {}
     for kind, settings in kinds.items():
         start = time.perf_counter()

@@ -2,8 +2,9 @@
 
     .venv/bin/python experiments/streams/real.py [--quick]
 
-Members stream in, each is asked for 2,000 insertions later, then all absent keys are. The
-classifier is trained on 20 %, its bits are counted. `data.py` says where the data are sought.
+Members are inserted as a stream and queried 2,000 insertions later; then all absent keys are
+queried. The classifier is trained on 20 % and its bits are counted. See `data.py` for where the
+data are.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tamis.planning.stable import scores as stable_scores
 
 SEED, GAP, RATE, STEP = 7, 2000, 0.05, 100
 RATES = (0.005, 0.01, 0.05, 0.1, 0.2)
-PAPER_BITS = 2**18  # of the counters in its headline
+PAPER_BITS = 2**18  # bits of the counters in the paper's main result
 TABLES = {"kind": "gbt" if find_spec("lightgbm") else "logistic"}
 TEXT = {"kind": "logistic", "buckets": 4096}
 
 
 def sources(quick):
-    """Name, members, absent keys, and how to train."""
+    """Yield name, members, absent keys, and training options."""
     amazon = data.table("amazon_access_train").combine_chunks()
     allowed = pc.equal(amazon["ACTION"], 1)
     rows = amazon.drop(["ACTION"])
@@ -53,7 +54,7 @@ def sources(quick):
 
 
 def split(rows, count, rng):
-    """So many rows at random, and the others in an order at random."""
+    """Return ``count`` random rows, and the others in random order."""
     order = rng.permutation(len(rows))
     if isinstance(rows, np.ndarray):
         return rows[order[:count]], rows[order[count:]]
@@ -61,10 +62,10 @@ def split(rows, count, rng):
 
 
 def measured(ask, members, absent, gap=GAP):
-    """The FPR, and the FNR at gaps around this one, of what is asked with keys and scores."""
+    """Return the FPR, and the FNR at gaps around ``gap``; ``ask`` takes keys and scores."""
     keys = np.arange(len(members))
     lost = asked = 0
-    step = min(STEP, gap)  # what is asked for has come
+    step = min(STEP, gap)  # so that what is queried was inserted
     for first in range(0, len(keys), step):
         part = keys[first : first + step]
         ask(part, members[part], insert=True)
@@ -77,12 +78,12 @@ def measured(ask, members, absent, gap=GAP):
 
 
 def plain(f):
-    """Ask a filter that needs no scores."""
+    """Wrap a filter that needs no scores."""
     return lambda keys, _, insert=False: f.update(keys) if insert else f.contains(keys)
 
 
 def scored(f):
-    """Ask a stable learned filter with scores that are known already."""
+    """Wrap a stable learned filter, with precomputed scores."""
     ask = tamis._native.stable_learned_pass
     return lambda keys, scores, insert=False: ask(f._kernel, keys, scores, insert)
 
@@ -95,7 +96,7 @@ class Given:
 
 
 def learned(stream, others, bits):
-    """Ask a learned Bloom filter of the whole stream: one threshold, a backup Bloom filter."""
+    """Wrap a learned Bloom filter of the whole stream: one threshold, a backup Bloom filter."""
     keys = np.arange(len(stream))
     f = tamis.LearnedBloom.build(
         keys,
@@ -111,7 +112,7 @@ def learned(stream, others, bits):
 
 
 def filters(model, stream, members, others, bits):
-    """Filters by name: how to ask them (None where the bits do not suffice), and all their bits."""
+    """Yield filters by name: the wrapped filter (None if the bits do not suffice), and its size."""
     bloom = tamis.Bloom(max(1, bits // 10), bits_per_key=10, layout="standard")
     yield "BF", plain(bloom), bloom.size_in_bits
     try:
@@ -135,7 +136,7 @@ def filters(model, stream, members, others, bits):
 
 
 def grouped(model, members, others, bits, groups, method, rate=RATE):
-    """Make a stable learned filter, or None where the bits do not suffice for its groups."""
+    """Return a stable learned filter, or None if the bits do not suffice for its groups."""
     settings = {"bits": bits, "fpr": rate, "gap": GAP, "groups": groups, "method": method}
     try:
         return tamis.StableLearned(model, tamis.StableLearned.plan(members, others, **settings))
@@ -144,7 +145,7 @@ def grouped(model, members, others, bits, groups, method, rate=RATE):
 
 
 def alike(fpr, fnr):
-    """Tell the bits of a stable Bloom filter with these rates (or 0.001, where there are none)."""
+    """Return the bits of a stable Bloom filter with these rates (at least 0.001)."""
     f = tamis.StableBloom(GAP, fpr=min(max(fpr, 1e-3), 0.5), fnr=min(max(fnr, 1e-3), 0.99))
     return f"{f.size_in_bits:,}"
 
@@ -158,7 +159,7 @@ def compare(name, members, others, settings, quick):
     strangers, absent = split(others, len(others) // 5, rng)
     model = train(trained, strangers, **settings)
     inside, outside = model.scores(stream), model.scores(absent)
-    # Rates of 0.05 take hundreds of absent keys to plan; those are not asked for.
+    # Planning for a rate of 0.05 takes hundreds of absent keys, which are not queried.
     aside, outside = split(outside, max(len(outside) // 10, min(1000, len(outside) // 2)), rng)
     held, _ = split(inside, len(inside) // 10, rng)
     print(f"\n{name}: {len(inside):,} members, {len(outside):,} absent, gap {GAP:,}, rate {RATE}")
@@ -199,7 +200,7 @@ def compare(name, members, others, settings, quick):
 
 
 def headline(model, held, aside, inside, outside):
-    """The bits of a stable Bloom filter at equal FPR, as the paper compares, and at equal both."""
+    """Print the bits of a stable Bloom filter at equal FPR, as in the paper, and at equal rates."""
     for method in ("paper", "optimal"):
         f = grouped(model, held, aside, PAPER_BITS, None, method)
         if f is None:
@@ -208,15 +209,15 @@ def headline(model, held, aside, inside, outside):
         bits = f.size_in_bits
         print(f"  g-SLBF, {method}, {bits:,} bits with model: FPR {fpr:.5f}, FNR {fnr:.4f}")
         if method == "paper":
-            # As the paper compares: one planned for the same rate, which errs less only while it
-            # is far from full.
+            # As in the paper: a filter planned for the same rate, which is better only as long as
+            # it is far from full.
             sizes = (2**power for power in range(10, 29))
             plain_filters = ((n, tamis.StableBloom(GAP, fpr=RATE, bits=n)) for n in sizes)
             rates = ((n, *measured(plain(each), inside, outside)) for n, each in plain_filters)
             found = next((row for row in rates if row[1] <= fpr), None)
-            told = "more than 2**28" if found is None else f"{found[0]:,}"
+            size = "more than 2**28" if found is None else f"{found[0]:,}"
             share = "" if found is None else f", FNR {found[2]:.4f}: {bits / found[0]:.1%} of it"
-            print(f"    an SBF with its FPR takes {told} bits{share} (paper: 2.6 to 3.5 %)")
+            print(f"    an SBF with its FPR takes {size} bits{share} (paper: 2.6 to 3.5 %)")
         alike = tamis.StableBloom(GAP, fpr=min(max(fpr, 1e-4), 0.5), fnr=min(max(fnr, 1e-3), 0.99))
         share = bits / alike.size_in_bits
         print(
@@ -245,7 +246,7 @@ def parameters(model, held, aside, inside, outside, sizes, counts, rates):
 
 
 def stability(model, held, aside, inside, outside, sizes):
-    """Figure 11: the rate over insertions, six groups, asked for 0.1."""
+    """Figure 11: the rate over insertions, six groups, target rate 0.1."""
     moments = [m for m in (4000, 8000, 12_000, 16_000, 20_000) if m < len(inside)]
     moments.append(len(inside))
     print("  FPR after insertions, 6 groups, rate 0.1 (Fig. 11):", *(f"{m:,}" for m in moments))
@@ -265,7 +266,7 @@ def stability(model, held, aside, inside, outside, sizes):
 
 
 def flipped(scores, others, share, rng):
-    """Scores of which a share is drawn from those of the other side."""
+    """Return scores of which a fraction is replaced by scores of the other class."""
     return np.where(rng.random(len(scores)) < share, rng.choice(others, len(scores)), scores)
 
 
@@ -273,7 +274,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    warnings.simplefilter("ignore", tamis.CapacityWarning)  # what a Bloom filter in a stream does
+    warnings.simplefilter(
+        "ignore", tamis.CapacityWarning
+    )  # a Bloom filter in a stream exceeds its capacity
     for source in sources(quick):
         compare(*source, quick)
 

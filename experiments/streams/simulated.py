@@ -21,8 +21,8 @@ def asked_rate(f, start=2**60, count=2_000_000):
 
 
 def stability(insertions):
-    """Figure 11: the rate over insertions, of filters of several sizes, and for long."""
-    print("\nStability (Fig. 11): rate of a stable Bloom filter, asked for 0.01")
+    """Figure 11: the rate over many insertions, for filters of several sizes."""
+    print("\nStability (Fig. 11): rate of a stable Bloom filter, target 0.01")
     print("     bits  insertions  predicted  measured")
     for bits in (2**14, 2**18):
         f = tamis.StableBloom(2000, fpr=0.01, bits=bits)
@@ -41,7 +41,7 @@ def stability(insertions):
 
 
 def denied(contains, update, gap, insertions, step=50, warm=None):
-    """The share of keys that are denied about ``gap`` insertions after they came."""
+    """Return the fraction of keys rejected about ``gap`` insertions after their own."""
     warm = 5 * gap if warm is None else warm
     lost = asked = 0
     for first in range(0, warm + insertions, step):
@@ -64,7 +64,7 @@ def gaps(insertions):
 
 
 class Grouped:
-    """The filters of a plan, with keys drawn into groups by their shares."""
+    """The filters of a plan, with keys assigned to groups at random by their fractions."""
 
     def __init__(self, plan, seed=1):
         self.plan, self.seed = plan, seed
@@ -110,7 +110,7 @@ def example_4(insertions):
         window = tamis.Windowed(gap, bits_per_key=bits / gap)
         rows.append(("Windowed", window, 0.0, window.highest_fpr, "0, FPR <= 0.01"))
         for name, f, fnr, fpr, target in rows:
-            # The oldest key that is asked for may be no older than the gap.
+            # The oldest key queried must not be older than the gap.
             inside = gap - 75 if isinstance(f, tamis.Windowed) else gap
             measured = denied(f.contains, f.update, inside, insertions, warm=6 * gap)
             absent = np.arange(2**60, 2**60 + 1_000_000)
@@ -123,7 +123,7 @@ def example_4(insertions):
 
 
 def throughput(count):
-    print("\nThroughput in batches of 2**20 keys, one thread (target: 2e7 per second)")
+    print("\nThroughput in batches of 2**20 keys, one thread (target for updates: 2e7 per second)")
     keys = np.arange(count)
     yard = tamis.Bloom(count, fpr=0.01, layout="standard")
     for name, work in (

@@ -1,4 +1,4 @@
-"""Columns of values in whatever form they came: taken from, joined, without a loop over them."""
+"""Columns of values (lists, NumPy arrays, Arrow columns): take and join without a Python loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 
 def column(keys: Any) -> Any:
-    """Return keys as a list, a NumPy array or a pyarrow column, whichever they are nearest to."""
+    """Return keys as a list, a NumPy array or a pyarrow column, without a copy where possible."""
     if isinstance(keys, list | np.ndarray | str | bytes | bytearray):
-        return keys  # a single key is refused where it is hashed
+        return keys  # a single key is rejected where it is hashed
     if hasattr(keys, "__arrow_c_stream__"):
         return _takeable(pyarrow("an Arrow column").chunked_array(keys))
     if hasattr(keys, "__arrow_c_array__"):
@@ -22,14 +22,14 @@ def column(keys: Any) -> Any:
 
 
 def _takeable(values: Any) -> Any:
-    """Return an Arrow column of a type that pyarrow takes from: it does not from views."""
+    """Cast string and binary views, which pyarrow's ``take`` does not support."""
     arrow = pyarrow("an Arrow column")
     views = {arrow.string_view(): arrow.large_string(), arrow.binary_view(): arrow.large_binary()}
     return values.cast(views[values.type]) if values.type in views else values
 
 
 def take(values: Any, indices: npt.NDArray[np.int64]) -> Any:
-    """Return the values at these indices, in their order."""
+    """Return the values at these indices."""
     if isinstance(values, list):
         match indices.tolist():
             case []:
@@ -42,21 +42,21 @@ def take(values: Any, indices: npt.NDArray[np.int64]) -> Any:
 
 
 def join(columns: Sequence[Any]) -> Any:
-    """Return columns one after the other: as they are if they are alike, else as a list."""
+    """Concatenate columns: in their own type if all have the same, otherwise as a list."""
     first = columns[0]
     if len(columns) == 1:
         return first
     if all(isinstance(each, np.ndarray) for each in columns):
-        # Signed and unsigned integers would meet as floats.
+        # Concatenating signed and unsigned integers would give floats.
         if all(each.dtype.kind == first.dtype.kind for each in columns):
             return np.concatenate(columns)
     elif all(getattr(each, "type", None) == getattr(first, "type", 0) for each in columns):
         chunks = [chunk for each in columns for chunk in getattr(each, "chunks", [each])]
         return pyarrow("an Arrow column").chunked_array(chunks, type=first.type)
-    return [value for each in columns for value in listed(each)]
+    return [value for each in columns for value in as_list(each)]
 
 
-def listed(values: Any) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
     """Return the values as a list of Python objects."""
     if isinstance(values, list):
         return values
@@ -64,7 +64,7 @@ def listed(values: Any) -> list[Any]:
 
 
 def pyarrow(what: str) -> Any:
-    """Import pyarrow, or say which extra has it."""
+    """Import pyarrow, or raise ImportError that names the extra to install."""
     try:
         import pyarrow
     except ImportError:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tamis._types import FilePath
 
 
 def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
-    """Let ``write`` fill a file by its descriptor; flushed under this name, or nothing changes."""
+    """Replace a file atomically: ``write`` fills a temporary file, which is flushed and renamed."""
     target = Path(os.path.realpath(os.fsdecode(path)))
     temporary = target.with_name(f".tamis-{secrets.token_hex(8)}")
     try:

@@ -349,18 +349,18 @@ class Collection:
         """The seed of the hash, or None where a secret key took its place."""
         return self._filters.seed
 
-    def plot(self, axes: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bits kept per key against utility; needs ``pip install tamis[plot]``."""
-        axes = figure_axes(6.4, 4.8) if axes is None else axes
+        ax = figure_axes(6.4, 4.8) if ax is None else ax
         counts = np.maximum(self.counts, 1)
-        axes.scatter(self._utility, self.full / counts, s=4, color="#999999", label="in the file")
-        axes.scatter(self._utility, self._kept / counts, s=6, label="in memory")
+        ax.scatter(self._utility, self.full / counts, s=4, color="#999999", label="in the file")
+        ax.scatter(self._utility, self._kept / counts, s=6, label="in memory")
         scale = "log" if len(self) and self._utility.min() > 0 else "symlog"
-        axes.set(xlabel="utility: how often a set is asked", ylabel="bits per key", xscale=scale)
-        axes.set_title(f"{len(self):,} filters, {self.size_in_bytes:,} bytes in memory")
-        axes.grid(True, alpha=0.25)
-        axes.legend(frameon=False)
-        return axes
+        ax.set(xlabel="utility: how often a set is asked", ylabel="bits per key", xscale=scale)
+        ax.set_title(f"{len(self):,} filters, {self.size_in_bytes:,} bytes in memory")
+        ax.grid(True, alpha=0.25)
+        ax.legend(frameon=False)
+        return ax
 
     def __len__(self) -> int:
         return len(self._filters)

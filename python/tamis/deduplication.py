@@ -19,36 +19,38 @@ from tamis.filters.windowed import Windowed
 Filter = Windowed | StableBloom
 
 _SAMPLED_KEYS = 4096
-"""Keys that are followed exactly, to measure gaps: some hundred kilobytes."""
+"""Keys that are tracked exactly to measure gaps: a few hundred kilobytes."""
 
 _GAPS = np.unique(np.geomspace(1, 2**40, 401).astype(np.int64))
-"""The borders of the gaps' histogram: ten per doubling."""
+"""The bucket limits of the histogram of gaps: ten per doubling."""
 
 _SEED = 0x6465647570
-"""The sample is chosen by another hash than the filter's: "dedup" in ASCII."""
+"""The sample is chosen by a different hash than the filter's: "dedup" in ASCII."""
 
 
-class Statistics(NamedTuple):
-    """What a de-duplication did, and what it is expected to have missed."""
+class DedupStats(NamedTuple):
+    """Counts of a de-duplication, and its expected and measured errors."""
 
     records: int
     dropped: int
     expected_missed: float
-    """The share of duplicates that are let through, for the gaps that were measured."""
+    """The expected fraction of duplicates that are kept, for the gaps that were measured."""
     expected_false_drops: float
-    """The share of new records that are taken for duplicates: the filter's rate."""
+    """The expected fraction of new records that are dropped: the filter's false-positive rate."""
     measured_missed: float
-    """The same as seen in the sample of keys that are followed exactly; NaN without duplicates."""
+    """The fraction of duplicates kept in the sample of keys tracked exactly; NaN if none came."""
     measured_false_drops: float
+    """The fraction of new records dropped, in that sample."""
     gaps: dict[int, float]
-    """How many duplicates came after up to so many records (or seconds), estimated."""
+    """Estimated number of duplicates by gap: upper limit in records (or seconds) to count."""
 
 
 class _Gaps:
     """The gaps of a sample of keys, in fixed memory.
 
-    A key is followed if its hash is below a limit; where too many are, the limit is halved and
-    half of them dropped. Each is counted for as many keys as it stands for (Horvitz, Thompson).
+    A key is tracked if its hash is below a limit. When there are too many, the limit is halved and
+    half of the keys are dropped. Each key is weighted by the inverse of its sampling probability
+    (Horvitz, Thompson).
     """
 
     def __init__(self) -> None:
@@ -57,13 +59,11 @@ class _Gaps:
         self.duplicates = np.zeros(len(_GAPS) + 1)
         self.missed = self.new = self.false = 0.0
 
-    def follow(
-        self, hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.bool_], when: Any
-    ) -> None:
+    def track(self, hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.bool_], when: Any) -> None:
         most = np.uint64(min(self.limit, 2**64 - 1))
         for i in np.flatnonzero(hashes <= most).tolist():
             key, now = int(hashes[i]), float(when[i])
-            if key >= self.limit:  # it was halved within this batch
+            if key >= self.limit:  # the limit was halved within this batch
                 continue
             weight = 2**64 / self.limit
             before = self.last.get(key)
@@ -80,7 +80,7 @@ class _Gaps:
 
 
 class Dedup:
-    """An iterator over the records that were not seen before; `statistics` tells how it went."""
+    """An iterator over the records that were not seen before; `stats` has counts and errors."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Dedup:
         return next(self._kept)
 
     @property
-    def statistics(self) -> Statistics:
-        """What was done so far, and what is expected to have been missed."""
+    def stats(self) -> DedupStats:
+        """The counts so far, and the expected and measured errors."""
         gaps, duplicates = self._gaps, self._gaps.duplicates.sum()
         used = np.flatnonzero(gaps.duplicates)
         upper = np.append(_GAPS, 2 * _GAPS[-1])
         middle = (upper + np.append(0, upper[:-1] + 1)) / 2
-        missed = sum(gaps.duplicates[i] * self._denied(float(middle[i])) for i in used)
-        return Statistics(
+        missed = sum(gaps.duplicates[i] * self._missed(float(middle[i])) for i in used)
+        return DedupStats(
             self._records,
             self._dropped,
             float(missed / duplicates) if duplicates else 0.0,
@@ -120,7 +120,8 @@ class Dedup:
             {int(upper[i]): float(gaps.duplicates[i]) for i in used},
         )
 
-    def _denied(self, gap: float) -> float:
+    def _missed(self, gap: float) -> float:
+        """Return the probability that a duplicate at this distance is kept."""
         if isinstance(self.filter, StableBloom):
             return self.filter.expected_fnr(gap)
         window = self.filter.capacity if self.filter.seconds is None else self.filter.seconds
@@ -128,23 +129,23 @@ class Dedup:
 
     def _stream(self, records: Any, size: int) -> Iterator[Any]:
         for batch, single in _batches(records, size):
-            kept = _without(batch, self._seen(batch, single))
+            kept = _drop_seen(batch, self._seen(batch, single))
             if single:
                 yield from kept
             elif len(kept):
                 yield kept
 
     def _seen(self, batch: Any, single: bool) -> npt.NDArray[np.bool_]:
-        keys, times = _part(batch, self._key, single), None
+        keys, times = _select(batch, self._key, single), None
         if isinstance(self.filter, Windowed):
             if self._at is not None:
-                times = np.asarray(_part(batch, self._at, single), dtype=float)
+                times = np.asarray(_select(batch, self._at, single), dtype=float)
             seen = self.filter.seen_many(keys, at=times)
         else:
             seen = self.filter.seen_many(keys)
         hashes = _native.hash_keys(keys, seed=_SEED)[:, 0]
         position = np.arange(self._records, self._records + len(seen))
-        self._gaps.follow(hashes, seen, position if times is None else times)
+        self._gaps.track(hashes, seen, position if times is None else times)
         self._records += len(seen)
         self._dropped += int(seen.sum())
         return seen
@@ -165,35 +166,35 @@ def dedup(
 ) -> Dedup:
     """Iterate over the records of a stream that were not seen before, in fixed memory.
 
-    ``records`` is an iterable of records or of batches of them (lists, NumPy arrays, Arrow record
-    batches and tables, data frames), one Arrow table or stream, or the path of a text file, whose
-    lines (bytes, without their end) are the records. What comes out is as what came in.
+    ``records`` is an iterable of records or of batches (lists, NumPy arrays, Arrow record batches
+    and tables, data frames), one Arrow table or stream, or the path of a text file, whose
+    lines (bytes, without line ends) are the records. The output has the same type as the input.
 
-    - ``window``: drop what came among the last so many records, and miss none of them
-      (`tamis.Windowed`); with ``seconds``, what came in the last so many seconds, of which
-      ``window`` records are expected. ``at`` is the time of a record: a column, or a function.
-    - ``gap`` and ``bits``: drop what came before, however long ago, as far as so many bits remember
-      it (`tamis.StableBloom`); ``gap`` is after how many records duplicates typically come.
-    - ``filter``: one of these two that was made, or loaded, before.
-    - ``key``: what makes a record a duplicate: a column, or a function; the record itself if None.
-    - ``fpr``: the share of new records that may be dropped.
-
-    Single records are read ``batch`` at a time.
+    - ``window``: drop every duplicate among the last ``window`` records (`tamis.Windowed`). With
+      ``seconds``, drop every duplicate of the last ``seconds`` seconds; ``window`` is then the
+      expected number of records in that time, and ``at`` the time of a record: a column or a
+      function.
+    - ``gap`` and ``bits``: drop duplicates however old, as far back as ``bits`` bits of memory
+      allow (`tamis.StableBloom`); ``gap`` is the typical distance of duplicates in records.
+    - ``filter``: an existing `Windowed` or `StableBloom` filter to continue with.
+    - ``key``: what identifies a record: a column or a function (default: the record itself).
+    - ``fpr``: the fraction of new records that may be dropped.
+    - ``batch``: how many single records are processed at a time.
 
     >>> list(dedup(["a", "b", "a", "c", "b"], window=1000))
     ['a', 'b', 'c']
     >>> kept = dedup([np.array([1, 2, 1]), np.array([2, 3])], window=1000)
-    >>> list(kept), kept.statistics.dropped
+    >>> list(kept), kept.stats.dropped
     ([array([1, 2]), array([3])], 2)
     """
     if filter is None:
         filter = _filter(window, seconds, gap, bits, fpr)
     elif any(argument is not None for argument in (window, seconds, gap, bits)):
-        raise ValueError("filter is given beside sizes of another; one of both is wanted")
+        raise ValueError("filter cannot be combined with window, seconds, gap or bits")
     if at is not None and not (isinstance(filter, Windowed) and filter.seconds is not None):
-        raise ValueError("at is given, but the window is not one of seconds; seconds= makes one")
+        raise ValueError("at requires seconds, or a filter with a window of seconds")
     if batch < 1:
-        raise ValueError(f"batch is {batch}; at least 1 is wanted")
+        raise ValueError(f"batch must be at least 1, not {batch}")
     return Dedup(records, filter, key, at, batch)
 
 
@@ -201,18 +202,19 @@ def _filter(
     window: int | None, seconds: float | None, gap: int | None, bits: int | None, fpr: float
 ) -> Filter:
     if (window is None) == (gap is None):
-        given = "neither" if window is None else "both"
-        raise ValueError(f"{given} of window and gap given; exactly one is wanted")
+        raise ValueError("pass exactly one of window or gap")
     if window is not None:
         return Windowed(window, seconds=seconds, fpr=fpr)
-    if bits is None or seconds is not None:
-        raise ValueError("gap is given; bits is wanted beside it, and no seconds")
+    if bits is None:
+        raise ValueError("gap requires bits")
+    if seconds is not None:
+        raise ValueError("seconds requires window, not gap")
     assert gap is not None
     return StableBloom(gap, fpr=fpr, bits=bits)
 
 
 def _batches(records: Any, size: int) -> Iterator[tuple[Any, bool]]:
-    """Records in batches, and whether they came one by one."""
+    """Yield batches of records, and whether the records came one by one."""
     if isinstance(records, (str, bytes, os.PathLike)):
         yield from ((lines, True) for lines in _lines(records, size))
         return
@@ -225,25 +227,25 @@ def _batches(records: Any, size: int) -> Iterator[tuple[Any, bool]]:
         arrow = hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__")
         if not arrow and not isinstance(first, (list, np.ndarray)):
             every = itertools.chain([first], several)
-            yield from ((part, True) for part in _grouped(every, size))
+            yield from ((part, True) for part in _chunks(every, size))
             return
         yield first, False
 
 
 def _lines(path: FilePath, size: int) -> Iterator[list[bytes]]:
     with Path(os.fsdecode(path)).open("rb") as file:
-        for lines in _grouped(file, size):
+        for lines in _chunks(file, size):
             yield [line.rstrip(b"\r\n") for line in lines]
 
 
-def _grouped(records: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def _chunks(records: Iterable[Any], size: int) -> Iterator[list[Any]]:
     several = iter(records)
     while part := list(itertools.islice(several, size)):
         yield part
 
 
-def _part(batch: Any, what: str | Callable[[Any], Any] | None, single: bool) -> Any:
-    """The keys, or the times, of a batch."""
+def _select(batch: Any, what: str | Callable[[Any], Any] | None, single: bool) -> Any:
+    """Return the keys, or the times, of a batch."""
     if what is None:
         return batch
     if callable(what):
@@ -253,8 +255,8 @@ def _part(batch: Any, what: str | Callable[[Any], Any] | None, single: bool) -> 
     return [record[what] for record in batch] if isinstance(batch, list) else batch[what]
 
 
-def _without(batch: Any, seen: npt.NDArray[np.bool_]) -> Any:
-    """The records of a batch that were not seen."""
+def _drop_seen(batch: Any, seen: npt.NDArray[np.bool_]) -> Any:
+    """Return the records of a batch that were not seen before."""
     if isinstance(batch, list):
         return list(itertools.compress(batch, ~seen))
     if isinstance(batch, np.ndarray):

@@ -1,6 +1,6 @@
-"""`tamis.compare`, and what all pictures share: axes, colours, and figures as SVG.
+"""`tamis.compare`, and what all plots share: axes, colours, and figures as SVG.
 
-Pictures need matplotlib: ``pip install tamis[plot]``.
+Plots need matplotlib: ``pip install tamis[plot]``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis.planning.costs import describe as describe_duration
+from tamis.planning.costs import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
@@ -28,36 +28,36 @@ COLOURS = {
     "stream": "#2b8a3e",
     "collection": "#b8860b",
 }
-"""One for each family, readable on light and on dark ground."""
+"""The colour of each family, readable on light and dark backgrounds."""
 
 
 _LINE = 0.062
-"""The height of a line of text, as a share of the axes'."""
+"""The height of a line of text, relative to the axes."""
 
 
 _STRETCHES = 60
-"""Steps of a rate over time."""
+"""The number of steps in a plot of the rate over time."""
 
 
 class Sized(Protocol):
-    """A filter, a plan, or a choice of an advice: anything with a size and a rate."""
+    """A filter, a plan, or a choice of an advice: any object with a size and a rate."""
 
     @property
     def bits_per_key(self) -> float:
-        """The memory per key."""
+        """Memory per key in bits."""
         ...
 
     @property
     def expected_fpr(self) -> float:
-        """The rate."""
+        """Expected false-positive rate."""
         ...
 
 
 def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -> Any:
-    """Draw the rate of filters against their size, and the front that nothing beats in both.
+    """Plot the false-positive rate of filters against their size, with the Pareto front.
 
-    ``filters`` are filters, plans or choices of an advice, by name or as they are. Rates that were
-    measured are drawn filled, with the prediction as a ring. Returns the axes.
+    ``filters`` are filters, plans or choices of an advice, as a list or by name. Measured rates are
+    drawn as dots, with the predicted rate as a ring. Returns the axes.
 
     >>> import tamis
     >>> built = [tamis.Bloom.build(range(1000), bits_per_key=b) for b in (6, 8, 10)]
@@ -66,7 +66,7 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
     """
     named = _named(filters)
     if not named:
-        raise ValueError("filters is empty; at least one is wanted")
+        raise ValueError("filters must not be empty")
     ax = axes() if ax is None else ax
     points = [(_bits(each), _rate(each)) for _, each in named]
     front = pareto(points)
@@ -89,7 +89,7 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
 
 
 def axes() -> Any:
-    """Return new axes to draw on, or say which extra provides them."""
+    """Return new axes, or raise ImportError that names the extra to install."""
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -98,12 +98,12 @@ def axes() -> Any:
 
 
 def draw_plan(plan: Plan, ax: Any = None) -> Any:
-    """Draw the rate of a plan by the share ψ of queries for stored negatives; return the axes."""
+    """Plot the rate of a plan by ψ, the fraction of queries for stored negatives."""
     ax = axes() if ax is None else ax
     ax.plot([0, 1], [plan.rate_at(0), plan.rate_at(1)])
     ax.plot([plan.psi], [plan.expected_fpr], "o", label=f"planned: {plan.expected_fpr:.3g}")
     ax.plot([0], [plan.fpr_bound], "s", label=f"under any workload: {plan.fpr_bound:.3g}")
-    ax.set_xlabel("share of the queries for absent keys that ask for stored ones (ψ)")
+    ax.set_xlabel("fraction of the queries for absent keys that are for stored negatives (ψ)")
     ax.set_ylabel("false-positive rate")
     ax.set_ylim(bottom=0)
     ax.set_title(f"{plan.describe()}, {plan.bits_per_key:.2f} bits per key")
@@ -112,8 +112,8 @@ def draw_plan(plan: Plan, ax: Any = None) -> Any:
     return ax
 
 
-def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
-    """Draw the rate of each stretch of questions, and their mean so far; return the axes."""
+def draw_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
+    """Plot the rate of each stretch of queries, and the mean so far; return the axes."""
     ax = axes() if ax is None else ax
     stretches = _joined(stretches)
     ends = [each.questions for each in stretches]
@@ -123,16 +123,14 @@ def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> 
         where="pre",
         color=COLOURS["adaptive"],
         linewidth=1,
-        label="in each stretch",
+        label="per stretch",
     )
     wrong = np.cumsum([each.false_positives for each in stretches])
     asked = np.cumsum([each.negatives for each in stretches])
     ax.plot(ends, wrong / np.maximum(asked, 1), color=COLOURS["stacked"], label="mean so far")
-    ax.axhline(
-        expected, color="#999999", linestyle="--", linewidth=1, label="expected by the filter"
-    )
-    ax.set_xlabel("questions")
-    ax.set_ylabel("false positives per question for an absent key")
+    ax.axhline(expected, color="#999999", linestyle="--", linewidth=1, label="expected")
+    ax.set_xlabel("queries")
+    ax.set_ylabel("false positives per query for an absent key")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(_thousands)
     ax.grid(True, alpha=0.25)
@@ -141,7 +139,7 @@ def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> 
 
 
 def _joined(stretches: list[Stretch]) -> list[Stretch]:
-    """Join neighbours until there are few enough for each to be seen."""
+    """Join neighbouring stretches until there are few enough to plot."""
     width = -(-len(stretches) // _STRETCHES)
     parts = [stretches[start : start + width] for start in range(0, len(stretches), max(width, 1))]
     return [
@@ -153,11 +151,11 @@ def _joined(stretches: list[Stretch]) -> list[Stretch]:
     ]
 
 
-def drawn_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
-    """Draw what a question costs with each choice, the best at the top; return the axes."""
+def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
+    """Plot the cost of a query with each choice, best first; return the axes."""
     ax = axes() if ax is None else ax
     rows = list(range(len(choices)))
-    told = any(each.measured_cost is not None for each in choices)
+    measured = any(each.measured_cost is not None for each in choices)
     seen: dict[str, str] = {}
     for row, each in zip(rows, choices, strict=True):
         colour = COLOURS[each.family]
@@ -172,8 +170,8 @@ def drawn_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     ax.set_yticks(rows, [each.name for each in choices])
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(lambda value, _: describe_duration(value))
-    ax.set_xlabel("cost of a question" + (", measured (rings: predicted)" if told else ""))
+    ax.xaxis.set_major_formatter(lambda value, _: format_duration(value))
+    ax.set_xlabel("cost of a query" + (", measured (rings: predicted)" if measured else ""))
     ax.grid(True, axis="x", which="major", alpha=0.25)
     if len(seen) > 1:
         ax.legend(frameon=False, loc="best")
@@ -185,7 +183,7 @@ def _thousands(value: float, _: object) -> str:
 
 
 def pareto(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other beats in size and in rate, by size.
+    """Return the Pareto front: the points that no other point beats in size and rate, by size.
 
     >>> pareto([(8, 0.02), (9, 0.03), (10, 0.01), (8, 0.05)])
     [(8, 0.02), (10, 0.01)]
@@ -198,19 +196,19 @@ def pareto(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def figure_axes(width: float, height: float) -> Any:
-    """Return the axes of a new figure of so many inches, apart from those that are on show."""
+    """Return the axes of a new figure, in inches, that pyplot does not show."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("a picture needs matplotlib: pip install tamis[plot]") from None
+        raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
     return Figure(figsize=(width, height)).subplots()
 
 
 def svg(ax: Any) -> str:
-    """Return the figure of these axes as SVG text that goes into an HTML page.
+    """Return the figure of these axes as SVG to embed in an HTML page.
 
-    Its text stays text, in the page's font; black becomes the page's colour of text, and the
-    ground is left open, so that one picture serves light and dark pages.
+    Text stays text, in the font of the page; black becomes the text colour of the page and the
+    background is transparent, so that the figure fits light and dark pages.
     """
     figure = ax.get_figure()
     figure.patch.set_alpha(0)
@@ -227,22 +225,21 @@ def svg(ax: Any) -> str:
     drawn = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawn, count=1)
     drawn = re.sub(r"font: [^;\"]*?([0-9.]+px)[^;\"]*", r"font-size: \1", drawn)
     drawn = drawn.replace("#000000", "currentColor")
-    # A path without a colour of its own is black, such as the marks of the axes.
+    # A path without a colour, such as a tick of the axes, would be black.
     return drawn.replace("<svg ", '<svg fill="currentColor" role="img" ', 1)
 
 
 def _named(filters: Iterable[Sized] | Mapping[str, Sized]) -> list[tuple[str, Sized]]:
     if isinstance(filters, Mapping):
         return list(filters.items())
-    listed: list[Any] = list(filters)
-    for index, each in enumerate(listed):
+    given: list[Any] = list(filters)
+    for index, each in enumerate(given):
         if not (hasattr(each, "bits_per_key") and hasattr(each, "expected_fpr")):
             kind = type(each).__name__
             raise TypeError(
-                f"filters[{index}] is of type {kind}; filters, plans or choices of an advice are "
-                "wanted"
+                f"filters[{index}] must be a filter, a plan or a choice of an advice, not {kind}"
             )
-    return [(getattr(each, "name", None) or type(each).__name__, each) for each in listed]
+    return [(getattr(each, "name", None) or type(each).__name__, each) for each in given]
 
 
 def _measured(each: Any) -> bool:
@@ -260,7 +257,7 @@ def _rate(each: Any) -> float:
 
 
 def _label(ax: Any, names: list[str], points: list[tuple[float, float]]) -> None:
-    """Write names in a column beside the axes, with a line from each to its point."""
+    """Write the names in a column next to the axes, each with a line to its point."""
     places = ax.transAxes.inverted().transform(ax.transData.transform(points))[:, 1]
     order = sorted(range(len(names)), key=lambda i: (places[i], points[i][0]))
     heights = apart([min(max(float(places[i]), 0.0), 1.0) for i in order], _LINE)
@@ -277,12 +274,12 @@ def _label(ax: Any, names: list[str], points: list[tuple[float, float]]) -> None
 
 
 def apart(places: list[float], gap: float) -> list[float]:
-    """Move places that rise as little as it takes for a gap between any two, from 0 up.
+    """Move sorted places as little as possible so that they are at least ``gap`` apart, from 0 up.
 
     >>> [round(each, 2) for each in apart([0.5, 0.5, 0.9], 0.1)]
     [0.45, 0.55, 0.9]
     """
-    # Places that touch move as one block, which is centred on where its members want to be.
+    # Places that touch move as one block, centred on the mean of their original places.
     blocks: list[tuple[float, int]] = []
     for i, place in enumerate(places):
         total, count = place - i * gap, 1

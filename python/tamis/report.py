@@ -1,7 +1,7 @@
-"""`tamis.report`: tables and pictures as one HTML page that needs nothing else.
+"""`tamis.report`: tables and plots as one self-contained HTML page.
 
-The page is one file: pictures are inline SVG, styles are in it, and nothing is fetched. It follows
-the reader's choice of light or dark, and is readable on a phone.
+The page is a single file with inline SVG and styles; it loads nothing. It follows the light or dark
+mode of the reader and is readable on a phone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pre { overflow-x: auto; font-size: .82rem; line-height: 1.4; padding: .8rem;
 
 
 class Report:
-    """A page that grows part by part; `save` writes it.
+    """An HTML page, built part by part; `save` writes it.
 
     >>> page = Report("Filters").text("Two of them.")
     >>> page = page.table(["filter", "bits"], [["Bloom", "10.00"], ["Ribbon", "9.04"]])
@@ -50,22 +50,22 @@ class Report:
         self._parts: list[str] = []
 
     def heading(self, text: str) -> Self:
-        """Begin a section."""
+        """Start a section."""
         return self._add(f"<h2>{html.escape(text)}</h2>")
 
     def text(self, text: str, *, note: bool = False) -> Self:
-        """Add a paragraph; a note is set back."""
+        """Add a paragraph; a ``note`` is set in a softer colour."""
         return self._add(f"<p{' class=note' if note else ''}>{html.escape(text)}</p>")
 
-    def listed(self, lines: Iterable[str]) -> Self:
-        """Add a list."""
+    def bullets(self, lines: Iterable[str]) -> Self:
+        """Add a bullet list."""
         items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
         return self._add(f"<ul>{items}</ul>") if items else self
 
     def table(
         self, head: Sequence[str], rows: Iterable[Sequence[str]], *, first: bool = False
     ) -> Self:
-        """Add a table; ``first`` sets its first row off."""
+        """Add a table; ``first`` highlights its first row."""
         cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
         lines = [f"<tr>{cells}</tr>"]
         for index, row in enumerate(rows):
@@ -74,18 +74,18 @@ class Report:
         return self._add(f"<div class=wide><table>{''.join(lines)}</table></div>")
 
     def picture(self, ax: Any, caption: str = "") -> Self:
-        """Add the figure of some axes, as SVG."""
+        """Add the figure of matplotlib axes, as SVG."""
         from tamis.pictures import svg
 
-        told = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-        return self._add(f"<figure>{svg(ax)}{told}</figure>")
+        figcaption = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+        return self._add(f"<figure>{svg(ax)}{figcaption}</figure>")
 
     def lines(self, text: str) -> Self:
-        """Add text as it is, in a fixed width."""
+        """Add preformatted text."""
         return self._add(f"<pre>{html.escape(text)}</pre>")
 
     def save(self, path: FilePath) -> None:
-        """Write the page: whole, or not at all."""
+        """Write the page, atomically."""
         page = str(self).encode()
 
         def write(descriptor: int) -> None:

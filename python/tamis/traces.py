@@ -1,8 +1,8 @@
-"""Streams of queries to measure filters with: seeded, and fast enough to be forgotten.
+"""Synthetic query traces for measuring filters: seeded, and faster than the filters themselves.
 
-Each generator gives unsigned 64-bit keys. A key stands for a *rank*, 0 for the first: `ranked` maps
-ranks to keys that look random and never collide, by the seed alone. So members and queries are
-chosen by rank, and ranks that no stream reaches make keys that are never asked for.
+Each generator returns unsigned 64-bit keys. A key stands for a *rank*, starting from 0: `ranked`
+maps ranks to keys that look random and never collide, and depends only on the seed. So members and
+queries are chosen by rank, and ranks that no trace reaches give keys that are never queried.
 
 >>> members = ranked(range(1000, 2000), seed=1)
 >>> queries = zipf(5000, exponent=1.0, universe=1000, seed=1)
@@ -29,10 +29,10 @@ Integers: TypeAlias = npt.NDArray[np.uint64]
 Reals: TypeAlias = npt.NDArray[np.float64]
 
 _PIECE = 1 << 15
-"""Keys made at a time: the arrays of a piece stay in the second-level cache."""
+"""Keys generated at a time: the arrays of a piece fit in the second-level cache."""
 
 _MOST = 2**48
-"""The most ranks: a double still tells neighbours apart when a rank is rounded from one."""
+"""Maximum number of ranks: doubles of this size still distinguish neighbouring ranks."""
 
 
 def ranked(ranks: npt.ArrayLike | Iterable[int], *, seed: int = 0) -> Integers:
@@ -50,24 +50,24 @@ def ranked(ranks: npt.ArrayLike | Iterable[int], *, seed: int = 0) -> Integers:
 
 
 def uniform(n: int, *, universe: int, seed: int = 0) -> Integers:
-    """Return n queries, each of the ranks below ``universe`` equally likely.
+    """Return n queries, uniformly distributed over the ranks below ``universe``.
 
     >>> len(np.unique(uniform(10_000, universe=100)))
     100
     """
-    n, universe = whole("n", n, _MOST), _some("universe", universe)
+    n, universe = whole("n", n, _MOST), _positive("universe", universe)
     random = _random(seed)
     return _stream(n, seed, lambda at, m: random.integers(0, universe, m, dtype=np.uint64))
 
 
 def zipf(n: int, *, exponent: float = 1.0, universe: int = 10**6, seed: int = 0) -> Integers:
-    """Return n queries of Zipf's law: rank r, from 0, with probability ∝ (r + 1)^−exponent.
+    """Return n Zipf-distributed queries: rank r, from 0, with probability ∝ (r + 1)^−exponent.
 
     >>> queries = zipf(10_000, exponent=1.0, universe=1000, seed=5)
     >>> bool((queries == ranked([0], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = whole("n", n, _MOST), _some("universe", universe)
+    n, universe = whole("n", n, _MOST), _positive("universe", universe)
     draw = _zipf_ranks(_exponent(exponent), universe, _random(seed))
     return _stream(n, seed, lambda at, m: draw(m))
 
@@ -75,18 +75,18 @@ def zipf(n: int, *, exponent: float = 1.0, universe: int = 10**6, seed: int = 0)
 def phase_shift(
     n: int, *, exponent: float = 1.0, universe: int = 10**6, at: float = 0.5, seed: int = 0
 ) -> Integers:
-    """Return n queries of Zipf's law whose popularity is reversed after the share ``at`` of them.
+    """Return n Zipf-distributed queries whose ranks are reversed after the fraction ``at`` of them.
 
-    Before the shift it is the stream of `zipf`; after it rank r is asked for as often as rank
+    Before the shift, the trace is that of `zipf`; after it, rank r is as frequent as rank
     ``universe`` − 1 − r was.
 
     >>> queries = phase_shift(10_000, universe=1000, seed=5)
     >>> bool((queries[5000:] == ranked([999], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = whole("n", n, _MOST), _some("universe", universe)
+    n, universe = whole("n", n, _MOST), _positive("universe", universe)
     if not 0 <= at <= 1:
-        raise ValueError(f"at is {at}; a share from 0 to 1 is wanted")
+        raise ValueError(f"at must be from 0 to 1, not {at}")
     draw, shift = _zipf_ranks(_exponent(exponent), universe, _random(seed)), round(at * n)
 
     def ranks(start: int, m: int) -> Integers:
@@ -99,18 +99,18 @@ def phase_shift(
 
 
 def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: int = 0) -> Integers:
-    """Return n queries like those of FireHose's power law: a static range, every key soon seen.
+    """Return n queries like FireHose's power law: a fixed range, in which every key occurs soon.
 
-    The density of the ranks falls as r^−exponent, 0 ≤ exponent < 1: the first share x of them gets
-    the share x^(1 − exponent) of the queries.
+    The density of the ranks is proportional to r^−exponent, 0 ≤ exponent < 1: the first fraction x
+    of them gets the fraction x^(1 − exponent) of the queries.
 
     >>> queries = power_law(100_000, universe=100, seed=2)
     >>> round(float(np.isin(queries, ranked(range(25), seed=2)).mean()), 1)
     0.5
     """
-    n, universe = whole("n", n, _MOST), _some("universe", universe)
+    n, universe = whole("n", n, _MOST), _positive("universe", universe)
     if not 0 <= exponent < 1:
-        raise ValueError(f"exponent is {exponent}; from 0 to below 1 is wanted")
+        raise ValueError(f"exponent must be from 0 to below 1, not {exponent}")
     random, power = _random(seed), 1 / (1 - exponent)
 
     def ranks(at: int, m: int) -> Integers:
@@ -123,20 +123,20 @@ def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: i
 
 
 def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: int = 0) -> Integers:
-    """Return n queries from a set that drifts, like FireHose's active set.
+    """Return n queries from a drifting set of keys, like FireHose's active set.
 
-    Of the endless sequence of keys, ``active`` neighbours are asked for at any time: a key enters
-    at one end, is asked for more and more, then less, and leaves at the other. The bell is that of
-    the mean of three uniform numbers. Over its life a key is asked for ``repeats`` times on
-    average; 57 is the average in the telescoping filter's experiments.
+    At any time, ``active`` consecutive keys of an endless sequence are queried: a key enters at one
+    end, becomes more frequent, then less, and leaves at the other end. The popularity has the
+    density of the mean of three uniform numbers. A key is queried ``repeats`` times on average; 57
+    is the average in the experiments of the telescoping filter.
 
     >>> queries = active_set(10_000, active=100, repeats=10.0)
     >>> 1000 <= len(np.unique(queries)) <= 1100
     True
     """
-    n, active = whole("n", n, _MOST), _some("active", active)
+    n, active = whole("n", n, _MOST), _positive("active", active)
     if not 1 <= repeats <= _MOST:
-        raise ValueError(f"repeats is {repeats}; a number from 1 is wanted")
+        raise ValueError(f"repeats must be from 1 to {_MOST}, not {repeats}")
     random = _random(seed)
 
     def ranks(at: int, m: int) -> Integers:
@@ -151,16 +151,16 @@ def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: in
 
 
 class Adversary:
-    """The telescoping filter's adversary, who asks again what was a false positive.
+    """The adversary of the telescoping filter's paper, who repeats false positives.
 
-    Rounds of ten subrounds; a subround asks every query that is left once; after a round only those
-    are left that were a false positive in it. It ends after ``rounds`` rounds, or when at most 1 %
-    of the number of stored keys are left. Iterate over it for the subrounds, and `tell` the answers
-    to each.
+    A round has ten subrounds, each of which makes every remaining query once. After a round, only
+    the queries that were a false positive in it remain. It ends after ``rounds`` rounds, or when
+    the remaining queries are at most 1 % of the number of stored keys. Iterate over it for the
+    queries of each subround, and pass the answers to `tell`.
 
     >>> adversary = Adversary(100, stored=1000, seed=1)
     >>> for queries in adversary:
-    ...     adversary.tell(np.zeros(len(queries), dtype=bool))   # never fooled
+    ...     adversary.tell(np.zeros(len(queries), dtype=bool))   # no false positives
     >>> adversary.round, len(adversary.queries), adversary.rate
     (1, 0, 0.0)
     """
@@ -168,14 +168,17 @@ class Adversary:
     def __init__(
         self, size: int, *, stored: int, rounds: int = 50, subrounds: int = 10, seed: int = 0
     ) -> None:
-        """Begin with ``size`` distinct queries, of ranks from 0, against ``stored`` keys."""
+        """Start with ``size`` distinct queries, ranks from 0, against ``stored`` keys."""
         self.queries = ranked(range(whole("size", size, _MOST)), seed=seed)
         self.round = 0
-        """How many rounds are over."""
+        """Number of completed rounds."""
         self.rate = 0.0
-        """The share of false positives among the questions of the latest round."""
+        """Fraction of false positives among the queries of the latest round."""
         self._least = 0.01 * whole("stored", stored, _MOST)
-        self._rounds, self._subrounds = _some("rounds", rounds), _some("subrounds", subrounds)
+        self._rounds, self._subrounds = (
+            _positive("rounds", rounds),
+            _positive("subrounds", subrounds),
+        )
         self._answers: npt.NDArray[np.bool_] | None = None
 
     def __iter__(self) -> Iterator[Integers]:
@@ -186,7 +189,9 @@ class Adversary:
                 self._answers = None
                 yield self.queries
                 if self._answers is None:
-                    raise RuntimeError("tell() the answers to a subround before the next")
+                    raise RuntimeError(
+                        "call tell() with the answers to a subround before the next one"
+                    )
                 fooled |= self._answers
                 false_positives += int(np.count_nonzero(self._answers))
             self.rate = false_positives / (self._subrounds * len(self.queries))
@@ -194,12 +199,12 @@ class Adversary:
             self.round += 1
 
     def tell(self, false_positives: npt.NDArray[np.bool_]) -> None:
-        """Say which queries of this subround were false positives."""
+        """Report which queries of this subround were false positives."""
         answers = np.asarray(false_positives, dtype=bool)
         if answers.shape != self.queries.shape:
             raise ValueError(
-                f"false_positives is of shape {answers.shape}; one answer is wanted for each of "
-                f"the {len(self.queries)} queries"
+                f"false_positives must have one answer for each of the {len(self.queries)} "
+                f"queries, not shape {answers.shape}"
             )
         self._answers = answers
 
@@ -207,8 +212,9 @@ class Adversary:
 def _zipf_ranks(s: float, universe: int, random: np.random.Generator) -> Callable[[int], Integers]:
     """Return a function that draws m ranks by rejection-inversion: exact, without a table.
 
-    H integrates x^−s. A point of [H(1.5) − 1, H(n + 0.5)] is inverted to x and rounded to k; the
-    part of k's stretch that is longer than k^−s is rejected. Everything left of ``sure`` is kept.
+    H is the integral of x^−s. A point of [H(1.5) − 1, H(n + 0.5)] is inverted to x and rounded to
+    k; the part of k's interval in excess of k^−s is rejected. If k − x ≤ ``sure``, x is accepted
+    without computing H.
     """
 
     def integral(x: Reals | float) -> Reals:
@@ -217,7 +223,7 @@ def _zipf_ranks(s: float, universe: int, random: np.random.Generator) -> Callabl
     def inverse(y: Reals) -> Reals:
         if s != 1:
             y *= 1 - s
-            # Rounding may leave the least point of the domain, 1 + y(1 − s) = 0 for s > 1, behind.
+            # Rounding can leave the domain, which ends at 1 + y(1 − s) = 0 for s > 1.
             np.maximum(y, -1, out=y)
             with np.errstate(divide="ignore"):
                 np.log1p(y, out=y)
@@ -247,7 +253,7 @@ def _zipf_ranks(s: float, universe: int, random: np.random.Generator) -> Callabl
 
 
 def _stream(n: int, seed: int, ranks: Callable[[int, int], Integers]) -> Integers:
-    """Return the keys of n ranks, which ``ranks`` gives from a position on."""
+    """Return the keys of n ranks; ``ranks(start, m)`` returns m ranks from a position on."""
     keys = np.empty(n, dtype=np.uint64)
     for start in range(0, n, _PIECE):
         piece = keys[start : start + _PIECE]
@@ -257,7 +263,7 @@ def _stream(n: int, seed: int, ranks: Callable[[int, int], Integers]) -> Integer
 
 
 def _scatter(ranks: Integers, seed: int) -> None:
-    """Replace ranks by their keys: SplitMix64, whose steps can all be undone."""
+    """Replace ranks by their keys, in place: SplitMix64, whose steps are all invertible."""
     shift = int(np.random.SeedSequence(_seed(seed)).generate_state(1, np.uint64)[0])
     ranks *= np.uint64(0x9E3779B97F4A7C15)
     ranks += np.uint64(shift)
@@ -280,13 +286,13 @@ def _seed(seed: int) -> int:
     return whole("seed", seed, 2**64 - 1)
 
 
-def _some(name: str, value: int) -> int:
+def _positive(name: str, value: int) -> int:
     if not (number := whole(name, value, _MOST)):
-        raise ValueError(f"{name} is 0; at least 1 is wanted")
+        raise ValueError(f"{name} must be at least 1, not 0")
     return number
 
 
 def _exponent(exponent: float) -> float:
     if not 0 <= exponent <= 10:
-        raise ValueError(f"exponent is {exponent}; a number from 0 to 10 is wanted")
+        raise ValueError(f"exponent must be from 0 to 10, not {exponent}")
     return float(exponent)

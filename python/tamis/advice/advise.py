@@ -31,7 +31,7 @@ from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.advice.text import explained, table
 from tamis.collection import Utility, parse_budget
-from tamis.pictures import drawn_costs
+from tamis.pictures import draw_costs
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
@@ -132,7 +132,7 @@ class Advice:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw what a question costs with each choice, the best at the top; return the axes."""
-        return drawn_costs(self.choices, ax)
+        return draw_costs(self.choices, ax)
 
     def report(self, path: FilePath) -> None:
         """Write all of it as one HTML page with pictures, which needs nothing else to be read."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tamis._columns import column, listed, take
+from tamis._columns import as_list, column, take
 from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
-from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, describe
+from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, format_duration
 from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
@@ -102,7 +102,7 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         present_time=scoring + situation.check(filters, present=True),
         reason=(
             f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key tells "
-            f"members apart; it takes {describe(scoring)} to score a key."
+            f"members apart; it takes {format_duration(scoring)} to score a key."
         ),
     )
 
@@ -111,7 +111,7 @@ def _scoring(rows: Any) -> float:
     """Predict the seconds that a model takes to score one of these."""
     if getattr(rows, "ndim", 1) > 1:
         return SCORE_PER_COLUMN * float(rows.shape[1])
-    few = listed(rows[:1000])
+    few = as_list(rows[:1000])
     return SCORE_PER_BYTE * sum(len(str(each)) for each in few) / max(len(few), 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tamis.advice.text import cells, explained, head
-from tamis.pictures import compare, drawn_costs, figure_axes
+from tamis.pictures import compare, draw_costs, figure_axes
 from tamis.report import Report
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def page(advice: Advice) -> Report:
     report.table(columns, rows, first=True)
     report.heading("What a question costs")
     report.picture(
-        drawn_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices))),
+        draw_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices))),
         "The filter's time and its wasted reads, on average over all questions.",
     )
     report.heading("Rate and size")
@@ -31,10 +31,10 @@ def page(advice: Advice) -> Report:
     _known(report, advice)
     if advice.ruled_out:
         report.heading("Ruled out")
-        report.listed(f"{each.name}: {each.reason}" for each in advice.ruled_out)
+        report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
     if advice.unjudged:
         report.heading("Not judged")
-        report.listed(advice.unjudged)
+        report.bullets(advice.unjudged)
     report.heading("How the numbers come about")
     return report.lines("\n".join(explained(advice, brief=True)))
 

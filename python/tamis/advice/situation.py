@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.costs import check_seconds, describe
+from tamis.planning.costs import check_seconds, format_duration
 from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 
@@ -201,15 +201,15 @@ def secret(situation: Situation) -> str:
 def line(choice: Choice, situation: Situation) -> str:
     """Write out how the cost of a choice comes about."""
     absent = (
-        f"{1 - situation.present:.3g} × ({describe(choice.absent_time)} + "
-        f"{choice.expected_fpr:.3g} × {describe(situation.miss_cost)})"
+        f"{1 - situation.present:.3g} × ({format_duration(choice.absent_time)} + "
+        f"{choice.expected_fpr:.3g} × {format_duration(situation.miss_cost)})"
     )
     if not situation.present:
-        return f"{absent} = {describe(choice.cost)}"
-    there = describe(choice.present_time)
+        return f"{absent} = {format_duration(choice.cost)}"
+    there = format_duration(choice.present_time)
     if choice.expected_fnr:
-        there = f"({there} + {choice.expected_fnr:.3g} × {describe(situation.denial_cost)})"
-    return f"{situation.present:.3g} × {there} + {absent} = {describe(choice.cost)}"
+        there = f"({there} + {choice.expected_fnr:.3g} × {format_duration(situation.denial_cost)})"
+    return f"{situation.present:.3g} × {there} + {absent} = {format_duration(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

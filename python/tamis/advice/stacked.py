@@ -14,7 +14,7 @@ from tamis.advice.situation import (
     secret,
     unfit,
 )
-from tamis.planning.costs import describe
+from tamis.planning.costs import format_duration
 from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan
@@ -60,7 +60,7 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
     if least >= plain_cost:
         return RuledOut(
             name,
-            f"its layers alone take {describe(least)}, a plain filter with its wasted reads less",
+            f"its layers alone take {format_duration(least)}, a plain filter with its wasted reads less",
         )
     try:
         found = plan(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tamis.advice.situation import line
 from tamis.advice.theory import figure_12, theorem_3
 from tamis.planning import bloom
-from tamis.planning.costs import describe
+from tamis.planning.costs import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.advise import Advice
@@ -19,7 +19,7 @@ def head(advice: Advice) -> str:
     s = advice.situation
     return (
         f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
-        f"keys that are there, {describe(s.miss_cost)} for a read in vain"
+        f"keys that are there, {format_duration(s.miss_cost)} for a read in vain"
     )
 
 
@@ -32,10 +32,10 @@ def cells(advice: Advice) -> list[list[str]]:
     rows = [heads]
     for each in advice.choices:
         row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
-        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", describe(each.cost)]
+        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", format_duration(each.cost)]
         if measured:
             error = "" if each.measured_error is None else f" ± {each.measured_error:.1g}"
-            cost = "–" if each.measured_cost is None else describe(each.measured_cost)
+            cost = "–" if each.measured_cost is None else format_duration(each.measured_cost)
             row += [_number(each.measured_fpr) + error, _number(each.measured_fnr), cost]
         rows.append(row)
     shown = [i for i, name in enumerate(heads) if forget or name != "denied"]

@@ -1,13 +1,15 @@
 """The command line: ``tamis COMMAND``, one module per command.
 
-Exit codes: 0, done; 1, done, and the answer is no (`query` found nothing, `verify` found a fault);
-2, wrong input: one line on standard error says which; 130, interrupted.
+Exit codes: 0, success; 1, success and the answer is no (`query` found nothing, `verify` found an
+error); 2, invalid input, with one line on standard error; 130, interrupted.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sqlite3
 import sys
 import warnings
@@ -19,24 +21,24 @@ import click
 from tamis import __version__
 
 _COMMANDS = {
-    "advise": "Rank all filters for keys, questions and a budget.",
-    "bench": "Measure the filters on this machine, beside other packages.",
-    "build": "Build a filter of the keys of a file.",
-    "dedup": "Drop the records of a stream that were seen before.",
-    "demo": "Show it all: a blocklist, a log, advice, guards, a picture.",
-    "guard": "Put a filter before a table and replay a log of questions.",
-    "inspect": "Tell what is in a file.",
-    "merge": "Merge filters of equal shape.",
-    "plan": "Find the best stack of layers for a workload.",
-    "query": "Ask a filter for keys.",
-    "search": "Find documents by their words.",
+    "advise": "Rank filters for keys, a workload and a budget.",
+    "bench": "Measure filters on this machine, next to other packages.",
+    "build": "Build a filter from a file of keys.",
+    "dedup": "Drop records of a stream that were seen before.",
+    "demo": "Compare filters in front of a database.",
+    "guard": "Replay a query log against a filter in front of a table.",
+    "inspect": "Describe a saved filter.",
+    "merge": "Merge filters.",
+    "plan": "Find the best filter for a workload, without building it.",
+    "query": "Look up keys in a filter.",
+    "search": "Search documents by words.",
     "skip": "Skip row groups of Parquet files.",
-    "verify": "Check a filter: its bytes, its keys, its rate.",
+    "verify": "Check a filter: its bytes, its keys, its false-positive rate.",
 }
 
 
 class _Commands(click.Group):
-    """The commands by name; a module is imported when its command is run."""
+    """The commands by name; a module is imported when its command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -47,87 +49,135 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"tamis.cli.{name}").command
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0]
+        close = difflib.get_close_matches(name, _COMMANDS, n=1)
+        if name not in _COMMANDS and close and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
+# Not a raw docstring: click recognizes the character \b, which keeps a paragraph as it is.
 @click.group(
     cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     invoke_without_command=True,
-)
-@click.version_option(__version__, prog_name="tamis")
-@click.pass_context
-def commands(ctx: click.Context) -> None:
-    r"""Membership filters that know their workload.
+    help="""Membership filters that know their workload.
 
-    A filter answers "is this key in the set?" from a few bits per key and never misses a key that
-    is there.
+    A filter answers "is this key in the set?" from a few bits per key. It never rejects a key that
+    is in the set.
 
     \b
       tamis build blocked.txt --fpr 0.001 -o blocked.tamis
       tamis query blocked.tamis example.org
 
-    Input is text (one key per line), CSV, Parquet or Arrow, compressed or not; "-" is standard
-    input. Exit codes: 0 done, 1 the answer is no, 2 wrong input.
-    """
+    Input is text (one key per line), CSV, Parquet or Arrow, optionally compressed; "-" is standard
+    input. Exit codes: 0 success, 1 the answer is no, 2 invalid input.
+    """,
+)
+@click.version_option(__version__, prog_name="tamis")
+@click.pass_context
+def commands(ctx: click.Context) -> None:
+    """Print the help if no command is given."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; what is wrong with its input is said in one line."""
-    sys.exit(_run(arguments))
+    """Run a command; invalid input is reported in one line."""
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warned
+            warnings.showwarning = _print_warning
             code = commands.main(arguments, prog_name="tamis", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "tamis"
-        return _refused(f"{error.format_message()} ({where} --help)")
+        command = error.ctx.command_path if error.ctx else "tamis"
+        return _fail(f"{error.format_message()} (see {command} --help)")
     except click.ClickException as error:
-        return _refused(error.format_message())
+        return _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
         print("tamis: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read has enough; the flush at exit would complain once more.
+        # The reader has closed the pipe; the flush at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
             raise
-        return _refused(_told(error))
+        message = _message(error)
+        # After an ImportError the command itself may be missing, and with it its options.
+        return _fail(
+            message if isinstance(error, ImportError) else _with_options(message, arguments)
+        )
 
 
-_WRONG_INPUT = (
+_INPUT_ERRORS = (
     ValueError, TypeError, LookupError, ArithmeticError, OSError, ImportError,
     MemoryError, sqlite3.Error,
 )  # fmt: skip
-"""What is raised about wrong input; with `TAMIS_TRACEBACK=1` it is shown whole."""
+"""What invalid input raises; with `TAMIS_TRACEBACK=1` the traceback is shown."""
 
 
-def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print("tamis:", message, file=sys.stderr)
 
 
 def _about_input(error: Exception) -> bool:
-    # psycopg is imported where it is used, so its errors are told by their module.
-    return isinstance(error, _WRONG_INPUT) or type(error).__module__.startswith("psycopg")
+    # psycopg is imported only where it is used, so its errors are recognized by their module.
+    return isinstance(error, _INPUT_ERRORS) or type(error).__module__.startswith("psycopg")
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        path = os.fsdecode(error.filename)
+        folder = os.path.dirname(path) or "."
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+            return f"the folder {folder!r} does not exist"
+        return f"{path}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
-def _refused(message: str) -> int:
+def _with_options(message: str, arguments: Sequence[str]) -> str:
+    """Replace the names of Python arguments in a message by the options of the command.
+
+    A name that is also an English word is replaced only where it is the subject of the message.
+
+    >>> _with_options("bits_per_key is -1.0; ...", ["build", "keys.txt"])
+    '--bits-per-key is -1.0; ...'
+    >>> _with_options("the capacity is too low", ["build", "keys.txt"])
+    'the capacity is too low'
+    """
+    for param in _command(arguments).params:
+        if isinstance(param, click.Option) and param.name:
+            name, option = re.escape(param.name), max(param.opts, key=len)
+            word = "_" not in name and name != "fpr"
+            pattern = (
+                rf"(^|(?<= and )){name}(?= (is|has|must)\b)" if word else rf"(?<![\w-]){name}\b"
+            )
+            message = re.sub(pattern, option, message)
+    return message
+
+
+def _command(arguments: Sequence[str]) -> click.Command:
+    """Return the command that these arguments run."""
+    command: click.Command = commands
+    for name in arguments:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), name) or command
+    return command
+
+
+def _fail(message: str) -> int:
     print("tamis:", " ".join(message.split()), file=sys.stderr)
     return 2

@@ -1,7 +1,7 @@
-"""Records from outside: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
+"""Input records: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
 
-Records come in batches: lists of lines (bytes), or Arrow record batches. A batch is as large as is
-good for the filters, so that nothing here runs once per key in Python.
+Records are read in batches: lists of lines (bytes) or Arrow record batches, large enough that the
+cost per batch does not matter and nothing here runs once per key in Python.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ from tamis.cli._output import progress
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
 
 _BLOCK = 4 << 20
-"""Bytes of text that are read at a time."""
+"""Bytes of text read at a time."""
 
 _ROWS = 1 << 16
-"""Rows of a table that are read at a time."""
+"""Rows of a table read at a time."""
 
 _LONGEST_LINE = 64 << 20
 
 
 @dataclass(frozen=True)
 class Source:
-    """An input: a path or "-", the column with the keys, and what it takes to read them."""
+    """An input: a path or "-", the column that holds the keys, and how to read them."""
 
     path: str
     column: str | None = None
     format: Format = "auto"
     integers: bool = False
-    usual: str | None = None
-    """The column of a table that has one of this name, if none is given."""
+    default_column: str | None = None
+    """The column to read if ``column`` is not given and the table has one of this name."""
+    column_option: str = "--column"
+    """The option that sets ``column``, for error messages."""
     prints: bool = False
-    """Whether what is read is printed at once, so that a progress bar would be in the way."""
+    """Whether results are printed while reading: then there is no progress bar."""
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """The name used in messages."""
         return "standard input" if self.path == "-" else self.path
 
     def batches(self, *, whole: bool = True) -> Iterator[Any]:
-        """Read the records, or only the column with the keys; at least one is wanted."""
+        """Read the records, or only the key column; raise ValueError if there are none."""
         some = False
         try:
             for batch in self._read(whole):
@@ -61,12 +63,12 @@ class Source:
                     some = True
                     yield batch
         except (EOFError, lzma.LZMAError, zlib.error) as error:
-            raise ValueError(f"{self.name} is damaged or cut off: {error}") from None
+            raise ValueError(f"{self.name} is damaged or truncated: {error}") from None
         if not some:
-            raise ValueError(f"{self.name} is empty; at least one record is wanted")
+            raise ValueError(f"{self.name} is empty: expected at least one record")
 
     def read_keys(self) -> Iterator[Any]:
-        """Read the keys; empty lines and nulls are none."""
+        """Read the keys; empty lines and nulls are skipped."""
         some = False
         for batch in self.batches(whole=False):
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
@@ -77,10 +79,10 @@ class Source:
                 some = True
                 yield column
         if not some:
-            raise ValueError(f"{self.name} has no keys; at least one is wanted")
+            raise ValueError(f"{self.name} has no keys: expected at least one")
 
     def key_column(self, batch: Any) -> Any:
-        """Return the keys of a batch, as many as it has records."""
+        """Return the keys of a batch, one per record."""
         if isinstance(batch, list):
             return _integers(self.name, batch) if self.integers else batch
         column = batch.column(self.column_of(batch.schema.names))
@@ -90,28 +92,32 @@ class Source:
         return column
 
     def column_of(self, names: list[str]) -> str:
-        """Tell which of a table's columns has the keys."""
+        """Return the name of the column that holds the keys."""
         if self.column is None and len(names) == 1:
             return names[0]
-        wanted = self.usual if self.column is None else self.column
-        if wanted in names:
-            return str(wanted)
-        which = "no --column is given" if self.column is None else f"not {self.column!r}"
-        raise ValueError(f"{self.name} has the columns {', '.join(names)}; {which}")
+        column = self.default_column if self.column is None else self.column
+        if column in names:
+            return str(column)
+        columns = ", ".join(names)
+        if self.column is None:
+            raise ValueError(
+                f"{self.name} has the columns {columns}; choose one with {self.column_option}"
+            )
+        raise ValueError(f"{self.name} has no column {self.column!r}; its columns are {columns}")
 
     def _read(self, whole: bool) -> Iterator[Any]:
         size = None if self.path == "-" else os.stat(self.path).st_size
         with (
             progress(self.name, size, prints=self.prints) as advance,
-            _opened(self.path, advance) as file,
+            _open(self.path, advance) as file,
         ):
-            stream = _decompressed(file)
-            match self._found(stream):
+            stream = _decompress(file)
+            match self._detect(stream):
                 case "text":
                     if self.column is not None:
                         raise ValueError(
-                            f"{self.name} is text, which has no column {self.column!r}; "
-                            "--format csv reads it as a table"
+                            f"{self.column_option} is {self.column!r}, but {self.name} is text, "
+                            "which has no columns; use --format csv to read it as a table"
                         )
                     yield from _lines(self.name, stream)
                 case "csv":
@@ -123,7 +129,7 @@ class Source:
                 case _:
                     yield from self._arrow(stream)
 
-    def _found(self, stream: io.BufferedReader) -> str:
+    def _detect(self, stream: io.BufferedReader) -> str:
         if self.format != "auto":
             return self.format
         start = stream.peek(8)
@@ -135,7 +141,7 @@ class Source:
         return next((e for e in reversed(endings) if e in ("csv", "tsv", "parquet")), "text")
 
     def _csv(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
-        """Read every value as text, as it stands: 007 is not 7."""
+        """Read every value as text, unchanged: 007 is not 7."""
         arrow = pyarrow("a CSV file")
         from pyarrow import csv as arrow_csv
 
@@ -177,17 +183,17 @@ class Source:
                 yield table.get_batch(i)
 
 
-def halves(log: Source) -> tuple[Any, Any]:
-    """Read a log into memory: the half to learn from, and the half to measure on."""
-    questions = join(list(log.read_keys()))
-    half = len(questions) // 2
+def split_log(log: Source) -> tuple[Any, Any]:
+    """Read a query log into memory: the half to learn from, and the half to measure on."""
+    queries = join(list(log.read_keys()))
+    half = len(queries) // 2
     if not half:
-        raise ValueError(f"{log.name} has one question; two halves are wanted")
-    return questions[:half], questions[half:]
+        raise ValueError(f"{log.name} has one query: expected at least two, to split it in halves")
+    return queries[:half], queries[half:]
 
 
 class _Counted(io.RawIOBase):
-    """A file that tells the progress bar how far it was read."""
+    """A file that reports to the progress bar how far it was read."""
 
     def __init__(self, file: io.FileIO, advance: Callable[[int], None]) -> None:
         self._file, self._advance = file, advance
@@ -214,7 +220,7 @@ class _Counted(io.RawIOBase):
         super().close()
 
 
-def _opened(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
+def _open(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
     file = io.FileIO(sys.stdin.fileno(), closefd=False) if path == "-" else io.FileIO(path)
     return io.BufferedReader(_Counted(file, advance), _BLOCK)
 
@@ -225,10 +231,10 @@ _COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"\x28\xb5\x2f\xfd": lambda file: pyarrow("a zstd file").CompressedInputStream(file, "zstd"),
 }
-"""How to read what starts so."""
+"""Decompressors by the first bytes of the file."""
 
 
-def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+def _decompress(file: io.BufferedReader) -> io.BufferedReader:
     start = file.peek(8)
     for magic, reader in _COMPRESSED.items():
         if start.startswith(magic):
@@ -237,7 +243,7 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
 
 
 def _seekable(stream: io.BufferedReader) -> Any:
-    """Return what can be read from any place: a file itself, or a copy of what is none on disk."""
+    """Return a seekable file: the stream itself if it is one, else a copy on disk."""
     if isinstance(stream.raw, _Counted) and stream.seekable():
         return stream
     copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
@@ -249,15 +255,16 @@ def _seekable(stream: io.BufferedReader) -> Any:
 def _lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
     """Split blocks of text into lines."""
     rest = b""
-    # What has come is passed on: whoever writes may wait for the answer.
+    # Pass on what is there: the writer of a pipe may wait for the answer.
     while block := stream.read1(_BLOCK):
         if b"\0" in block:
-            raise ValueError(f"{name} is not text: it has zero bytes")
+            raise ValueError(f"{name} is not text: it contains zero bytes")
         whole, newline, begun = block.rpartition(b"\n")
         if not newline:
             rest += block
             if len(rest) > _LONGEST_LINE:
-                raise ValueError(f"{name} has a line above {_LONGEST_LINE >> 20} MiB; is it text?")
+                limit = f"{_LONGEST_LINE >> 20} MiB"
+                raise ValueError(f"{name} is not text: it has a line longer than {limit}")
             continue
         yield _split(rest + whole)
         rest = begun
@@ -274,7 +281,7 @@ def _integers(name: str, lines: list[bytes]) -> list[int]:
         return list(map(int, lines))
     except ValueError as error:
         wrong = str(error).partition(": ")[2]
-        raise ValueError(f"{name} has {wrong}; integers are wanted") from None
+        raise ValueError(f"--integers is set, but {name} contains {wrong}") from None
 
 
 def _cast(name: str, column: Any) -> Any:
@@ -284,4 +291,4 @@ def _cast(name: str, column: Any) -> Any:
             return column.cast(kind)
         except arrow.ArrowInvalid as error:
             problem = error
-    raise ValueError(f"{name}: {problem}; integers are wanted")
+    raise ValueError(f"--integers is set, but {name} contains other values: {problem}")

@@ -1,7 +1,8 @@
-"""Options that several commands have, once each."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
@@ -14,8 +15,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False)
 
 
+class _OutputFile(click.Path):
+    """A file to write: its folder is checked before the work starts, not after."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        folder = os.path.dirname(os.fsdecode(path))
+        if folder and not os.path.isdir(folder):
+            self.fail(f"the folder {folder!r} does not exist", param, ctx)
+        return path
+
+
+OUTPUT = _OutputFile(dir_okay=False)
+
+
 def example(*lines: str) -> str:
-    """Write the examples under a command's help."""
+    """Format the examples shown under a command's help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -24,56 +39,72 @@ def as_json(command: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")(command)
 
 
-def reading(command: _F) -> _F:
-    """Add what it takes to read keys: their column, format and type."""
+def input_format(command: _F) -> _F:
+    """Add the format and the type of the keys that are read."""
     for option in (
-        click.option("--integers", is_flag=True, help="Keys are integers, not text."),
+        click.option("--integers", is_flag=True, help="Read keys as integers, not as text."),
         click.option(
             "--format",
             type=click.Choice(get_args(Format)),
             default="auto",
-            help="Of the input; by its content and name unless given.",
+            show_default=False,
+            help="Input format (default: detected).",
         ),
-        click.option("-c", "--column", help="The column with the keys."),
     ):
         command = option(command)
     return command
+
+
+def key_input(command: _F) -> _F:
+    """Add the options that say how keys are read: column, format and type."""
+    option = click.option("-c", "--column", help="Column that holds the keys.")
+    return option(input_format(command))
 
 
 def sizing(command: _F) -> _F:
-    """Add the rate or the budget."""
+    """Add the false-positive rate and the memory per key."""
     for option in (
-        click.option("--bits-per-key", type=float, help="The memory for each key."),
-        click.option("--fpr", type=float, help="The rate of false positives."),
+        click.option("--bits-per-key", type=float, help="Memory budget in bits per key."),
+        click.option("--fpr", type=float, help="Target false-positive rate."),
     ):
         command = option(command)
     return command
 
 
-def asked(command: _F) -> _F:
-    """Add a log of questions."""
+def query_log(command: _F) -> _F:
+    """Add a log of queries."""
     for option in (
         click.option(
-            "--queries-column", help="Its column; named as that of the keys if not given."
+            "--queries-column", help="Column of the query log (default: same name as --column)."
         ),
-        click.option("--queries", type=FILE, help='A log of the questions, or "-".'),
+        click.option("--queries", type=FILE, help='Query log: a file, or "-".'),
     ):
         command = option(command)
     return command
 
 
-def log(keys: Source, path: str, column: str | None) -> Source:
-    """Return the source of a log of questions for these keys."""
-    return Source(path, column, "auto", keys.integers, usual=keys.column)
+def zipf_shape(command: _F) -> _F:
+    """Add the shape of a workload, in place of a log."""
+    return click.option(
+        "--zipf",
+        metavar="EXPONENT,UNIVERSE[,SAMPLE]",
+        help="Zipf workload, instead of a query log.",
+    )(command)
+
+
+def log_source(keys: Source, path: str, column: str | None) -> Source:
+    """Return the source of a query log for these keys."""
+    return Source(path, column, "auto", keys.integers, default_column=keys.column,
+                  column_option="--queries-column")  # fmt: skip
 
 
 def secret(command: _F) -> _F:
-    """Add the secret key of a filter that faces strangers."""
+    """Add the secret hash key."""
     return click.option(
         "--secret",
         type=FILE,
         callback=lambda _, __, path: None if path is None else _secret(path),
-        help="A file of 16 bytes: the secret key that the filter's keys are hashed with.",
+        help="File with the 16-byte secret key of the hash.",
     )(command)
 
 
@@ -81,5 +112,5 @@ def _secret(path: str) -> bytes:
     with open(path, "rb") as file:
         data = file.read(17)
     if len(data) != 16:
-        raise ValueError(f"{path} does not have 16 bytes, as a secret key has")
+        raise ValueError(f"--secret must be a file of exactly 16 bytes; {path} is not")
     return data

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, records; progress on a terminal and nowhere else."""
+"""What commands print: tables, JSON, records, and progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print beside the results, to standard error."""
+    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show_json(facts: Any) -> None:
-    """Print as one line of JSON; what is no number is null."""
+    """Print as one line of JSON; NaN and infinity become null."""
     say(json.dumps(_plain(facts)))
 
 
@@ -41,7 +41,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Lay out rows under a header, the first ``left`` columns to the left.
+    """Format rows under a header; the first ``left`` columns are left-aligned.
 
     >>> print(table(["filter", "bits"], [["Bloom", "9.6"], ["Ribbon", "7.0"]]))
     filter   bits
@@ -60,13 +60,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Lay out names and what they are."""
+    """Format names and values, one pair per line."""
     width = max(map(len, pairs))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs.items())
 
 
 def share(rate: float) -> str:
-    """Write a rate so that it is read at a glance.
+    """Format a rate: as a percentage unless it is tiny.
 
     >>> share(0.0123), share(0.0000012), share(0)
     ('1.23 %', '1.2e-06', '0')
@@ -77,7 +77,7 @@ def share(rate: float) -> str:
 
 
 def size(bits: float) -> str:
-    """Write a size in bytes.
+    """Format a size in bytes.
 
     >>> size(8 * 1_500_000), size(800)
     ('1.50 MB', '100 bytes')
@@ -92,7 +92,7 @@ def size(bits: float) -> str:
 def progress(
     what: str, total: int | None, *, prints: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Show how much of a long work is done, on a terminal that it does not print to itself."""
+    """Show a progress bar on a terminal, unless results are printed to the same terminal."""
     if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
         yield lambda done: None
         return
@@ -105,10 +105,10 @@ def progress(
 
 
 class Writer:
-    """Writes records as they came: lines as lines, tables as CSV or by the path's ending."""
+    """Writes records: lines as lines, tables as CSV or in the format of the path's extension."""
 
     def __init__(self, path: str | None) -> None:
-        self._path, self._ending = path, (path or "").rpartition(".")[2].lower()
+        self._path, self._extension = path, (path or "").rpartition(".")[2].lower()
         self._table: Any = None
 
     def __enter__(self) -> Writer:
@@ -117,7 +117,7 @@ class Writer:
     def __exit__(self, wrong: type[BaseException] | None, *_: object) -> None:
         if self._table is not None:
             self._table.close()
-        # A file of no records is made too, but none in the place of another if the input is wrong.
+        # Without records the file is created empty; on an error an existing file is left as it is.
         if self._path is not None and (wrong is None or "_file" in vars(self)):
             self._file.close()
 
@@ -137,26 +137,26 @@ class Writer:
         self._table.write(batch)
 
     def write_table(self, table: Any) -> None:
-        """Write an Arrow table, its header at least."""
+        """Write an Arrow table, or only its header if it has no rows."""
         if self._table is None:
             self._table = self._writer(table.schema)
         for batch in table.to_batches():
             self.write(batch)
 
     def _writer(self, schema: Any) -> Any:
-        if self._ending in ("parquet", "pq"):
+        if self._extension in ("parquet", "pq"):
             from pyarrow import parquet
 
             return parquet.ParquetWriter(self._file, schema)
-        if self._ending in ("arrow", "feather", "ipc"):
+        if self._extension in ("arrow", "feather", "ipc"):
             from pyarrow import ipc
 
             return ipc.new_file(self._file, schema)
-        return _CSV(self._file, schema, "\t" if self._ending == "tsv" else ",")
+        return _CSV(self._file, schema, "\t" if self._extension == "tsv" else ",")
 
 
 class _CSV:
-    """Writes record batches with no more quotes than they need."""
+    """Writes record batches as CSV, quoting only where necessary."""
 
     def __init__(self, file: BinaryIO, schema: Any, delimiter: str) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)

@@ -1,8 +1,8 @@
-"""The demo's scene: a blocklist, and a log of visits that is skewed as logs are. Seeded.
+"""The data of the demo: a blocklist of hosts, and a skewed log of visits. Seeded.
 
-Hosts are made of two words, an ending and mostly a beginning, chosen by the bits of a scattered
-rank (`tamis.traces`). Visits follow Zipf's law over a million hosts that are not blocked; some
-go to blocked ones.
+A host name consists of two words, a top-level domain and usually a prefix, chosen by the bits of a
+scattered rank (`tamis.traces`). Visits follow Zipf's law over a million hosts that are not blocked;
+a few go to blocked hosts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Hosts = npt.NDArray[np.bytes_]
 
 _HOSTS = 1_000_000
 _PRESENT = 0.02
-"""The share of visits to blocked hosts."""
+"""The fraction of visits to blocked hosts."""
 
 _BLOCKED_FROM = 10**8
-"""Ranks from here on are blocked: no visit by Zipf's law reaches them."""
+"""Ranks from here on are blocked; the Zipf-distributed visits have lower ranks."""
 
 _SYLLABLES = [
     start + end
@@ -35,43 +35,45 @@ def _choice(*options: str) -> Hosts:
 
 
 _WORDS = _choice(*(one + two for one in _SYLLABLES[::4] for two in _SYLLABLES))
-_ENDINGS = _choice(".com", ".net", ".org", ".io", ".info", ".shop", ".news", ".xyz")
-_USUAL = _choice("", "", "", "", "www.", "www.", "m.", "api.")
-_BLOCKED = _choice("ads.", "track.", "click.", "pixel.", "stats.", "login-", "secure-", "win-")
+_DOMAINS = _choice(".com", ".net", ".org", ".io", ".info", ".shop", ".news", ".xyz")
+_PREFIXES = _choice("", "", "", "", "www.", "www.", "m.", "api.")
+_BLOCKED_PREFIXES = _choice(
+    "ads.", "track.", "click.", "pixel.", "stats.", "login-", "secure-", "win-"
+)
 
 
 class Scene(NamedTuple):
-    """What is blocked, what was asked for, and what will be."""
+    """The blocked hosts, the queries to learn from, and the queries to replay."""
 
     keys: Any
     sample: Any
-    questions: Any
+    queries: Any
 
 
-def scene(keys: int, questions: int, seed: int) -> Scene:
-    """Make a blocklist of about so many hosts, a log to learn from, and one to replay.
+def scene(keys: int, queries: int, seed: int) -> Scene:
+    """Generate a blocklist of about ``keys`` hosts, a log to learn from, and one to replay.
 
     >>> blocked, before, after = scene(100, 1000, seed=0)
     >>> len(before), len(after), 0 < int(np.isin(after, blocked).sum()) < 60
     (1000, 1000, True)
     """
     ranks = range(_BLOCKED_FROM, _BLOCKED_FROM + keys)
-    blocked = np.unique(_hosts(traces.ranked(ranks, seed=seed), _BLOCKED))
-    visits = _hosts(traces.zipf(2 * questions, universe=_HOSTS, seed=seed), _USUAL)
+    blocked = np.unique(_hosts(traces.ranked(ranks, seed=seed), _BLOCKED_PREFIXES))
+    visits = _hosts(traces.zipf(2 * queries, universe=_HOSTS, seed=seed), _PREFIXES)
     random = np.random.default_rng(seed)
-    there = np.flatnonzero(random.random(len(visits)) < _PRESENT)
+    present = np.flatnonzero(random.random(len(visits)) < _PRESENT)
     visits = visits.astype(max(visits.dtype, blocked.dtype))
-    visits[there] = random.choice(blocked, len(there))
-    return Scene(blocked, visits[:questions], visits[questions:])
+    visits[present] = random.choice(blocked, len(present))
+    return Scene(blocked, visits[:queries], visits[queries:])
 
 
-def _hosts(ranked: npt.NDArray[np.uint64], beginnings: Hosts) -> Hosts:
-    """Make a host of the bits of each scattered rank; few share one."""
-    host = np.char.add(_drawn(_WORDS, ranked, 0), _drawn(_WORDS, ranked, 16))
-    host = np.char.add(host, _drawn(_ENDINGS, ranked, 32))
-    return np.char.add(_drawn(beginnings, ranked, 40), host)
+def _hosts(ranked: npt.NDArray[np.uint64], prefixes: Hosts) -> Hosts:
+    """Return the host name of each scattered rank; few ranks share one."""
+    host = np.char.add(_pick(_WORDS, ranked, 0), _pick(_WORDS, ranked, 16))
+    host = np.char.add(host, _pick(_DOMAINS, ranked, 32))
+    return np.char.add(_pick(prefixes, ranked, 40), host)
 
 
-def _drawn(options: Hosts, ranked: npt.NDArray[np.uint64], shift: int) -> Hosts:
+def _pick(options: Hosts, ranked: npt.NDArray[np.uint64], shift: int) -> Hosts:
     bits = (ranked >> np.uint64(shift)).astype(np.uint16)
     return options[bits % len(options)]

@@ -1,4 +1,4 @@
-"""``tamis advise``: which filter, how big, and what it will gain."""
+"""``tamis advise``: which filter, how large, and what it saves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import click
 import tamis
 from tamis._columns import join
 from tamis.advice.situation import NEEDS
-from tamis.cli._input import Source, halves
-from tamis.cli._options import FILE, as_json, asked, example, log, reading
+from tamis.cli._input import Source, split_log
+from tamis.cli._options import (
+    OUTPUT,
+    as_json,
+    example,
+    key_input,
+    log_source,
+    query_log,
+    zipf_shape,
+)
 from tamis.cli._output import note, say
-from tamis.cli.plan import shape
+from tamis.cli.plan import read_zipf
 
 
 @click.command(
@@ -23,25 +31,36 @@ from tamis.cli.plan import shape
     ),
 )
 @click.argument("keys")
-@reading
-@asked
-@click.option("--zipf", help="Instead of a log: EXPONENT,UNIVERSE[,SAMPLE] of Zipf's law.")
-@click.option("--bits-per-key", type=float, help="The memory for each key; 10 unless given.")
-@click.option("--budget", help="Or the memory for all, such as 64MB.")
-@click.option("--miss-cost", default="1ms", help="What a read in vain costs.")
-@click.option("--denial-cost", help="What it costs to deny a key that is there.")
-@click.option("--check-cost", help="What a check of a standard Bloom filter takes here.")
-@click.option("--present", type=float, help="The share of questions for keys that are there.")
-@click.option("--questions", type=float, help="How many questions for absent keys will come.")
-@click.option("--need", "needs", type=click.Choice(NEEDS), multiple=True, help="What it must do.")
+@key_input
+@query_log
+@zipf_shape
+@click.option("--bits-per-key", type=float, help="Memory budget in bits per key (default: 10).")
+@click.option("--budget", help="Total memory budget, such as 64MB, instead of --bits-per-key.")
+@click.option("--miss-cost", default="1ms", help="Cost of a wasted read.")
+@click.option("--denial-cost", help="Cost of rejecting a key that is in the set.")
+@click.option("--check-cost", help="Time of a lookup in a standard Bloom filter on this machine.")
+@click.option("--present", type=float, help="Fraction of queries for keys that are in the set.")
+@click.option(
+    "--expected-queries",
+    "questions",
+    type=float,
+    help="Number of queries for absent keys to plan for.",
+)
+@click.option(
+    "--need",
+    "needs",
+    type=click.Choice(NEEDS),
+    multiple=True,
+    help="Required capability; can be repeated.",
+)
 @click.option(
     "--measure",
     is_flag=True,
-    help="Learn from the first half of the log, and measure all choices on the second.",
+    help="Learn from the first half of the log and measure every choice on the second.",
 )
-@click.option("--explain", is_flag=True, help="Derive the numbers.")
-@click.option("--report", type=FILE, help="Write all of it as an HTML page with pictures.")
-@click.option("-o", "--output", type=FILE, help="Build the first choice and save it there.")
+@click.option("--explain", is_flag=True, help="Show how the numbers are derived.")
+@click.option("--report", type=OUTPUT, help="Write an HTML report with charts.")
+@click.option("-o", "--output", type=OUTPUT, help="Build the first choice and save it.")
 @as_json
 def command(
     keys: str,
@@ -58,33 +77,33 @@ def command(
     as_json: bool,
     **situation: Any,
 ) -> None:
-    """Rank all filters for KEYS, a file or how many there will be, by the cost of a question.
+    """Rank all filters for KEYS by the cost of a query.
 
-    What is asked is known from a log (--queries) or as a shape (--zipf). With -o the filter that
-    comes first is built.
+    KEYS is a file of keys, "-", or the number of keys. The workload is a query log (--queries) or
+    a distribution (--zipf). -o builds the filter that ranks first.
     """
     if queries and zipf:
-        raise click.UsageError("--queries and --zipf given; one of both is wanted")
-    workload = None if zipf is None else shape(zipf)
+        raise click.UsageError("pass at most one of --queries and --zipf")
+    workload = None if zipf is None else read_zipf(zipf)
     known: Any
     if keys.isdecimal():
         if output is not None:
-            raise click.UsageError(f"KEYS is {keys}; a file of keys is wanted to build of (-o)")
+            raise click.UsageError(f"-o requires KEYS to be a file of keys, not {keys}")
         known, source = int(keys), Source("-", column, format, integers)
     else:
         source = Source(keys, column, format, integers)
         known = join(list(source.read_keys()))
     if measure and (queries is None or isinstance(known, int)):
-        raise click.UsageError("--measure wants a file of keys, and a log (--queries)")
+        raise click.UsageError("--measure requires KEYS to be a file, and --queries")
     sample = later = None
     if queries is not None:
-        asked = log(source, queries, queries_column)
+        log = log_source(source, queries, queries_column)
         if measure:
-            sample, later = halves(asked)
+            sample, later = split_log(log)
             workload = tamis.Workload.from_queries(sample, keys=known)
         else:
-            there = None if isinstance(known, int) else known
-            workload = tamis.Workload.from_batches(asked.read_keys(), keys=there)
+            given = None if isinstance(known, int) else known
+            workload = tamis.Workload.from_batches(log.read_keys(), keys=given)
     advice = tamis.advise(known, workload, log=sample, **situation)
     if later is not None:
         advice = advice.measure(known, later)

@@ -1,7 +1,7 @@
-"""``tamis bench``: every filter on this machine, now, beside the other packages that it has.
+"""``tamis bench``: every kind of filter on this machine, next to other installed packages.
 
-Rates are predicted by the plan, expected of the filter as it was built, and measured on keys that
-are not in the set. Times are medians of three, of this machine; what they say is the ratios.
+False-positive rates are predicted by the plan, expected of the filter as built, and measured on
+absent keys. Times are medians of three runs; compare their ratios, not their values.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ _COLUMNS = (
     "expected",
     "measured",
     "build ns",
-    "ask ns",
+    "query ns",
     "in ns",
 )
 
 
 @click.command("bench", epilog=example("tamis bench --keys 1000000 --fpr 0.01"))
-@click.option("--keys", type=click.IntRange(1), default=1_000_000, help="Keys, and questions.")
-@click.option("--fpr", type=float, default=0.01, help="The rate to ask for.")
-@click.option("--seed", type=int, default=0, help="Of the keys.")
+@click.option(
+    "--keys", type=click.IntRange(1), default=1_000_000, help="Number of keys, and of queries."
+)
+@click.option("--fpr", type=float, default=0.01, help="Target false-positive rate.")
+@click.option("--seed", type=int, default=0, help="Seed of the keys.")
 @as_json
 def command(keys: int, fpr: float, seed: int, as_json: bool) -> None:
-    """Measure each filter on random keys, and other packages beside Bloom on the same texts.
+    """Measure each kind of filter on random keys, and other packages next to tamis.Bloom.
 
-    abloom, rbloom, fastbloom-rs, pybloomfiltermmap3 and pyfusefilter take part if they are
-    installed. `make bench` in a clone measures more, and longer.
+    abloom, rbloom, fastbloom-rs, pybloomfiltermmap3 and pyfusefilter are included if installed.
+    `make bench` in a clone of the repository runs longer and measures more.
     """
     with progress("measuring", None):
         filters, peers = list(_rows(keys, fpr, seed)), list(_peers(keys, fpr, seed))
@@ -54,15 +56,15 @@ def command(keys: int, fpr: float, seed: int, as_json: bool) -> None:
                 "keys": keys,
                 "fpr": fpr,
                 "filters": [dict(zip(_COLUMNS, row, strict=True)) for row in filters],
-                "packages": [dict(zip(_BESIDE, row, strict=True)) for row in peers],
+                "packages": [dict(zip(_PEER_COLUMNS, row, strict=True)) for row in peers],
             }
         )
         return
-    say(f"{keys:,} random 64-bit keys, rate asked for: {fpr:g}\n")
+    say(f"{keys:,} random 64-bit keys, target false-positive rate {fpr:g}\n")
     say(table(_COLUMNS, filters))
-    say("\nEvery key was found. ns are per key: build and ask as one NumPy column, `in` alone.")
-    say("\nThe same number of texts as a list; times beside tamis.Bloom's (above 1 is slower)\n")
-    say(table(_BESIDE, peers))
+    say("\nns are per key: build and query with one NumPy array, `in` with one key at a time.")
+    say("\nBloom filters of as many strings; × is relative to tamis.Bloom (above 1 is slower)\n")
+    say(table(_PEER_COLUMNS, peers))
 
 
 def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
@@ -71,11 +73,11 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
     present, absent = numbers[:keys], numbers[keys:] | np.uint64(2**63)
     for name, build in _options():
         f, build_time = _timed(partial(build, present, fpr=fpr))
-        answers, ask_time = _timed(partial(f.contains, absent))
+        answers, query_time = _timed(partial(f.contains, absent))
         if not f.contains(present).all():
-            raise AssertionError(f"{name} denies a key that is there")
+            raise AssertionError(f"{name} rejects a key that is in the set")
         few = absent[:100_000].tolist()
-        _, in_time = _timed(partial(_ask_each, f, few))
+        _, in_time = _timed(partial(_query_each, f, few))
         yield (
             name,
             f"{f.bits_per_key:.2f}",
@@ -83,7 +85,7 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
             f"{f.expected_fpr:.5%}",
             f"{answers.mean():.5%}",
             f"{build_time / keys:.1f}",
-            f"{ask_time / keys:.1f}",
+            f"{query_time / keys:.1f}",
             f"{in_time / len(few):.1f}",
         )
 
@@ -97,14 +99,14 @@ def _options() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield option.name, partial(cls.build, **option.arguments)
 
 
-def _ask_each(f: Any, keys: list[Any]) -> None:
-    """Ask one question at a time."""
+def _query_each(f: Any, keys: list[Any]) -> None:
+    """Look up one key at a time."""
     for key in keys:
         key in f  # noqa: B015
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what a call returns, and the median of its nanoseconds over three calls."""
+    """Return the result of a call, and the median time of three calls in nanoseconds."""
     times = []
     for _ in range(3):
         start = time.perf_counter_ns()
@@ -113,17 +115,17 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, statistics.median(times)
 
 
-_BESIDE = ("package", "bits/key", "measured", "build ns", "in ns", "build ×", "in ×")
+_PEER_COLUMNS = ("package", "bits/key", "measured", "build ns", "in ns", "build ×", "in ×")
 
 
 def _peers(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
-    """Measure Bloom filters of the packages that are installed, one text at a time."""
+    """Measure the Bloom filters of the installed packages, one string at a time."""
     numbers = np.random.default_rng(seed).integers(0, 2**63, 2 * keys).astype(str).tolist()
     present, absent = numbers[:keys], numbers[keys:][:100_000]
     base: tuple[float, float] | None = None
     for name, build, bits in _packages(fpr):
         f, build_time = _timed(partial(build, present))
-        _, in_time = _timed(partial(_ask_each, f, absent))
+        _, in_time = _timed(partial(_query_each, f, absent))
         base = base or (build_time, in_time)
         yield (
             name,
@@ -137,7 +139,7 @@ def _peers(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
 
 
 def _packages(fpr: float) -> Iterator[tuple[str, Callable[[list[str]], Any], Callable[[Any], int]]]:
-    """Name each package that is here, and say how its filter is built and how large it is."""
+    """Yield each installed package, how its filter is built, and how large it is."""
 
     def updated(make: Callable[..., Any], keys: list[str]) -> Any:
         f = make(len(keys), fpr)
@@ -150,10 +152,10 @@ def _packages(fpr: float) -> Iterator[tuple[str, Callable[[list[str]], Any], Cal
         ("rbloom", "rbloom", "Bloom", "size_in_bits"),
         ("pybloomfiltermmap3", "pybloomfilter", "BloomFilter", "num_bits"),
     ):
-        if found := _imported(module):
+        if found := _try_import(module):
             make = getattr(found, name)
             yield package, partial(updated, make), operator.attrgetter(attribute)
-    if found := _imported("fastbloom_rs"):
+    if found := _try_import("fastbloom_rs"):
 
         def fastbloom(keys: list[str], builder: Any = found.FilterBuilder) -> Any:
             f = builder(len(keys), fpr).build_bloom_filter()
@@ -161,11 +163,11 @@ def _packages(fpr: float) -> Iterator[tuple[str, Callable[[list[str]], Any], Cal
             return f
 
         yield "fastbloom-rs", fastbloom, lambda f: 8 * len(f.get_bytes())
-    if found := _imported("pyfusefilter"):
+    if found := _try_import("pyfusefilter"):
         yield "pyfusefilter", found.Fuse8, lambda f: 8 * int(f.size_in_bytes())
 
 
-def _imported(name: str) -> Any:
+def _try_import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""``tamis build``: a filter of the keys of a file."""
+"""``tamis build``: a filter from a file of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ import click
 import tamis
 from tamis._columns import join
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, asked, example, log, reading, secret, sizing
+from tamis.cli._options import (
+    FILE,
+    OUTPUT,
+    as_json,
+    example,
+    key_input,
+    log_source,
+    query_log,
+    secret,
+    sizing,
+)
 from tamis.cli._output import say, share, show_json, size
 from tamis.filters import CLASSES
 from tamis.filters.sharded import SHARD_KEYS
@@ -34,20 +44,22 @@ BUILDABLE: dict[str, Any] = {
     ),
 )
 @click.argument("keys", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
-@reading
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Output file.")
+@key_input
 @sizing
 @click.option(
     "--kind",
     type=click.Choice(list(BUILDABLE)),
-    help="The filter: stacked with a log or a plan, else ribbon, the smallest.",
+    help="Kind of filter (default: stacked with --queries or --plan, otherwise ribbon).",
 )
 @click.option(
-    "--capacity", type=int, help="Make room for so many keys; filters of equal room merge."
+    "--capacity",
+    type=int,
+    help="Capacity in keys; filters of equal capacity can be merged.",
 )
-@asked
-@click.option("--plan", "plan_file", type=FILE, help="A plan that `tamis plan -o` wrote.")
-@click.option("--seed", type=int, help="Of the hash.")
+@query_log
+@click.option("--plan", "plan_file", type=FILE, help="Plan saved by `tamis plan -o`.")
+@click.option("--seed", type=int, help="Seed of the hash.")
 @secret
 @as_json
 def command(
@@ -67,25 +79,25 @@ def command(
     secret: bytes | None,
     as_json: bool,
 ) -> None:
-    """Build a filter of KEYS, a file or "-", at a rate or within a budget.
+    """Build a filter from KEYS, a file or "-", with a false-positive rate or a memory budget.
 
-    With a log of the questions (--queries) it is the filter that errs least on those, and keys and
-    distinct questions are held in memory. Otherwise KEYS may be of any length: above two million
-    keys the filter is built in shards, from a temporary folder. --capacity makes a filter that
-    takes insertions, has room for more keys and merges with others of the same capacity.
+    With a query log (--queries), the filter has the fewest false positives on such queries; keys
+    and distinct queries are held in memory. Without one, KEYS can be of any length: above two
+    million keys, the filter is built in shards, using a temporary folder. --capacity builds a
+    filter that supports insertions and can be merged with others of the same capacity.
     """
     source = Source(keys, column, format, integers)
     hashing: dict[str, Any] = {"key": secret} | ({} if seed is None else {"seed": seed})
     rate: dict[str, Any] = {"fpr": fpr, "bits_per_key": bits_per_key}
     if plan_file is not None:
         if kind not in (None, "stacked") or fpr or bits_per_key:
-            raise click.UsageError("--plan has the kind and the size; give it alone")
+            raise click.UsageError("--plan cannot be combined with --kind, --fpr or --bits-per-key")
         rate = {"plan": tamis.Plan.from_json(Path(plan_file).read_text())}
     kind = kind or ("stacked" if queries or plan_file else "ribbon")
     if kind == "stacked":
         f = _stacked(source, queries, queries_column, capacity, rate, hashing)
     elif queries:
-        raise click.UsageError(f"--kind {kind} has no use for --queries; stacked has")
+        raise click.UsageError(f"--queries requires --kind stacked, not {kind}")
     elif capacity is not None:
         f = _filled(BUILDABLE[kind], source, capacity, rate | hashing)
     else:
@@ -96,11 +108,11 @@ def command(
     else:
         say(f"{output}: {f!r}")
         say(f"{size(f.size_in_bits)}, {f.bits_per_key:.2f} bits per key, "
-            f"expected rate {share(f.expected_fpr)}")  # fmt: skip
+            f"expected false-positive rate {share(f.expected_fpr)}")  # fmt: skip
 
 
 def summary(f: Any, path: str) -> dict[str, Any]:
-    """Tell of a filter what all filters have."""
+    """Return the properties that all filters have."""
     return {
         "file": path,
         "kind": type(f).__name__,
@@ -113,7 +125,7 @@ def summary(f: Any, path: str) -> dict[str, Any]:
 
 
 def _static(cls: Any, batches: Iterator[Any], arguments: dict[str, Any]) -> Any:
-    """Build at once, or in shards if the keys are many."""
+    """Build at once, or in shards if there are many keys."""
     first: list[Any] = []
     for batch in batches:
         first.append(batch)
@@ -124,10 +136,11 @@ def _static(cls: Any, batches: Iterator[Any], arguments: dict[str, Any]) -> Any:
 
 
 def _filled(cls: Any, source: Source, capacity: int, arguments: dict[str, Any]) -> Any:
-    """Make an empty filter and insert."""
+    """Build an empty filter and insert the keys."""
     if not cls.inserts:
-        takes = ", ".join(name for name, each in BUILDABLE.items() if each.inserts is True)
-        raise click.UsageError(f"--kind {cls.__name__.lower()} takes no insertions; {takes} do")
+        takes = " or ".join(name for name, each in BUILDABLE.items() if each.inserts is True)
+        kind = cls.__name__.lower()
+        raise click.UsageError(f"--capacity requires --kind {takes}, not {kind}")
     f = cls(capacity, **arguments)
     for batch in source.read_keys():
         f.update(batch)
@@ -145,8 +158,8 @@ def _stacked(
     keys = join(list(source.read_keys()))
     workload = None
     if queries is not None:
-        asked = log(source, queries, queries_column)
-        workload = tamis.Workload.from_batches(asked.read_keys(), keys=keys)
+        log = log_source(source, queries, queries_column)
+        workload = tamis.Workload.from_batches(log.read_keys(), keys=keys)
     arguments = hashing | {"capacity": capacity}
     if (plan := rate.get("plan")) is None:
         return tamis.Stacked.build(keys, workload, **rate, **arguments)

@@ -9,7 +9,7 @@ import click
 
 import tamis
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, example, reading
+from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input
 from tamis.cli._output import Writer, note, share, show_json
 
 
@@ -21,14 +21,20 @@ from tamis.cli._output import Writer, note, share, show_json
     ),
 )
 @click.argument("input", type=FILE, default="-")
-@reading
-@click.option("--window", type=int, help="Drop what came among the last so many records.")
-@click.option("--seconds", type=float, help="The window in time; --window then says how many come.")
-@click.option("--at", help="The column with the time of a record in seconds, for --seconds.")
-@click.option("--gap", type=int, help="Without a window: after how many records duplicates come.")
-@click.option("--bits", type=int, help="The memory, with --gap.")
-@click.option("--fpr", type=float, default=0.001, help="The share of new records that may be lost.")
-@click.option("-o", "--output", type=FILE, help="Write there instead of standard output.")
+@key_input
+@click.option("--window", type=int, help="Drop duplicates among the last N records.")
+@click.option(
+    "--seconds",
+    type=float,
+    help="Drop duplicates of the last N seconds; --window is then the expected number of records.",
+)
+@click.option("--at", help="Column with the time of each record in seconds, for --seconds.")
+@click.option("--gap", type=int, help="Typical distance of duplicates in records, with --bits.")
+@click.option("--bits", type=int, help="Memory in bits, with --gap.")
+@click.option(
+    "--fpr", type=float, default=0.001, help="Fraction of new records that may be dropped."
+)
+@click.option("-o", "--output", type=OUTPUT, help="Output file (default: standard output).")
 @as_json
 def command(
     input: str,
@@ -42,11 +48,16 @@ def command(
 ) -> None:
     """Write the records of INPUT that were not seen before, in fixed memory.
 
-    --window misses no duplicate within it; --gap and --bits remember as far back as the bits allow.
-    What was dropped, and what is expected to have been missed, is told on standard error.
+    --window drops every duplicate within the window. --gap and --bits remember as far back as the
+    memory allows. The number of dropped records and the expected errors are printed to standard
+    error.
     """
     if as_json and output is None:
-        raise click.UsageError("--json prints to standard output; give -o for the records")
+        raise click.UsageError("--json prints to standard output; write the records with -o")
+    if (size["window"] is None) == (size["gap"] is None):
+        raise click.UsageError("pass exactly one of --window and --gap")
+    if size["gap"] is not None and size["bits"] is None:
+        raise click.UsageError("--gap requires --bits")
     source = Source(input, column, format, integers, prints=output is None)
     batches = source.batches()
     first = next(batches)
@@ -56,23 +67,23 @@ def command(
     with Writer(output) as writer:
         for batch in kept:
             writer.write(batch)
-    s = kept.statistics
+    s = kept.stats
     if as_json:
         facts = s._asdict()
         facts["gaps"] = {str(gap): count for gap, count in s.gaps.items()}
         show_json(facts)
     else:
         note(
-            f"tamis: {s.dropped:,} of {s.records:,} records dropped; expected: "
-            f"{share(s.expected_missed)} of the duplicates missed, "
-            f"{share(s.expected_false_drops)} of the new records lost"
+            f"tamis: dropped {s.dropped:,} of {s.records:,} records; expected errors: "
+            f"{share(s.expected_missed)} of duplicates kept, "
+            f"{share(s.expected_false_drops)} of new records dropped"
         )
 
 
 def _times(first: Any, at: str | None) -> Any:
-    """Return how to read the times of a batch like the first."""
+    """Return a function that reads the times of a batch like the first."""
     if at is None:
         return None
     if isinstance(first, list) or at not in first.schema.names:
-        raise ValueError(f"--at is {at!r}; the input has no such column")
+        raise ValueError(f"--at is {at!r}, but the input has no such column")
     return lambda batch: batch.column(at).cast("float64").to_numpy(zero_copy_only=False)

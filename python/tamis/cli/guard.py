@@ -1,4 +1,4 @@
-"""``tamis guard``: a filter before an existing table, and a log of questions replayed."""
+"""``tamis guard``: a filter in front of an existing table, and a query log replayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 import tamis
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, example, reading
+from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format
 from tamis.cli._output import facts, say, share, show_json, size
 from tamis.cli.build import BUILDABLE
 
@@ -22,26 +22,29 @@ _URLS = ("postgres://", "postgresql://")
 @click.command(
     "guard",
     epilog=example(
-        "tamis guard shop.db --table users --key email --queries log.csv -c email",
+        "tamis guard shop.db --table users --key email --queries log.csv --queries-column user",
         "tamis guard postgresql://localhost/shop --table users --key email --queries log.txt",
     ),
 )
 @click.argument("database")
-@click.option("--table", required=True, help="The table to guard, in place.")
-@click.option("--key", required=True, help="Its key column: unique; text, integers or blobs.")
-@click.option("--value", help="The column that is read; the key column unless given.")
-@click.option("--queries", type=FILE, required=True, help='The log to replay, or "-".')
-@reading
-@click.option("--filter", type=FILE, help="A filter of the table's keys that was built before.")
+@click.option("--table", required=True, help="Table to guard in place.")
+@click.option(
+    "--key", required=True, help="Key column of the table: unique text, integers or blobs."
+)
+@click.option("--value", help="Column to read (default: the key column).")
+@click.option("--queries", type=FILE, required=True, help='Query log to replay: a file, or "-".')
+@click.option("--queries-column", help="Column of the query log (default: same name as --key).")
+@input_format
+@click.option("--filter", type=FILE, help="Saved filter of the table's keys.")
 @click.option(
     "--kind",
     type=click.Choice([name for name, cls in BUILDABLE.items() if cls.inserts is True]),
     default="telescoping",
-    help="Otherwise: the filter to fill from the table.",
+    help="Kind of filter to build from the table, if --filter is not given.",
 )
-@click.option("--fpr", type=float, default=0.005, help="Its rate.")
-@click.option("--snapshot", type=FILE, help="Keep the filter in this file between runs.")
-@click.option("--remove", is_flag=True, help="Take the tables and triggers away again.")
+@click.option("--fpr", type=float, default=0.005, help="Target false-positive rate of that filter.")
+@click.option("--snapshot", type=OUTPUT, help="File that keeps the filter between runs.")
+@click.option("--remove", is_flag=True, help="Drop the guard's tables and triggers at the end.")
 @as_json
 def command(
     database: str,
@@ -49,7 +52,7 @@ def command(
     key: str,
     value: str | None,
     queries: str,
-    column: str | None,
+    queries_column: str | None,
     format: Any,
     integers: bool,
     filter: str | None,
@@ -59,13 +62,14 @@ def command(
     remove: bool,
     as_json: bool,
 ) -> None:
-    """Put a filter before a table of DATABASE and replay a log of questions through it.
+    """Put a filter in front of a table of DATABASE and replay a query log through it.
 
-    DATABASE is an SQLite file or the URL of a PostgreSQL database. Guarding in place adds three
-    tables and triggers beside the table, all named tamis_TABLE_…, which keep the filter right
-    whoever writes to the table; the table itself is only read. --remove takes them away at the end.
+    DATABASE is an SQLite file or a PostgreSQL URL. Guarding a table in place adds three tables and
+    some triggers, all named tamis_TABLE_…, which keep the filter correct when other programs write
+    to the table. The table itself is only read. --remove drops them at the end.
     """
-    source = Source(queries, column, format, integers)
+    log = Source(queries, queries_column, format, integers, default_column=key,
+                 column_option="--queries-column")  # fmt: skip
     with closing(_store(database, table=table, key=key, value=value or key)) as store:
         if filter is not None:
             f = tamis.load(filter)
@@ -74,7 +78,7 @@ def command(
             f = BUILDABLE[kind](capacity=rows, fpr=fpr)
         with tamis.Guard(store, f, snapshot=snapshot) as g:
             start = time.perf_counter()
-            for batch in source.read_keys():
+            for batch in log.read_keys():
                 g.get_many(batch)
             seconds, stats = time.perf_counter() - start, g.stats
             bits = g.filter.size_in_bits
@@ -90,12 +94,12 @@ def command(
         facts(
             {
                 "filter": f"{type(f).__name__}, {size(bits)}",
-                "questions": f"{stats.questions:,} in {seconds:.1f} s",
+                "queries": f"{stats.questions:,} in {seconds:.1f} s",
                 "reads saved": f"{stats.reads_saved:,} "
-                f"({share(stats.reads_saved / max(stats.questions, 1))} of the questions)",
+                f"({share(stats.reads_saved / max(stats.questions, 1))} of the queries)",
                 "reads of rows": f"{stats.true_positives:,}",
                 "reads wasted": f"{stats.false_positives:,} "
-                f"({share(stats.observed_fpr)} of the questions for absent keys, "
+                f"({share(stats.observed_fpr)} of the queries for absent keys, "
                 f"{share(stats.expected_fpr)} expected)",
                 "adaptations": f"{stats.adaptations:,}",
             }
@@ -106,7 +110,7 @@ def command(
 def _store(database: str, **names: Any) -> Any:
     if database.startswith(_URLS):
         return tamis.stores.Postgres(database, **names)
-    # SQLite would make a missing file, and call a wrong one "not a database".
+    # SQLite would create a missing file.
     if not Path(database).is_file():
-        raise ValueError(f"{database} is no file and no URL of PostgreSQL")
+        raise ValueError(f"DATABASE must be an SQLite file or a PostgreSQL URL, not {database!r}")
     return tamis.stores.SQLite(database, **names)

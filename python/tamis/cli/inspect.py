@@ -1,4 +1,4 @@
-"""``tamis inspect``: what is in a file."""
+"""``tamis inspect``: what a saved file contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tamis.cli._options import FILE, as_json, example, secret
 from tamis.cli._output import facts, say, share, show_json, size, table
 
 _WIDTH = 40
-"""Characters of the map of a filter's layers."""
+"""Width of the chart of layers, in characters."""
 
 
 @click.command("inspect", epilog=example("tamis inspect blocked.tamis"))
@@ -20,15 +20,14 @@ _WIDTH = 40
 @secret
 @as_json
 def command(file: str, secret: bytes | None, as_json: bool) -> None:
-    """Tell what is in FILE: the kind, the keys, the size, the predicted rates, and its layers.
+    """Describe FILE: kind, number of keys, size, expected false-positive rates, and layers.
 
-    Every checksum is checked on the way. FILE is of a filter, a static function, a classifier or a
-    collection.
+    FILE is a saved filter, static function, classifier or collection. All checksums are verified.
     """
     try:
         content = tamis.load(file, mmap=True, key=secret)
     except tamis.FormatError as error:
-        # A collection is opened by a call of its own.
+        # `load` does not open collections.
         try:
             content = tamis.Collection.open(file, key=secret)
         except tamis.FormatError:
@@ -38,14 +37,16 @@ def command(file: str, secret: bytes | None, as_json: bool) -> None:
         show_json({"file": file} | found | {"parts": parts})
         return
     say(
-        facts({"file": file} | {name.replace("_", " "): _told(name, found[name]) for name in found})
+        facts(
+            {"file": file} | {name.replace("_", " "): _format(name, found[name]) for name in found}
+        )
     )
     if parts:
-        say("\n" + _map(parts))
+        say("\n" + _bars(parts))
 
 
 def _facts(content: Any) -> dict[str, Any]:
-    """Read what this kind of content has."""
+    """Return the properties that this kind of content has."""
     found: dict[str, Any] = {"kind": type(content).__name__}
     if isinstance(content, tamis.Collection):
         found |= {"filters": len(content), "keys": int(content.counts.sum())}
@@ -58,7 +59,7 @@ def _facts(content: Any) -> dict[str, Any]:
     able = ("inserts", "deletes", "merges")
     found["can"] = [name[:-1] for name in able if getattr(content, name, False)]
     seed = content.seed
-    found["hash"] = "a secret key" if seed is None else f"seed {seed}"
+    found["hash"] = "secret key" if seed is None else f"seed {seed}"
     for name in ("layout", "hashes", "fingerprint_bits", "remainder_bits", "columns", "arity"):
         if isinstance(value := getattr(content, name, None), int | float | str):
             found[name] = value
@@ -66,7 +67,7 @@ def _facts(content: Any) -> dict[str, Any]:
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
-    """The layers of a stack, or the kinds of a collection."""
+    """Return the layers of a stack, or the kinds of filters of a collection."""
     if isinstance(content, tamis.Stacked):
         return [
             {"part": f"{layer.kind} of {layer.stores}"} | layer._asdict()
@@ -86,7 +87,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return []
 
 
-def _told(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if name == "bits":
         return f"{value:,} ({size(value)})"
     if name.endswith("fpr") or name == "fpr_bound":
@@ -94,12 +95,12 @@ def _told(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        return ", ".join(value) or "nothing but be asked"
+        return ", ".join(value) or "only query"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _map(parts: list[dict[str, Any]]) -> str:
-    """Draw each part as long as its share of the bits."""
+def _bars(parts: list[dict[str, Any]]) -> str:
+    """Draw a bar for each part, in proportion to its size."""
     total = max(sum(part["bits"] for part in parts), 1)
     rows = [
         [

@@ -1,4 +1,4 @@
-"""``tamis query``: the answers of a filter."""
+"""``tamis query``: look up keys in a filter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import tamis
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, example, reading, secret
+from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, secret
 from tamis.cli._output import Writer, say, show_json
 
 _ANSWERS = np.array(["no", "maybe"])
@@ -27,15 +27,18 @@ _ANSWERS = np.array(["no", "maybe"])
 )
 @click.argument("filter", type=FILE)
 @click.argument("keys", nargs=-1)
-@click.option("--from", "input", type=FILE, help='Ask for the keys of a file, or of "-".')
-@reading
+@click.option("--from", "input", type=FILE, help='Read keys from a file, or "-".')
+@key_input
 @click.option(
-    "--only", type=click.Choice(["maybe", "no"]), help="Print only the records of this answer."
+    "--only", type=click.Choice(["maybe", "no"]), help="Print only records with this answer."
 )
-@click.option("--count", is_flag=True, help="Print only how many there are of each answer.")
-@click.option("--name", default="tamis", help="The column that is added to a table.")
+@click.option("--count", is_flag=True, help="Print only the number of each answer.")
+@click.option("--answer-column", default="tamis", help="Name of the column added to a table.")
 @click.option(
-    "-o", "--output", type=FILE, help="Write there: .csv, .tsv, .parquet, .arrow, or text."
+    "-o",
+    "--output",
+    type=OUTPUT,
+    help="Output file; .csv, .tsv, .parquet and .arrow set the format of tables.",
 )
 @secret
 @as_json
@@ -48,18 +51,19 @@ def command(
     integers: bool,
     only: str | None,
     count: bool,
-    name: str,
+    answer_column: str,
     output: str | None,
     secret: bytes | None,
     as_json: bool,
 ) -> int:
-    """Ask FILTER for KEYS, or for those of a file: "no" is certain, "maybe" almost.
+    """Look up KEYS, or the keys of a file, in FILTER.
 
-    Text comes back as lines with the answer after a tab, a table with a column of answers more;
-    with --only, records come back as they are. The exit code is 0 if any answer is "maybe", else 1.
+    "no" is always right; "maybe" is wrong at the filter's false-positive rate. Lines of text are
+    printed with the answer after a tab, tables with an added column; with --only, records are
+    printed unchanged. The exit code is 0 if any answer is "maybe", otherwise 1.
     """
     if bool(keys) == (input is not None):
-        raise click.UsageError("give keys, or --from a file; one of both is wanted")
+        raise click.UsageError("pass either KEYS or --from")
     f = tamis.load(filter, mmap=True, key=secret)
     prints = output is None and not count and not as_json
     source = Source(input or "the arguments", column, format, integers, prints=prints)
@@ -70,7 +74,7 @@ def command(
             answers = _answers(f, source.key_column(batch))
             asked, maybe = asked + len(answers), maybe + int(np.count_nonzero(answers))
             if not count and not as_json:
-                writer.write(_marked(batch, answers, only, name))
+                writer.write(_annotate(batch, answers, only, answer_column))
             elif as_json and keys and not count:
                 for key, answer in zip(keys, answers.tolist(), strict=True):
                     show_json({"key": key, "answer": "maybe" if answer else "no"})
@@ -84,7 +88,7 @@ def command(
 
 
 def _answers(f: Any, column: Any) -> npt.NDArray[np.bool_]:
-    """Ask for a column; a null is no key, so it is in no set."""
+    """Look up a column of keys; the answer for a null is no."""
     if not getattr(column, "null_count", 0):
         return np.asarray(f.contains(column))
     answers = np.asarray(column.is_valid())
@@ -92,8 +96,8 @@ def _answers(f: Any, column: Any) -> npt.NDArray[np.bool_]:
     return answers
 
 
-def _marked(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name: str) -> Any:
-    """Return the records of one answer, or all with their answer."""
+def _annotate(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name: str) -> Any:
+    """Return all records with their answers, or only the records with one answer."""
     words = _ANSWERS[answers.astype(np.intp)]
     if isinstance(batch, list):
         if only is None:
@@ -104,6 +108,6 @@ def _marked(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name: 
 
     if only is None:
         if name in batch.schema.names:
-            raise ValueError(f"--name is {name!r}, which the table has already; name another")
+            raise ValueError(f"--answer-column is {name!r}, but the table already has that column")
         return batch.append_column(name, pa.array(words))
     return batch.filter(pa.array(answers == (only == "maybe")))

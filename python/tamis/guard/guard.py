@@ -24,7 +24,7 @@ from tamis.guard.keys import listed, of_each_kind
 from tamis.guard.limit import Limit, now
 from tamis.guard.regions import REGIONS, Before, Regions, Remote
 from tamis.guard.statistics import History, Statistics, Stretch, Tally, Watch
-from tamis.pictures import drawn_history
+from tamis.pictures import draw_history
 from tamis.stores.contract import Hashes, LeaseError, Plain, Store, Value, plain
 
 _log = logging.getLogger("tamis.guard")
@@ -257,7 +257,7 @@ class Guard:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the rate over the questions so far, beside the expected one; return the axes."""
-        return drawn_history(self.history, self.filter.expected_fpr, ax)
+        return draw_history(self.history, self.filter.expected_fpr, ax)
 
     def close(self) -> None:
         """Write the snapshot if there is a place for it, give the lease back, close the store."""

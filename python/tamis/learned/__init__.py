@@ -1,4 +1,4 @@
-"""Classifiers for learned filters: trained here, or anything with ``predict_proba``."""
+"""Classifiers for learned filters: trained here, or any object with ``predict_proba``."""
 
 from tamis.learned.classifier import Classifier, Scorer, scorer
 from tamis.learned.model import Model

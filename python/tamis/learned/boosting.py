@@ -1,4 +1,4 @@
-"""Gradient boosted trees over levels, as LightGBM or CatBoost grow them."""
+"""Gradient boosted trees over levels, trained by LightGBM or CatBoost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = ("lightgbm", "catboost")
 _LEARNING_RATE = 0.1
 
 
-def grown(
+def grow_trees(
     library: Library,
     matrix: Any,
     labels: npt.NDArray[np.float64],
@@ -28,12 +28,12 @@ def grown(
     leaves: int,
     seed: int,
 ) -> flat.Forest:
-    """Grow trees on levels; nodes name columns of the matrix, and levels as they are there."""
-    grow = _by_lightgbm if library == "lightgbm" else _by_catboost
+    """Train trees on levels; nodes refer to columns of the matrix and to levels as in it."""
+    grow = _with_lightgbm if library == "lightgbm" else _with_catboost
     return grow(matrix, labels, trees, leaves, seed)
 
 
-def _by_lightgbm(
+def _with_lightgbm(
     matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
 ) -> flat.Forest:
     try:
@@ -55,19 +55,19 @@ def _by_lightgbm(
     data = lightgbm.Dataset(matrix.astype(np.float64), label=labels, free_raw_data=True)
     booster = lightgbm.train(settings, data, num_boost_round=trees)
     return flat.Forest(
-        [_flattened(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
+        [_flatten(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]
     )
 
 
 def _missing(library: str, extra: str) -> ImportError:
     return ImportError(
-        f'kind is "gbt", which needs {library}: pip install tamis[{extra}]; '
-        '"logistic" and "svm" need nothing more'
+        f'kind "gbt" needs {library}: pip install tamis[{extra}]; '
+        '"logistic" and "svm" need no other package'
     )
 
 
-def _flattened(root: dict[str, Any]) -> flat.Tree:
-    """Flatten a tree of LightGBM, parents before their children."""
+def _flatten(root: dict[str, Any]) -> flat.Tree:
+    """Flatten a LightGBM tree, parents before their children."""
     tree = flat.Tree([], [])
 
     def place(node: dict[str, Any]) -> int:
@@ -85,7 +85,7 @@ def _flattened(root: dict[str, Any]) -> flat.Tree:
     return tree
 
 
-def _by_catboost(
+def _with_catboost(
     matrix: Any, labels: npt.NDArray[np.float64], trees: int, leaves: int, seed: int
 ) -> flat.Forest:
     try:
@@ -97,7 +97,7 @@ def _by_catboost(
         depth=math.ceil(math.log2(leaves)),
         learning_rate=_LEARNING_RATE,
         border_count=254,
-        # Without randomness, equal data give equal trees.
+        # No randomness: the same data give the same trees.
         bootstrap_type="No",
         random_strength=0,
         boosting_type="Plain",
@@ -113,7 +113,7 @@ def _by_catboost(
     scale, (bias,) = dumped["scale_and_bias"]
 
     def tree(dumped: dict[str, Any]) -> flat.Tree:
-        # A tree that found nothing to ask for has no splits.
+        # A tree that found no useful split has none.
         splits = dumped.get("splits") or []
         nodes: list[tuple[int, ...]] = [
             (split["float_feature_index"], max(0, math.floor(split["border"]))) for split in splits

@@ -1,4 +1,4 @@
-"""Whatever gives scores: a `Model`, or another's classifier with ``predict_proba``."""
+"""Sources of scores: a `Model`, or any classifier with ``predict_proba``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tamis.learned.model import Model
 
 @runtime_checkable
 class Classifier(Protocol):
-    """What scikit-learn, LightGBM, CatBoost and others offer: probabilities per class."""
+    """The interface of scikit-learn, LightGBM, CatBoost and others: probabilities per class."""
 
     def predict_proba(self, rows: Any, /) -> Any:
-        """Return for each row the probabilities of its classes, that of members last."""
+        """Return the class probabilities of each row; the last class is that of the members."""
         ...
 
 
 class Scorer:
-    """Another's classifier as learned filters ask it; its answers are checked each time.
+    """An external classifier, as learned filters use it; its scores are validated on each call.
 
     >>> class Even:
     ...     def predict_proba(self, rows):
@@ -32,50 +32,49 @@ class Scorer:
     """
 
     size_in_bits = 0
-    """The memory of a foreign classifier is unknown here, and not counted."""
+    """The memory of an external classifier is unknown and not counted."""
 
     def __init__(self, classifier: Classifier) -> None:
         self.classifier = classifier
 
     def scores(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Return the probability that each row is a member; ValueError where it is none."""
+        """Return the probability that each row is a member; ValueError if one is out of range."""
         found = np.asarray(self.classifier.predict_proba(rows))
         name = f"{type(self.classifier).__name__}.predict_proba"
         if found.ndim == 2 and found.shape[1] in (1, 2):
             found = found[:, -1]
         if found.ndim != 1:
             raise ValueError(
-                f"{name} returned an array of shape {found.shape}; one score per row, or the "
-                "probabilities of two classes, are wanted"
+                f"{name} must return one score per row or the probabilities of two classes, not "
+                f"an array of shape {found.shape}"
             )
         count = _length(rows)
         if len(found) != count:
-            raise ValueError(f"{name} returned {len(found)} scores for {count} rows")
+            raise ValueError(f"{name} must return {count} scores, one per row, not {len(found)}")
         scores = found.astype(np.float32)
         wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
         if wrong.size:
             first = wrong[0]
             raise ValueError(
-                f"{name} returned {found[first]} for row {first}; scores from 0 to 1 are wanted"
+                f"{name} must return scores from 0 to 1, not {found[first]} (row {first})"
             )
         return scores
 
 
 def scorer(model: Any) -> Model | Scorer:
-    """Return what scores with this model, or TypeError if it is none.
+    """Return an object that scores with this model; TypeError if it is not a model.
 
     >>> scorer("forest")
     Traceback (most recent call last):
     ...
-    TypeError: model is of type str; a tamis.learned.Model or an object with predict_proba is wanted
+    TypeError: model must be a tamis.learned.Model or have predict_proba, not str
     """
     if isinstance(model, (Model, Scorer)):
         return model
     if isinstance(model, Classifier):
         return Scorer(model)
     raise TypeError(
-        f"model is of type {type(model).__name__}; a tamis.learned.Model or an object with "
-        "predict_proba is wanted"
+        f"model must be a tamis.learned.Model or have predict_proba, not {type(model).__name__}"
     )
 
 

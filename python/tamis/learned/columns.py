@@ -1,4 +1,4 @@
-"""Columns of a table as levels: numbers by quantiles, categories by their share of members."""
+"""Columns of a table as levels: numbers by quantiles, categories by their fraction of members."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tamis import _native
 from tamis.learned.flat import Category, Feature, Number
 
 FOLDS = 5
-"""A category's level in training comes from the rows of the other folds: its own label must not
-tell it."""
+"""In training, the level of a row's category is computed from the other folds, so that it does not
+reveal the row's own label."""
 
 WEIGHT = 10.0
-"""A category is taken to have so many rows more, with the members' share of all: one that is rare
-says little."""
+"""Rows added to each category, with the overall fraction of members: rare categories shrink to the
+mean."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A feature, and the level of each row in training."""
+    """A feature, and the level of each training row."""
 
     feature: Feature
     levels: npt.NDArray[np.intp]
 
-    def kept(self, levels: npt.NDArray[np.intp]) -> Feature:
-        """Return the feature with only these of its steps from one level to the next."""
+    def keep_levels(self, levels: npt.NDArray[np.intp]) -> Feature:
+        """Return the feature with only these of its thresholds between levels."""
         if isinstance(self.feature, Number):
             return Number(self.feature.name, self.feature.thresholds[levels])
         buckets = self.feature.buckets if len(levels) else np.zeros(1, dtype=np.uint8)
@@ -37,7 +37,7 @@ class Column:
         return Category(self.feature.name, len(levels) + 1, found)
 
 
-def columns(
+def read_columns(
     members: _native.Table,
     nonmembers: _native.Table,
     categorical: Sequence[str | int],
@@ -45,12 +45,12 @@ def columns(
     levels: int,
     seed: int,
 ) -> tuple[list[Column], npt.NDArray[np.float64]]:
-    """Read both tables; return their columns, and the label of each row."""
+    """Read both tables; return their columns and the label of each row."""
     described = members.columns
     if nonmembers.columns != described:
         raise TypeError(
-            f"nonmembers has the columns {_told(nonmembers)}, members has {_told(members)}; "
-            "the same ones, of the same kind, are wanted"
+            "members and nonmembers must have the same columns of the same types: "
+            f"members has {_describe(members)}, nonmembers has {_describe(nonmembers)}"
         )
     labels = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
     wanted = [_place(column, described) for column in categorical]
@@ -67,7 +67,7 @@ def columns(
     return read, labels
 
 
-def _told(table: _native.Table) -> str:
+def _describe(table: _native.Table) -> str:
     return ", ".join(
         f"{name or place} ({'text' if text else 'numbers'})"
         for place, (name, text) in enumerate(table.columns)
@@ -81,13 +81,16 @@ def _place(column: str | int, described: list[tuple[str | None, bool]]) -> int:
     if not isinstance(column, str) and 0 <= column < len(described):
         return column
     raise ValueError(
-        f"categorical has {column!r}; names, or positions from 0 to {len(described) - 1}, "
-        "are wanted"
+        f"categorical must contain column names or positions from 0 to {len(described) - 1}, "
+        f"not {column!r}"
     )
 
 
 def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.float32]:
-    """Split values into at most so many levels of about equal weight; NaN is below all.
+    """Return thresholds that split values into at most ``levels`` levels of about equal size.
+
+    NaN is below all thresholds.
+
 
     >>> thresholds(np.float32([1, 2, 2, 5]), 3)
     array([1.5, 3.5], dtype=float32)
@@ -107,11 +110,11 @@ def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.f
 
 def _number(name: int, numbers: npt.NDArray[np.float32], levels: int) -> Column:
     found = thresholds(numbers, levels)
-    return Column(Number(name, found), exceeded(found, numbers))
+    return Column(Number(name, found), count_exceeded(found, numbers))
 
 
-def exceeded(found: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Count for each value the thresholds that it exceeds."""
+def count_exceeded(found: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Return how many thresholds each value exceeds."""
     return np.where(np.isnan(values), 0, np.searchsorted(found, values, side="left"))
 
 
@@ -123,7 +126,7 @@ def _category(
     buckets: int,
     levels: int,
 ) -> Column:
-    # Eight buckets per category keep most apart; a power of two, so that a shift chooses.
+    # Eight buckets per category keep most of them apart; a power of two, selected by a shift.
     wanted = min(8 * len(np.unique(hashes)), buckets)
     bits = max(wanted.bit_length() - 1, 1)
     bucket = (hashes >> np.uint64(64 - bits)).astype(np.intp)
@@ -139,6 +142,6 @@ def _category(
     training = np.empty(len(labels), dtype=np.intp)
     for part in range(FOLDS):
         own = fold == part
-        training[own] = exceeded(found, shares(~own)[bucket[own]])
-    coded = exceeded(found, share).astype(np.uint8)
+        training[own] = count_exceeded(found, shares(~own)[bucket[own]])
+    coded = count_exceeded(found, share).astype(np.uint8)
     return Column(Category(name, len(found) + 1, coded), training)

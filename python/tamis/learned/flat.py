@@ -1,4 +1,4 @@
-"""The flat form of a model, as ``docs/format.md`` has it: what training writes, bit by bit."""
+"""The serialized form of a model, as documented in ``docs/format.md``."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Number:
 
     @property
     def count(self) -> int:
-        """How many levels there are."""
+        """The number of levels."""
         return len(self.thresholds) + 1
 
     def flat(self) -> bytes:
-        """Write it."""
+        """Serialize."""
         head = struct.pack("<IBB", self.name, 0, len(self.thresholds))
         return head + self.thresholds.astype("<f4").tobytes()
 
 
 @dataclass(frozen=True)
 class Category:
-    """A column of categories: the hash chooses a bucket, which holds the level."""
+    """A column of categories: the hash selects a bucket, which holds the level."""
 
     name: int
     count: int
     buckets: npt.NDArray[np.uint8]
 
     def flat(self) -> bytes:
-        """Write it."""
+        """Serialize."""
         head = struct.pack("<IBIB", self.name, 1, len(self.buckets), self.count)
         return head + self.buckets.tobytes()
 
@@ -55,24 +55,24 @@ Feature: TypeAlias = Number | Category
 
 @dataclass(frozen=True)
 class Grams:
-    """Text: n-grams of these lengths, in so many buckets."""
+    """Text: n-grams of these lengths, hashed to ``buckets`` buckets."""
 
     shortest: int
     longest: int
     buckets: int
 
     def flat(self) -> bytes:
-        """Write it."""
+        """Serialize."""
         return struct.pack("<BBI", self.shortest, self.longest, self.buckets)
 
 
 @dataclass
 class Tree:
-    """A tree: its nodes, and what each leaf adds.
+    """A tree: its nodes, and the value of each leaf.
 
     A node is (feature, level, left place, right place); the place of node i is i, that of leaf i
-    is 255 − i, and children come after their parents. In an oblivious tree it is the (feature,
-    level) of a depth, whose answer is that bit of the leaf's number.
+    is 255 − i, and children come after their parents. In an oblivious tree, node i is the (feature,
+    level) of depth i, and its answer is bit i of the leaf's number.
     """
 
     nodes: list[tuple[int, ...]]
@@ -81,17 +81,17 @@ class Tree:
 
 @dataclass
 class Forest:
-    """Trees, what is added to their sum, and whether they are oblivious."""
+    """Trees, the bias added to their sum, and whether they are oblivious."""
 
     trees: list[Tree]
     bias: float = 0.0
     oblivious: bool = False
 
 
-def quantized(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
-    """Round weights to whole numbers up to ``most``, and return their scale.
+def quantize(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
+    """Round weights to integers of at most ``most``; return them and their scale.
 
-    >>> quantized(np.array([-1.0, 0.26, 0.5]), 127)
+    >>> quantize(np.array([-1.0, 0.26, 0.5]), 127)
     (array([-127.,   33.,   64.]), 0.007874015748031496)
     """
     largest = float(np.abs(weights).max(initial=0.0))
@@ -106,8 +106,8 @@ def linear(
     rows: int,
     slope: float = 1.0,
 ) -> _native.Handle:
-    """Make the model with a weight for each level of each feature, or for each bucket of text."""
-    whole, scale = quantized(weights, 127)
+    """Return the model with a weight for each level of each feature, or for each bucket of text."""
+    whole, scale = quantize(weights, 127)
     flat = _input(features) + whole.astype(np.int8).tobytes()
     count = 0 if isinstance(features, Grams) else len(features)
     reads = TEXT if isinstance(features, Grams) else TABLE
@@ -120,9 +120,9 @@ def forest(
     forest: Forest,
     rows: int,
 ) -> _native.Handle:
-    """Make the model of trees over features, or over the used buckets of text."""
+    """Return the model of trees over features, or over the used buckets of text."""
     leaves = np.array([leaf for tree in forest.trees for leaf in tree.leaves], dtype=np.float64)
-    whole, scale = quantized(leaves, 32_767)
+    whole, scale = quantize(leaves, 32_767)
     parts = [_input(features)]
     text = isinstance(features, Grams)
     if text:

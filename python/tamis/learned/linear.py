@@ -1,4 +1,4 @@
-"""Linear classifiers: a smooth convex loss, minimized by L-BFGS."""
+"""Linear classifiers: a smooth convex loss minimized by L-BFGS."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Fitted(NamedTuple):
 
 
 def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
-    """Find the weights with the least mean loss plus ``penalty`` times half their squares.
+    """Minimize the mean loss plus ``penalty`` times half the squared weights.
 
-    The loss of a margin is log(1 + e^−m) for ``"logistic"``, max(0, 1 − m)² for ``"svm"``; the
-    margins of the latter become probabilities by a logistic fit of their own (Platt 1999).
+    The loss of a margin is log(1 + e^−m) for ``"logistic"``, max(0, 1 − m)² for ``"svm"``. A
+    logistic fit turns the margins of the latter into probabilities (Platt 1999).
 
     >>> line = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> found = fit(line, np.array([0.0, 0.0, 1.0, 1.0]), "logistic", 0.01)
@@ -40,7 +40,7 @@ def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
 
 
 def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_Vector, float]:
-    from scipy.optimize import minimize  # slow to import, and seldom needed
+    from scipy.optimize import minimize  # slow to import and seldom needed
 
     count, width = matrix.shape
 

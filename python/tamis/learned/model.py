@@ -11,11 +11,11 @@ Reads = Literal["text", "table"]
 
 
 class Model(_native.Classifier, Saved):
-    """A classifier: the score of a key, or of a row of features, as a number from 0 to 1.
+    """A classifier that scores keys, or rows of features, from 0 to 1.
 
-    Made by `tamis.learned.train`. It is plain data (thresholds, categories' levels, weights or
-    trees), so that scoring needs none of the libraries that trained it, and loading runs no code
-    of others. The same input has the same score on every machine.
+    Created by `tamis.learned.train`. A model is plain data (thresholds, levels of categories,
+    weights or trees): scoring does not need the library that trained it, and loading does not run
+    code. The same input has the same score on every machine.
 
     >>> from tamis.learned import train
     >>> model = train([f"user-{i}" for i in range(500)], range(500), kind="logistic")
@@ -27,7 +27,7 @@ class Model(_native.Classifier, Saved):
 
     @property
     def reads(self) -> Reads:
-        """What it scores: the text of keys, or the columns of a table."""
+        """The input: the text of keys, or the columns of a table."""
         return "text" if self._reads_text else "table"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`tamis.learned.train`: members and non-members in, a flat `Model` out."""
+"""`tamis.learned.train`: a `Model` from members and non-members."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scipy import sparse
 
 from tamis import _native
 from tamis.learned import flat, linear
-from tamis.learned.boosting import LIBRARIES, Library, grown
-from tamis.learned.columns import Column, columns
+from tamis.learned.boosting import LIBRARIES, Library, grow_trees
+from tamis.learned.columns import Column, read_columns
 from tamis.learned.model import Model
 
 Kind = Literal["gbt", "logistic", "svm"]
@@ -36,7 +36,7 @@ def train(
     penalty: float = 1e-6,
     seed: int = 0,
 ) -> Model:
-    """Train a classifier that tells members from non-members.
+    """Train a classifier that separates members from non-members.
 
     Both are tables (NumPy arrays of numbers, or Arrow, Polars or pandas tables with the same
     columns), or both are keys, whose text is read (integers as decimal digits).
@@ -44,16 +44,16 @@ def train(
     - ``kind``: gradient boosted trees (``"gbt"``, needs ``pip install tamis[learned]``, or
       ``tamis[catboost]``), or a weight for each level of each feature (``"logistic"``, ``"svm"``
       with squared hinge loss).
-    - ``categorical``: columns of integers whose values are names; text columns always are.
-    - ``ngrams``: text is read as all its pieces of so many bytes, from the shortest to the longest.
-    - ``buckets``: pieces of text, and categories, are hashed to at most so many.
-    - ``levels``: numbers and categories are told apart to at most so many levels each.
-    - ``library``: who grows the trees. Those of ``"catboost"`` ask one question per depth: smaller
-      and faster for as many leaves, which are rounded up to a power of two.
-    - ``trees``, ``leaves``: how many trees, and how many leaves each has at most.
-    - ``penalty``: of the squared weights, against the mean loss, for the linear kinds.
+    - ``categorical``: integer columns to treat as categories; text columns always are.
+    - ``ngrams``: the shortest and longest n-grams of text, in bytes.
+    - ``buckets``: maximum number of buckets that n-grams or categories are hashed to.
+    - ``levels``: maximum number of levels of a number or category.
+    - ``library``: the library that trains the trees. ``"catboost"`` uses one split per depth:
+      smaller and faster for the same number of leaves, which is rounded up to a power of two.
+    - ``trees``, ``leaves``: number of trees, and maximum number of leaves of each.
+    - ``penalty``: weight of the squared weights relative to the mean loss, for the linear kinds.
 
-    The model counts in the size of a filter, so these are chosen small.
+    The size of a learned filter includes its model, so the defaults are small.
 
     >>> rng = np.random.default_rng(1)
     >>> model = train(rng.normal(1, 1, (500, 2)), rng.normal(-1, 1, (500, 2)), kind="logistic")
@@ -62,31 +62,28 @@ def train(
     (True, True)
     """
     if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; {', '.join(KINDS)} are possible")
+        raise ValueError(f"kind must be 'gbt', 'logistic' or 'svm', not {kind!r}")
     if library not in LIBRARIES:
-        raise ValueError(f"library is {library!r}; {', '.join(LIBRARIES)} are possible")
+        raise ValueError(f"library must be 'lightgbm' or 'catboost', not {library!r}")
     _check("trees", trees, 1, 1 << 15)
     _check("leaves", leaves, 2, flat.MOST_LEAVES)
     text = _is_text("members", members)
     if text != _is_text("nonmembers", nonmembers):
-        raise TypeError(
-            "one of members and nonmembers is a table, the other is not; both are tables, "
-            "or both are keys"
-        )
+        raise TypeError("members and nonmembers must be both tables or both keys, not one of each")
     if text:
         buckets = buckets or (1 << 10 if kind == "gbt" else 1 << 13)
         _check("buckets", buckets, 1, (1 << 16) - 2 if kind == "gbt" else 1 << 24)
         counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
         grams = flat.Grams(ngrams[0], ngrams[1], buckets)
         if kind == "gbt":
-            forest = grown(library, counts, labels, trees, leaves, seed)
+            forest = grow_trees(library, counts, labels, trees, leaves, seed)
             return Model._of(_text_forest(grams, forest, len(labels)))
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
     levels = levels or (flat.MOST_LEVELS if kind == "gbt" else 32)
     _check("levels", levels, 2, flat.MOST_LEVELS)
     _check("buckets", buckets or 1, 1, 1 << 24)
-    read, labels = columns(
+    read, labels = read_columns(
         _table("members", members),
         _table("nonmembers", nonmembers),
         categorical,
@@ -96,7 +93,7 @@ def train(
     )
     if kind == "gbt":
         matrix = np.stack([column.levels for column in read], axis=1)
-        forest = grown(library, matrix, labels, trees, leaves, seed)
+        forest = grow_trees(library, matrix, labels, trees, leaves, seed)
         return Model._of(_table_forest(read, forest, len(labels)))
     fitted = linear.fit(_one_hot(read), labels, kind, penalty)
     features = [column.feature for column in read]
@@ -105,11 +102,11 @@ def train(
 
 def _check(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; from {least} to {most} is possible")
+        raise ValueError(f"{name} must be from {least} to {most}, not {value}")
 
 
 def _is_text(name: str, rows: Any) -> bool:
-    """Tell whether rows are keys rather than rows of features."""
+    """Return whether rows are keys, rather than rows of features."""
     dimensions = getattr(rows, "ndim", None)
     if dimensions is not None:
         return bool(dimensions == 1)
@@ -117,7 +114,7 @@ def _is_text(name: str, rows: Any) -> bool:
         names = [column for column, _ in _native.Table(rows).columns]
         return names == [None]
     if isinstance(rows, (str, bytes)) or not hasattr(rows, "__iter__"):
-        raise TypeError(f"{name} is of type {type(rows).__name__}; a table or keys are wanted")
+        raise TypeError(f"{name} must be a table or keys, not {type(rows).__name__}")
     first = next(islice(iter(rows), 1), None) if hasattr(rows, "__len__") else None
     return not isinstance(first, (list, tuple))
 
@@ -125,20 +122,20 @@ def _is_text(name: str, rows: Any) -> bool:
 def _table(name: str, rows: Any) -> _native.Table:
     table = _native.Table(rows)
     if not len(table):
-        raise ValueError(f"{name} is empty; rows to learn from are wanted")
+        raise ValueError(f"{name} must not be empty")
     return table
 
 
 def _text_counts(
     members: Any, nonmembers: Any, ngrams: tuple[int, int], buckets: int, kind: Kind
 ) -> tuple[sparse.csr_matrix, npt.NDArray[np.float64]]:
-    """Count the n-grams of each key by bucket; for trees with the length beside them."""
+    """Count the n-grams of each key by bucket; for trees, add the length of the key."""
     parts, sizes = [], []
     for name, keys in (("members", members), ("nonmembers", nonmembers)):
         grams = _native.text_grams(keys, *ngrams, buckets)
         ends, found, lengths = grams.ends, grams.buckets, grams.lengths
         if not len(lengths):
-            raise ValueError(f"{name} is empty; keys to learn from are wanted")
+            raise ValueError(f"{name} must not be empty")
         ones = np.ones(len(found), dtype=np.float64)
         counts = sparse.csr_matrix((ones, found, ends), shape=(len(lengths), buckets))
         counts.sum_duplicates()
@@ -154,7 +151,7 @@ def _text_counts(
 
 
 def _one_hot(read: list[Column]) -> sparse.csr_matrix:
-    """Mark the level of each feature in each row."""
+    """One-hot encode the level of each feature in each row."""
     starts = np.cumsum([0, *(column.feature.count for column in read)])
     indices = np.stack(
         [column.levels + start for column, start in zip(read, starts[:-1], strict=True)], axis=1
@@ -166,13 +163,13 @@ def _one_hot(read: list[Column]) -> sparse.csr_matrix:
 
 
 def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native.Handle:
-    """Keep of each feature only the levels that some node asks for."""
-    asked: list[set[int]] = [set() for _ in read]
+    """Keep only the levels of each feature that some node uses."""
+    used: list[set[int]] = [set() for _ in read]
     for tree in forest.trees:
         for feature, level, *_ in tree.nodes:
-            asked[feature].add(level)
-    kept = [np.array(sorted(levels), dtype=np.intp) for levels in asked]
-    features = [column.kept(levels) for column, levels in zip(read, kept, strict=True)]
+            used[feature].add(level)
+    kept = [np.array(sorted(levels), dtype=np.intp) for levels in used]
+    features = [column.keep_levels(levels) for column, levels in zip(read, kept, strict=True)]
     for tree in forest.trees:
         tree.nodes = [
             (feature, int(np.searchsorted(kept[feature], level)), *children)
@@ -182,7 +179,7 @@ def _table_forest(read: list[Column], forest: flat.Forest, rows: int) -> _native
 
 
 def _text_forest(grams: flat.Grams, forest: flat.Forest, rows: int) -> _native.Handle:
-    """Keep only the buckets that some node asks for."""
+    """Keep only the buckets that some node uses."""
     used = np.unique([node[0] for tree in forest.trees for node in tree.nodes]).astype(np.intp)
     for tree in forest.trees:
         tree.nodes = [(int(np.searchsorted(used, node[0])), *node[1:]) for node in tree.nodes]

@@ -67,10 +67,10 @@ def duration(name: str, value: float | str) -> float:
     return seconds
 
 
-def describe(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a duration with three digits and the unit that suits it.
 
-    >>> describe(0.001), describe(2.5e-8), describe(0)
+    >>> format_duration(0.001), format_duration(2.5e-8), format_duration(0)
     ('1 ms', '25 ns', '0 ns')
     """
     for unit in ("s", "ms", "µs"):

@@ -1,12 +1,12 @@
-"""Counting values by their hashes, whole or in batches that do not fit in memory.
+"""Count values by their hashes, from data that need not fit in memory.
 
-A value is told by the high half of its hash: of n values two share one with probability n²/2⁶⁵,
-one in fifteen thousand for 5·10⁷, and then count as one.
+Values are identified by the high half of their hash. Of n values, some two collide with probability
+n²/2⁶⁵ (1 in 15,000 for 5·10⁷) and are then counted as one.
 
-Where there are more distinct values than there is room for, the counts are those of Misra and Gries
-(1982), merged as Agarwal et al. (2012) do: the largest count that does not fit is subtracted from
-all, and who has nothing left is dropped. So every count is low by at most the sum of what was
-subtracted, which is at most the number of questions divided by the room.
+If there are more than ``room`` distinct values, the counts are those of Misra and Gries (1982),
+merged as in Agarwal et al. (2012): the largest count that does not fit is subtracted from all, and
+values without a positive count are dropped. Every count is then too low by at most the sum of what
+was subtracted, which is at most the number of queries divided by ``room``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tamis._columns import column, join, take
 Hashes = npt.NDArray[np.uint64]
 
 _PENDING = 1 << 21
-"""Distinct values that wait before they are merged, so that small batches are not merged singly."""
+"""Distinct values collected before a merge, so that small batches are not merged one by one."""
 
 
 def hashes(keys: Any) -> Hashes:
@@ -30,8 +30,11 @@ def hashes(keys: Any) -> Hashes:
     return np.ascontiguousarray(_native.hash_keys(keys)[:, 0])
 
 
-class Tally:
-    """Distinct values and their counts, at most ``room`` of them between merges."""
+class ValueCounts:
+    """Distinct values and their counts; each merge leaves at most ``room`` of them.
+
+    Values that are among ``keys`` are not counted; ``removed`` is how often they occurred.
+    """
 
     def __init__(self, room: int, keys: Any = None) -> None:
         self.room = room
@@ -45,7 +48,7 @@ class Tally:
         self._waiting = 0
 
     def add(self, values: Any, counts: npt.NDArray[Any] | None = None) -> None:
-        """Count the values of a batch: once each, or with their counts."""
+        """Count the values of a batch: each once, or as often as ``counts`` says."""
         values = column(values)
         if len(values) == 0:
             return
@@ -71,14 +74,14 @@ class Tally:
             self._merge()
 
     def ranked(self) -> tuple[npt.NDArray[Any], Any]:
-        """Return counts that do not rise and their values; equal counts are in order of hashes."""
+        """Return the counts, largest first, and their values; ties are in the order of hashes."""
         self._merge()
         if not self._parts:
             return np.zeros(0, np.int64), []
         _, counts, values = self._parts[0]
         falling = counts.max(initial=0) - counts
         if counts.dtype.kind in "iu" and falling.max(initial=0) < 2**16:
-            falling = falling.astype(np.uint16)  # sorted by radix, several times faster
+            falling = falling.astype(np.uint16)  # radix sort, several times faster
         order = np.argsort(falling, kind="stable")
         return counts[order], take(values, order)
 
@@ -93,14 +96,14 @@ class Tally:
             counts = np.add.reduceat(counts[order], starts)
             self._parts = [(found[starts], counts, take(values, order[starts]))]
         if self._parts and len(self._parts[0][0]) > self.room:
-            self._parts = [self._reduced(*self._parts[0])]
+            self._parts = [self._reduce(*self._parts[0])]
         self._merged = len(self._parts[0][0]) if self._parts else 0
         self._waiting = 0
 
-    def _reduced(
+    def _reduce(
         self, found: Hashes, counts: npt.NDArray[Any], values: Any
     ) -> tuple[Hashes, npt.NDArray[Any], Any]:
-        """Subtract the largest count that does not fit from all."""
+        """Subtract the largest count that does not fit from all counts."""
         at = len(counts) - self.room - 1
         least = np.partition(counts, at)[at]
         self.error += least.item()
@@ -116,5 +119,5 @@ class Tally:
 
 
 def _starts(ordered: Hashes) -> npt.NDArray[np.int64]:
-    """Where each run of equal hashes starts."""
+    """Return where each run of equal hashes starts."""
     return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))).astype(np.int64)

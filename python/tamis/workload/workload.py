@@ -1,4 +1,4 @@
-"""`tamis.Workload`: what is known about the questions."""
+"""`tamis.Workload`: what is known about the queries."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from tamis._columns import listed, pyarrow
+from tamis._columns import as_list, pyarrow
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
-from tamis.workload.counting import Tally
+from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
 
 ROOM = 50_000_000
-"""Distinct negatives that are counted exactly, unless told otherwise."""
+"""The default number of distinct negatives that are counted exactly."""
 
 
 class Workload:
-    """The negatives that are asked for, from the most to the least frequent.
+    """Which absent keys (negatives) are queried, and how often.
 
-    Made of a log (`from_queries`, `from_batches`), of counts, or of a shape alone: `zipf`, or any
-    `from_shape`. ``curve`` is its ψ; ``unseen`` (ℓ) the share of the questions for values that
-    are not known; ``present`` the share of all questions that asked for keys, and ``removed``
-    their number; ``error`` by how much a count may be too low.
+    Created from a query log (`from_queries`, `from_batches`), from counts (`from_counts`), or from
+    a distribution without values (`zipf`, `from_shape`). ``curve`` is ψ; ``unseen`` (ℓ) is the
+    fraction of the queries for absent keys that are for values not in the workload; ``present`` is
+    the fraction of all queries that are for keys in the set, and ``removed`` their number;
+    ``error`` is by how much a count may be too low.
 
     >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
     >>> w.head(2), w.removed, round(w.unseen, 3)
@@ -60,11 +61,11 @@ class Workload:
 
     @classmethod
     def from_queries(cls, queries: Keys, *, keys: Keys | None = None) -> Self:
-        """Count the questions of a log; those that ask for ``keys`` are removed.
+        """Count the queries of a log; queries for ``keys`` are removed.
 
-        The share ℓ of questions for unseen values is estimated by leaving one out: of all n
-        questions, those whose value no other asks for. Values keep 1 − ℓ of the questions, each
-        in proportion to its count (Deeds, Hentschel, Idreos 2021, 5.1).
+        The fraction ℓ of queries for unseen values is estimated by leaving one out: it is the
+        fraction of queries whose value occurs only once. The values share the remaining 1 − ℓ in
+        proportion to their counts (Deeds, Hentschel, Idreos 2021, 5.1).
         """
         return cls.from_batches([queries], keys=keys, room=MOST_KEYS)
 
@@ -72,11 +73,11 @@ class Workload:
     def from_batches(
         cls, batches: Iterable[Keys], *, keys: Keys | None = None, room: SupportsIndex = ROOM
     ) -> Self:
-        """Count the questions of a log that comes in batches and need not fit in memory.
+        """Count the queries of a log in batches, which need not fit in memory together.
 
-        At most about twice ``room`` distinct values are held. If there are more, counts are too
-        low by up to ``error``, which is at most the number of questions divided by ``room``, and
-        what is not counted is unseen.
+        At most about twice ``room`` distinct values are held in memory. If there are more, counts
+        are too low by up to ``error``, which is at most the number of queries divided by ``room``,
+        and the queries not counted are part of ``unseen``.
 
         >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], room=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
@@ -84,14 +85,14 @@ class Workload:
         """
         room = whole("room", room, MOST_KEYS)
         if room == 0:
-            raise ValueError(f"room is 0; from 1 to {MOST_KEYS} is possible")
-        tally = Tally(room, keys)
+            raise ValueError(f"room must be from 1 to {MOST_KEYS}, not 0")
+        counter = ValueCounts(room, keys)
         for batch in batches:
-            tally.add(batch)
-        counts, values = tally.ranked()
+            counter.add(batch)
+        counts, values = counter.ranked()
         kept = counts.sum().item() if len(counts) else 0
-        lost = tally.total - kept if tally.error else np.count_nonzero(counts == 1)
-        return cls._counted(tally, counts, values, lost / tally.total if tally.total else 1.0)
+        lost = counter.total - kept if counter.error else np.count_nonzero(counts == 1)
+        return cls._counted(counter, counts, values, lost / counter.total if counter.total else 1.0)
 
     @classmethod
     def from_counts(
@@ -102,30 +103,31 @@ class Workload:
         unseen: float = 0.0,
         keys: Keys | None = None,
     ) -> Self:
-        """Take how often each value is asked for, as counts or any frequencies.
+        """Create a workload from values and how often each is queried.
 
-        ``unseen`` is the share of the questions for values that are not among these. A value that
-        comes twice has the sum of its counts; one that is never asked for is left out.
+        ``counts`` can be any numbers in proportion to the frequencies. ``unseen`` is the fraction
+        of queries for other values. The counts of equal values are added up; values with a count
+        of 0 are dropped.
 
         >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
         0.6000000000000001
         """
         weights = _weights("counts", counts)
         unseen = _share("unseen", unseen)
-        tally = Tally(MOST_KEYS, keys)
+        counter = ValueCounts(MOST_KEYS, keys)
         try:
-            tally.add(values, weights)
+            counter.add(values, weights)
         except IndexError:
             raise ValueError(_lengths(values, weights)) from None
-        ranked, found = tally.ranked()
-        if tally.counted != len(weights):
+        ranked, found = counter.ranked()
+        if counter.counted != len(weights):
             raise ValueError(_lengths(values, weights))
-        asked = int(np.count_nonzero(ranked))
-        return cls._counted(tally, ranked[:asked], found[:asked], unseen)
+        queried = int(np.count_nonzero(ranked))
+        return cls._counted(counter, ranked[:queried], found[:queried], unseen)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
-        """Take only how frequent the values of each rank are, in any order and unit.
+        """Create a workload without values from the frequency of each rank, in any order and unit.
 
         >>> Workload.from_shape([8, 1, 1], unseen=0.5).psi(1)
         0.4
@@ -139,64 +141,65 @@ class Workload:
     def zipf(
         cls, exponent: float, universe: SupportsIndex, sample: SupportsIndex | None = None
     ) -> Self:
-        """Make the shape of frequencies 1/rank^exponent, the first ``sample`` of them known.
+        """Create a Zipf workload: frequencies 1/rank^exponent, of which ``sample`` ranks are known.
 
         >>> w = Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
         >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)
         (0.7576, 0.0365)
         """
         if isinstance(exponent, bool) or not isinstance(exponent, Real):
-            raise TypeError(f"exponent is {exponent!r}; a number is wanted")
+            raise TypeError(f"exponent must be a number, not {exponent!r}")
         if not 0 <= exponent <= 16:
-            raise ValueError(f"exponent is {exponent}; a number from 0 to 16 is wanted")
+            raise ValueError(f"exponent must be from 0 to 16, not {exponent}")
         universe = whole("universe", universe, MOST_KEYS)
         if universe == 0:
-            raise ValueError(f"universe is 0; from 1 to {MOST_KEYS} is possible")
+            raise ValueError(f"universe must be from 1 to {MOST_KEYS}, not 0")
         known = universe if sample is None else whole("sample", sample, universe)
         return cls(Zipf(float(exponent), universe, known))
 
     @classmethod
-    def _counted(cls, tally: Tally, counts: npt.NDArray[Any], values: Any, unseen: float) -> Self:
-        asked = tally.total + tally.removed
+    def _counted(
+        cls, counter: ValueCounts, counts: npt.NDArray[Any], values: Any, unseen: float
+    ) -> Self:
+        queries = counter.total + counter.removed
         return cls(
             Steps.of(counts, total=1 - unseen),
             values=values,
             counts=counts,
-            removed=tally.removed,
-            present=tally.removed / asked if asked else 0.0,
-            error=tally.error,
+            removed=counter.removed,
+            present=counter.removed / queries if queries else 0.0,
+            error=counter.error,
         )
 
     def __len__(self) -> int:
-        """Tell how many negatives are known."""
+        """Return the number of known negatives."""
         return self.curve.size
 
     @property
     def unseen(self) -> float:
-        """The share of the negative questions for values that are not known (ℓ)."""
+        """The fraction of the queries for absent keys that are for unknown values (ℓ)."""
         return max(0.0, 1 - float(self.curve.psi(self.curve.size)))
 
     @property
     def values(self) -> Keys | None:
-        """The known negatives, the most frequent first; `None` for a shape."""
+        """The known negatives, most frequent first; `None` for a workload without values."""
         return self._values  # type: ignore[no-any-return]
 
     def psi(self, n: SupportsIndex) -> float:
-        """The share of the negative questions that ask for the n most frequent negatives (ψ)."""
+        """The fraction of the queries for absent keys that are for the n most frequent ones (ψ)."""
         return float(self.curve.psi(whole("n", n, MOST_KEYS)))
 
     def head(self, n: SupportsIndex) -> Keys:
-        """Return the values of the n most frequent negatives, in the form that they came in."""
+        """Return the n most frequent negatives, in the type they were given in."""
         n = whole("n", n, MOST_KEYS)
         if self._values is None:
             raise ValueError(
-                "the workload is a shape, which has no values; "
-                "give the negatives themselves, the most frequent first"
+                "this workload has no values; pass the negatives themselves, most frequent first"
             )
         return self._values[:n]  # type: ignore[no-any-return]
 
     def quantiles(self, shares: Sequence[float]) -> list[int | None]:
-        """Tell how many negatives get each share of the questions; `None` if not even all do.
+        """Return how many negatives get each fraction of the queries; `None` if all get less.
 
         >>> Workload.zipf(1.0, 10**8, 5 * 10**7).quantiles([0.5, 0.9, 0.99])
         [7493, 14960009, None]
@@ -207,9 +210,9 @@ class Workload:
         ]
 
     def drift(self, other: Workload) -> Drift:
-        """Compare with a later workload: how far the questions moved, and what that does to plans.
+        """Compare with a later workload: how far the queries have drifted.
 
-        By value where both have values, else by rank.
+        Values are compared if both workloads have them, otherwise ranks.
 
         >>> before = Workload.from_counts(["a", "b"], [3, 1])
         >>> after = Workload.from_counts(["a", "b"], [1, 3])
@@ -227,7 +230,7 @@ class Workload:
         return self.counts * ((1 - self.unseen) / total if total else 0.0)
 
     def save(self, path: FilePath) -> None:
-        """Write the workload as a Parquet file: the values and their counts."""
+        """Write the values and their counts to a Parquet file."""
         parquet = _parquet()
         columns = {}
         if self._values is not None:
@@ -248,7 +251,7 @@ class Workload:
 
     @classmethod
     def load(cls, path: FilePath) -> Self:
-        """Read what `save` wrote; its values are an Arrow column."""
+        """Read a workload that `save` wrote; its values are an Arrow column."""
         parquet = _parquet()
         try:
             table = parquet.read_table(path)
@@ -260,14 +263,14 @@ class Workload:
             total = 1 - _share("unseen", known["unseen"])
             _weights("count", counts)
             if (counts[1:] > counts[:-1]).any():
-                raise ValueError("counts rise")
+                raise ValueError("counts are not in descending order")
         except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{path!s} is not a workload that save wrote ({error})") from None
+            raise FormatError(f"{path!s} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
         return cls(Steps.of(counts, total=total), values=values, counts=counts, **rest)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the frequency of each rank, both by orders of magnitude; return the axes."""
+        """Draw the frequency of each rank on logarithmic scales; return the axes."""
         ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
         frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
         if ax is None:
@@ -285,9 +288,9 @@ class Workload:
                     va="top",
                     fontsize=8,
                 )
-        ax.set_xlabel("rank of the absent key (dotted: so many get that share of the questions)")
-        ax.set_ylabel("share of the questions for absent keys")
-        ax.set_title(f"{len(self):,} negatives known, {self.unseen:.1%} of the questions unseen")
+        ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
+        ax.set_ylabel("fraction of the queries for absent keys")
+        ax.set_title(f"{len(self):,} known negatives, {self.unseen:.1%} of the queries unseen")
         return ax
 
     def __repr__(self) -> str:
@@ -295,51 +298,49 @@ class Workload:
         return f"<tamis.Workload: {len(self):,} {what}, unseen {self.unseen:.4g}>"
 
     def __str__(self) -> str:
-        lines = [
-            f"{len(self):,} known negatives; {self.unseen:.1%} of the questions ask for others"
-        ]
+        lines = [f"{len(self):,} known negatives; {self.unseen:.1%} of the queries are for others"]
         if self.removed:
-            lines.append(f"{self.removed:,} questions ({self.present:.1%}) asked for keys: removed")
+            lines.append(
+                f"{self.removed:,} queries ({self.present:.1%}) for keys in the set were removed"
+            )
         if self.error:
             lines.append(f"counts are too low by up to {self.error:,}")
         shares = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
         for share, n in zip(shares, self.quantiles(shares), strict=True):
             if n is not None:
-                lines.append(f"{share:>5.0%} of the questions ask for the {n:,} most frequent")
+                lines.append(f"{share:>5.0%} of the queries are for the {n:,} most frequent")
         if self._values is not None and len(self):
-            lines.append(f"most frequent: {', '.join(map(repr, listed(self._values[:5])))}")
+            lines.append(f"most frequent: {', '.join(map(repr, as_list(self._values[:5])))}")
         return "\n".join(lines)
 
 
 def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return counts as an array, or say which of them is none."""
+    """Return counts as an array; raise ValueError for the first that is negative or not finite."""
     array = np.asarray(values)
     if array.ndim != 1:
-        raise ValueError(f"{name} has {array.ndim} dimensions; one number per value is wanted")
+        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
     if array.size and array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} is of type {array.dtype}; numbers are wanted")
+        raise TypeError(f"{name} must be numbers, not of type {array.dtype}")
     if array.dtype.kind == "u" or not array.size:
         array = array.astype(np.int64 if array.dtype.itemsize < 8 else float)
     wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
     if wrong.size:
         at = int(wrong[0])
-        raise ValueError(f"{name}[{at}] is {array[at]}; finite numbers of at least 0 are wanted")
+        raise ValueError(f"{name}[{at}] must be finite and at least 0, not {array[at]}")
     return array
 
 
 def _share(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} is {value!r}; a number is wanted")
+        raise TypeError(f"{name} must be a number, not {value!r}")
     if not 0 <= value <= 1 or math.isnan(value):
-        raise ValueError(f"{name} is {value}; a share from 0 to 1 is wanted")
+        raise ValueError(f"{name} must be from 0 to 1, not {value}")
     return float(value)
 
 
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
-    given = f"{len(values):,} values" if hasattr(values, "__len__") else "values"
-    return (
-        f"{given} and {len(weights):,} counts given; as many of the one as of the other are wanted"
-    )
+    given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
+    return f"values and counts must have the same length{given}"
 
 
 def _parquet() -> Any:
