@@ -1,6 +1,7 @@
 """`tamis.Collection`: no key denied whatever is cut, rates as predicted, nothing believed."""
 
 import math
+import tempfile
 import threading
 
 import numpy as np
@@ -358,6 +359,27 @@ def test_sets_come_and_go():
     nothing = tamis.Collection.build({}, budget="1kB")
     assert nothing.candidates(1) == []
     assert nothing.expected_fpr == 0
+
+
+def test_every_name_is_found_among_many():
+    names = [f"set {7919 * i % 100_000}" for i in range(100_000)]
+    with tempfile.TemporaryFile() as file:
+        filters = _native.Filters(file.fileno())
+    empty = _native.Full(("empty", 0, 0, ()), _native.Distinct([]))
+    for name in names:
+        filters.add(name, empty)
+    assert [filters.find(name) for name in names] == list(range(100_000))
+    for missing in ("", "set", "set 100000", "set 1 ", "zebra"):
+        assert filters.find(missing) is None
+    # A file may hold a name twice: the first is found. What is added later is found too.
+    for name in (names[5], "", "zebra"):
+        filters.add(name, empty)
+    assert [filters.find(name) for name in (names[5], "", "zebra")] == [5, 100_001, 100_002]
+    rest = filters.without([5, 7])
+    assert rest.find(names[5]) == 99_998
+    assert rest.find(names[7]) is None
+    assert rest.find(names[8]) == 6
+    assert filters.find(names[7]) == 7
 
 
 def test_utilities_come_from_use():

@@ -10,6 +10,7 @@ use crate::text;
 use pyo3::PyResult;
 use std::fs::File;
 use std::io::Write;
+use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What is known of each filter: its sizes, where it is, its name.
@@ -21,6 +22,8 @@ pub struct Table {
     pub names: String,
     /// Bytes of each document, which follow its filter; none in a collection.
     pub lengths: Vec<u32>,
+    /// The filters sorted by name, built by the first [`Table::find`].
+    by_name: OnceLock<Box<[u32]>>,
 }
 
 impl Table {
@@ -30,12 +33,25 @@ impl Table {
         self.names.get(start..end)
     }
 
+    /// The first filter with this name, by binary search.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut ids: Box<[u32]> = (0..self.filters.len() as u32).collect();
+            ids.sort_by_key(|&id| self.name(id as usize));
+            ids
+        });
+        let at = by_name.partition_point(|&id| self.name(id as usize) < Some(name));
+        let id = *by_name.get(at)? as usize;
+        (self.name(id) == Some(name)).then_some(id)
+    }
+
     pub fn push(&mut self, filter: Filter, place: u64, name: &str) -> Result<()> {
         let end = u32::try_from(self.names.len() + name.len());
         let end = end.map_err(|_| Error::Capacity("the names exceed 2**32 bytes".into()))?;
         if u32::try_from(self.filters.len() + 1).is_err() {
             return Err(Error::Capacity("a collection has at most 2**32-1 filters".into()));
         }
+        self.by_name.take();
         self.names.push_str(name);
         self.ends.push(end);
         self.filters.push(filter);

@@ -187,8 +187,7 @@ impl Filters {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let table = self.table();
-        (0..table.filters.len()).find(|&id| table.name(id) == Some(name))
+        self.table().find(name)
     }
 
     /// Per filter: kind, hashes or columns, bits of all, bits before the columns, bits of a column,
