@@ -67,7 +67,7 @@ mod _native {
         bloom_union,
     };
     #[pymodule_export]
-    use super::collection::{Filters, Full, Resident};
+    use super::collection::{FilterSizes, Filters, Full, Resident, TextOptions};
     #[pymodule_export]
     use super::cuckoo::{cuckoo, cuckoo_build, cuckoo_shape, cuckoo_truncated};
     #[pymodule_export]

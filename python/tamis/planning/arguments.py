@@ -1,6 +1,6 @@
 """Checks of the arguments that all plans share."""
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import SupportsIndex
 
 MOST_BITS_PER_KEY = 4096
@@ -37,3 +37,32 @@ def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
 
 MOST_KEYS = 2**48 - 1
 """The most keys that a filter can be made for."""
+
+UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Units of a memory budget, in bytes."""
+
+
+def parse_budget(budget: int | str, name: str = "budget") -> int:
+    """Read a memory budget: bytes, or a number with a unit in powers of ten.
+
+    >>> parse_budget("64MB"), parse_budget(1000)
+    (64000000, 1000)
+    """
+    wrong = f"{name} must be bytes or a size such as '64MB' ({', '.join(UNITS)}), not {budget!r}"
+    if isinstance(budget, str):
+        text = budget.strip()
+        for unit in sorted(UNITS, key=len, reverse=True):
+            if text.endswith(unit):
+                try:
+                    size = float(text[: -len(unit)]) * UNITS[unit]
+                except ValueError:
+                    break
+                if 0 <= size < 2**60:
+                    return int(size)
+                break
+        raise ValueError(wrong)
+    if isinstance(budget, bool) or not isinstance(budget, Integral):
+        raise TypeError(wrong)
+    if budget < 0:
+        raise ValueError(wrong)
+    return int(budget)

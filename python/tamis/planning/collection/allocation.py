@@ -159,12 +159,22 @@ def allocation(
     budget: int | None = None,
 ) -> Allocation:
     """Say what keeping these bits leads to."""
-    rates = curve.rate(kept)
-    total, bits = float(utility.sum()), int(kept.sum())
-    weighted = float(utility @ rates) / total if total > 0 else 0.0
+    rates, bits = curve.rate(kept), int(kept.sum())
     return Allocation(
-        kept, rates, kinds, utility, bits if budget is None else budget, bits, weighted
+        kept,
+        rates,
+        kinds,
+        utility,
+        bits if budget is None else budget,
+        bits,
+        weighted_rate(utility, rates),
     )
+
+
+def weighted_rate(utility: Floats, rates: Floats) -> float:
+    """Return the mean of rates weighted by utility; 0 if no filter has any utility."""
+    total = float(utility.sum())
+    return float(utility @ rates) / total if total > 0 else 0.0
 
 
 def full(
