@@ -231,7 +231,7 @@ def test_documents_come_and_go(tmp_path):
         (lambda: index.append("a", "x"), ValueError, "already a document named 'a'"),
         (lambda: index.append(7, "x"), TypeError, "name must be a str, not 7"),
         (lambda: index.append("g", 7), TypeError, "text must be a str, not 7"),
-        (lambda: index.append("g", "x", fpr=2), ValueError, "fpr is 2"),
+        (lambda: index.append("g", "x", fpr=2), ValueError, "fpr must be .* not 2"),
         (lambda: index.search(7), TypeError, "text must be a str, not 7"),
         (lambda: index.search("a", -1), ValueError, "k must be .* not -1"),
         (lambda: index.allocate(budget=3), ValueError, "names and sizes of 4 documents"),

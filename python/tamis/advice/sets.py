@@ -1,4 +1,4 @@
-"""Advice for many sets: which kind of filters, cut how, under one budget."""
+"""Advice for many sets under one budget: which kind of filters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tamis._types import Keys
 
 FPR = 1e-4
-"""The rate of the full filters."""
+"""The false-positive rate of the full filters."""
 
 _PROBE = 64
 
@@ -30,9 +30,9 @@ _KINDS = {
 
 
 def overhead(sets: Mapping[str, Keys]) -> int:
-    """Tell what a collection of so many sets takes beside the bits of its filters, in bits.
+    """Return the bits that a collection of these sets takes apart from its filters.
 
-    It is the same for each set but for its name, so it is read off a collection of a few.
+    Each set takes the same, except for its name, so it is measured on a collection of a few.
     """
     few = dict.fromkeys(list(sets)[:_PROBE], range(1000))
     probe = Collection.build(few)
@@ -43,10 +43,10 @@ def overhead(sets: Mapping[str, Keys]) -> int:
 def collections(
     situation: Situation, counts: npt.NDArray[np.int64], utility: Any, beside: int
 ) -> Iterator[Found]:
-    """Collections of each kind; ``beside`` is what names and sizes take of the budget, in bits."""
+    """Yield collections of each kind; names and sizes take ``beside`` bits of the budget."""
     if situation.needs:
         wanted = ", ".join(sorted(situation.needs))
-        yield RuledOut("Collection", f"its sets are static, and this is needed: {wanted}")
+        yield RuledOut("Collection", f"its sets are static, but {wanted} is needed")
         return
     spare = situation.budget - beside
     if spare <= 0:
@@ -66,5 +66,5 @@ def collections(
             keys=situation.keys,
             absent_time=situation.check(check, present=False),
             present_time=situation.check(check, present=True),
-            reason=f"Filters of {len(counts):,} sets, the most asked ones longest: {how}.",
+            reason=f"Filters of {len(counts):,} sets, the longest for the most queried: {how}.",
         )
