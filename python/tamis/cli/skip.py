@@ -168,7 +168,7 @@ def _print_summary(index: Any, path: str, as_json: bool) -> None:
                 "row groups": f"{found['row_groups']:,}",
                 "columns": ", ".join(f"{name} ({kind})" for name, kind in index.columns.items()),
                 "in memory": size(8 * index.size_in_bytes),
-                "expected fpr": share(index.expected_fpr),
+                "expected rate": share(index.expected_fpr),
             }
         )
     )
