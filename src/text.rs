@@ -92,7 +92,7 @@ pub struct Sliced {
 }
 
 /// The blocks to load.
-pub struct Wanted<'a> {
+pub struct Blocks<'a> {
     /// Documents per block.
     pub documents: &'a [u8],
     /// Rows per block to load.
@@ -107,12 +107,12 @@ impl Sliced {
     /// Loads prefixes of signatures and transposes them into rows: `read(document, bytes)` fills in
     /// the first bytes of a signature.
     pub fn load(
-        wanted: &Wanted<'_>,
+        blocks: &Blocks<'_>,
         filters: &[Filter],
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
     ) -> Result<Sliced> {
         let wrong = |what: &str| Error::Parameter(format!("blocks: {what}"));
-        let Wanted { documents, rows, ids, ranks } = *wanted;
+        let Blocks { documents, rows, ids, ranks } = *blocks;
         let total: usize = documents.iter().map(|&each| usize::from(each)).sum();
         if documents.len() != rows.len() || total != ids.len() || total != ranks.len() {
             return Err(wrong("documents, rows, ids and ranks differ in length"));
@@ -315,9 +315,9 @@ mod tests {
         let ids: Vec<u32> = (0..70).collect();
         let ranks: Vec<u32> = (0..70).map(|i| (i * 3) % 70).collect();
         for rows in (0..=210).step_by(5) {
-            let wanted =
-                Wanted { documents: &[64, 6], rows: &[rows, rows / 2], ids: &ids, ranks: &ranks };
-            let sliced = Sliced::load(&wanted, &filters, |id, out| {
+            let blocks =
+                Blocks { documents: &[64, 6], rows: &[rows, rows / 2], ids: &ids, ranks: &ranks };
+            let sliced = Sliced::load(&blocks, &filters, |id, out| {
                 out.copy_from_slice(&built[id as usize].1[..out.len()]);
                 Ok(())
             })

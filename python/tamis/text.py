@@ -150,7 +150,7 @@ class SearchIndex:
             given = "a function" if tokenizer is not None else "None"
             raise ValueError(f"tokenizer must be {wanted}, not {given}")
         index = cls(filters, saved, tokenizer)
-        with storage.naming(path):
+        with storage.path_in_errors(path):
             index.allocate(budget=budget, utility=utility)
         return index
 

@@ -36,21 +36,21 @@ def overhead(sets: Mapping[str, Keys]) -> int:
     """
     few = dict.fromkeys(list(sets)[:_PROBE], range(1000))
     probe = Collection.build(few)
-    beside = probe.size_in_bytes - probe.size_in_bits // 8
-    return 8 * math.ceil(beside * len(sets) / max(len(few), 1))
+    extra = probe.size_in_bytes - probe.size_in_bits // 8
+    return 8 * math.ceil(extra * len(sets) / max(len(few), 1))
 
 
 def collections(
-    situation: Situation, counts: npt.NDArray[np.int64], utility: Any, beside: int
+    situation: Situation, counts: npt.NDArray[np.int64], utility: Any, overhead_bits: int
 ) -> Iterator[Found]:
-    """Yield collections of each kind; names and sizes take ``beside`` bits of the budget."""
+    """Yield collections of each kind; names and sizes take ``overhead_bits`` of the budget."""
     if situation.needs:
-        wanted = ", ".join(sorted(situation.needs))
-        yield RuledOut("Collection", f"its sets are static, but {wanted} is needed")
+        needs = ", ".join(sorted(situation.needs))
+        yield RuledOut("Collection", f"its sets are static and do not support: {needs}")
         return
-    spare = situation.budget - beside
+    spare = situation.budget - overhead_bits
     if spare <= 0:
-        yield RuledOut("Collection", f"names and sizes alone take {beside // 8:,} bytes")
+        yield RuledOut("Collection", f"names and sizes alone take {overhead_bits // 8:,} bytes")
         return
     for kind, how in _KINDS.items():
         found = plan_collection(counts, utility, budget=spare, kind=kind, fpr=FPR)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def collections(
             {"kind": kind, "fpr": FPR, "budget": situation.budget // 8, "utility": utility},
             expected_fpr=found.expected_fpr,
             fpr_bound=float(found.rates.max(initial=0.0)),
-            bits=found.bits + beside,
+            bits=found.bits + overhead_bits,
             keys=situation.keys,
             absent_time=situation.check(check, present=False),
             present_time=situation.check(check, present=True),

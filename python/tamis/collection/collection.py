@@ -140,7 +140,7 @@ class Collection:
         if not allocate:
             collection._load(np.zeros(len(saved), np.int64))
             return collection
-        with storage.naming(path):
+        with storage.path_in_errors(path):
             collection.allocate(budget=budget, utility=utility)
         return collection
 

@@ -42,7 +42,7 @@ def open_filters(
     path: FilePath, key: bytes | None, *, texts: bool = False, length: int | None = None
 ) -> tuple[_native.Filters, Floats]:
     """Open the file of a collection or text index; return its full filters and utilities."""
-    with tempfile.TemporaryFile(prefix=".tamis-") as spill, naming(path):
+    with tempfile.TemporaryFile(prefix=".tamis-") as spill, path_in_errors(path):
         return _native.Filters.open(os.fsdecode(path), spill.fileno(), key, texts, length)
 
 
@@ -52,7 +52,7 @@ def save_filters(path: FilePath, filters: _native.Filters, utility: Floats) -> N
 
 
 @contextmanager
-def naming(path: FilePath) -> Iterator[None]:
+def path_in_errors(path: FilePath) -> Iterator[None]:
     """Put the path of a damaged file in front of the error message."""
     try:
         yield

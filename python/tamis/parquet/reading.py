@@ -59,34 +59,34 @@ def read_groups(
 ) -> list[Group]:
     """Read row groups of a file."""
     types = {field.name: field.type for field in footer.schema.to_arrow_schema()}
-    wanted = [name for name in types if name in columns or name == options.utility]
+    names = [name for name in types if name in columns or name == options.utility]
     # Read text as dictionaries, so that each distinct value is hashed once.
     coded = [
         name
-        for name in wanted
+        for name in names
         if families.family(types[name]) in ("text", "binary")
         and not pa.types.is_fixed_size_binary(types[name])
     ]
     with lake.filesystem.open_input_file(path) as source:
         file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
-        return [_group(file, number, columns, wanted, options) for number in numbers]
+        return [_group(file, number, columns, names, options) for number in numbers]
 
 
 def _group(
     file: pq.ParquetFile,
     number: int,
     columns: Mapping[str, str],
-    wanted: list[str],
+    names: list[str],
     options: Options,
 ) -> Group:
     hashes = {name: _native.Spill(1, None, options.seed) for name in columns}
     zones = dict.fromkeys(columns, _EMPTY_ZONE)
     rows, total = file.metadata.row_group(number).num_rows, 0.0
     batches: Iterable[pa.RecordBatch] = ()
-    if wanted:
-        batches = file.iter_batches(BATCH, row_groups=[number], columns=wanted, use_threads=False)
+    if names:
+        batches = file.iter_batches(BATCH, row_groups=[number], columns=names, use_threads=False)
     for batch in batches:
-        for name in columns.keys() & set(wanted):
+        for name in columns.keys() & set(names):
             values = families.values(batch.column(name))
             hashes[name].add(values)
             found = families.zone(columns[name], values)

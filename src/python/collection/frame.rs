@@ -305,11 +305,11 @@ fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
     Ok((pieces, length))
 }
 
-/// Passes the bytes of all filters and documents to `look`, in order and in chunks.
+/// Passes the bytes of all filters and documents to `visit`, in order and in chunks.
 fn each_chunk(
     table: &Table,
     files: &Files,
-    mut look: impl FnMut(&[u8]) -> PyResult<()>,
+    mut visit: impl FnMut(&[u8]) -> PyResult<()>,
 ) -> PyResult<()> {
     let list = files.list()?;
     let mut buffer = Vec::new();
@@ -318,7 +318,7 @@ fn each_chunk(
         while done < bytes {
             buffer.resize((bytes - done).min(1 << 20) as usize, 0);
             files.read(place + done, &mut buffer, &list)?;
-            look(&buffer)?;
+            visit(&buffer)?;
             done += buffer.len() as u64;
         }
     }

@@ -276,10 +276,10 @@ impl Filters {
     ) -> PyResult<Sliced> {
         let (documents, rows) = (documents.as_slice()?, rows.as_slice()?);
         let (ids, ranks) = (ids.as_slice()?, ranks.as_slice()?);
-        let (table, wanted) = (self.table(), text::Wanted { documents, rows, ids, ranks });
+        let (table, blocks) = (self.table(), text::Blocks { documents, rows, ids, ranks });
         let sliced = py.detach(|| {
             let list = self.files.list()?;
-            text::Sliced::load(&wanted, &table.filters, |id, out| {
+            text::Sliced::load(&blocks, &table.filters, |id, out| {
                 self.files.read(table.places[id as usize], out, &list)
             })
         })?;
