@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | _native.Full]]
-"""Keys by name, in a mapping or an iterable of pairs; or full filters, see `storage.full_filter`."""
+"""Keys by name, as a mapping or pairs; or full filters, see `storage.full_filter`."""
 
 _WEIGHTS = 16  # bytes of the utility and accesses of a set
 _PART = 32  # bytes of padding and rounding per part
