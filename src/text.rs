@@ -1,26 +1,26 @@
-//! Documents as signatures, bit-sliced: one term asked of 64 documents with one word of memory.
+//! Bit-sliced signatures of documents: one word of memory tests one term in 64 documents.
 //!
-//! A document is the set of its words, and its signature a segmented Bloom filter of them: k
-//! segments of L bits, of which word t sets bit h_j(t) in segment j. A query of several terms asks
-//! for the documents that have all of them. Documents of about equally many words share one L
-//! (planning/text.py), so a term asks all of them for the same bit; they stand together in blocks
-//! of up to 64, and what is stored is not signature by signature but row by row:
+//! A document is the set of its words. Its signature is a segmented Bloom filter of them: k segments
+//! of L bits, where word t sets bit h_j(t) in segment j. A query finds the documents that contain
+//! all of its terms. Documents with about as many words share one L (planning/collection/text.py),
+//! so a term tests the same bit in all of them. They are grouped in blocks of up to 64, and a block
+//! is stored row by row instead of signature by signature:
 //!
 //! ```text
 //!              document 0 1 2 … d−1
 //! segment 0   row 0     0 1 1 …  0
 //!             …
 //!             row L−1   1 0 0 …  0      a query ANDs the rows h_0(t), L + h_1(t), … of its terms t
-//! segment 1   row L     0 0 1 …  1      until no document is left or no row
+//! segment 1   row L     0 0 1 …  1      until no document or no row is left
 //! ```
 //!
-//! A block keeps its first rows, as many as the budget gives it: prefixes of its signatures, as in a
-//! collection (Mersy, Wang, Sintos, Krishnan 2024). Invariant: a row that is not kept says nothing,
-//! so a block of no rows returns all of its documents, and none that has the terms is ever lost.
+//! A block keeps its first rows in memory, as many as the budget allows: prefixes of its signatures,
+//! as in a collection (Mersy, Wang, Sintos, Krishnan 2024). Invariant: a row that is not in memory
+//! excludes no document, so a block without rows returns all of its documents and no match is lost.
 //! The layout is that of bit-sliced signature files (BitFunnel: Goodwin et al. 2017).
 //!
-//! Documents have ranks, 0 the most useful. Blocks are walked by their best rank, so that the walk
-//! ends as soon as enough documents are found and every block to come has only worse ones.
+//! Documents are ranked by utility; rank 0 is the most useful. Blocks are searched in order of their
+//! best rank, and the search ends when enough documents are found and all later blocks rank lower.
 
 use crate::bits::{prefetch, reduce};
 use crate::collection::{Filter, Kind};
@@ -28,74 +28,74 @@ use crate::error::{Error, Result};
 use crate::hash::{Hash128, mix13};
 use std::collections::BinaryHeap;
 
-/// The kind of a text index in a frame.
+/// The kind number of a text index in a frame.
 pub const KIND: u16 = 18;
 /// Section type: bytes of each document, 4 bytes each.
 pub const SECTION_LENGTHS: u32 = 20;
-/// Section type: words that are left out, one per line.
+/// Section type: stop words, one per line.
 pub const SECTION_STOPS: u32 = 21;
-/// What to say of a frame of this kind where another is wanted.
-pub const OPENS_IT: &str = "this is a text index: tamis.text.SearchIndex.open opens it";
+/// The error message if a text index is opened as something else.
+pub const OPENS_IT: &str = "this is a text index: open it with tamis.text.SearchIndex.open";
 
-/// Documents of a block, as bits of a word.
+/// Documents per block: the bits of a word.
 pub const BLOCK: usize = 64;
-/// Bytes behind the last row, so that a word may be read at any bit.
+/// Padding bytes after the last row, so that a word can be read at any bit.
 const PAD: usize = 16;
-/// How many blocks ahead their first rows are asked for.
+/// How many blocks ahead to prefetch.
 const AHEAD: usize = 8;
-/// Of how many segments: most blocks are done after six rows, which leave one document of 64.
+/// How many segments to prefetch: most blocks end after six rows, which leave one document of 64.
 const SEGMENTS_AHEAD: usize = 3;
 
-/// Words of a text: runs of what Unicode lets continue an identifier (letters, marks, digits), but
-/// for what joins words, as the underscore does.
+/// The words of a text: runs of characters that continue a Unicode identifier (letters, marks,
+/// digits), except connectors such as the underscore.
 pub fn words(text: &str) -> impl Iterator<Item = &str> {
-    // Other forms of these do not outlive normalization.
+    // NFKC normalization removes the other connectors.
     let joins = |c: char| matches!(c, '_' | '\u{203F}' | '\u{2040}' | '\u{2054}');
     text.split(move |c: char| joins(c) || !unicode_ident::is_xid_continue(c))
         .filter(|word| !word.is_empty())
 }
 
-/// Bits of a segment, if a filter is the signature of a document: segments of one length.
+/// The bits per segment, if a filter is a signature: all segments have the same length.
 pub fn segment(filter: &Filter) -> Option<u64> {
     let (bits, hashes) = (filter.size, u64::from(filter.hashes));
     let whole = filter.kind == Kind::Segmented && hashes > 0 && bits % hashes == 0;
     (whole && u32::try_from(bits).is_ok()).then(|| bits / hashes)
 }
 
-/// A block as a query meets it, the one with the best document first.
+/// A block of documents; blocks are sorted by their best document.
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// The bit of its first row.
+    /// Position of its first row.
     bit: u64,
-    /// Where its ranks begin.
+    /// Index of its first rank.
     first: u32,
-    /// The best of them.
+    /// Its best rank.
     best: u32,
-    /// Rows that are kept.
+    /// Rows in memory.
     rows: u32,
-    /// Index of the length of its segments.
+    /// Index of its segment length.
     class: u16,
-    /// How many documents, which are also the bits of a row.
+    /// Documents, and bits per row.
     documents: u8,
 }
 
 /// The rows in memory.
 pub struct Sliced {
     blocks: Vec<Block>,
-    /// By block and place.
+    /// Ranks of the documents, block after block.
     ranks: Vec<u32>,
-    /// Bits of a segment by class.
+    /// Bits per segment, by class.
     lengths: Vec<u64>,
     rows: Vec<u8>,
     bits: u64,
     hashes: u8,
 }
 
-/// Blocks to load: documents and rows of each, and of all documents the number and the rank.
-pub struct Wanted<'a> {
-    /// How many documents each block has.
+/// The blocks to load.
+pub struct Blocks<'a> {
+    /// Documents per block.
     pub documents: &'a [u8],
-    /// How many rows each block keeps.
+    /// Rows per block to load.
     pub rows: &'a [u32],
     /// The documents, block after block.
     pub ids: &'a [u32],
@@ -104,18 +104,18 @@ pub struct Wanted<'a> {
 }
 
 impl Sliced {
-    /// Reads prefixes of signatures and turns them into rows: `read(document, bytes)` fills in the
-    /// first bytes of one.
+    /// Loads prefixes of signatures and transposes them into rows: `read(document, bytes)` fills in
+    /// the first bytes of a signature.
     pub fn load(
-        wanted: &Wanted<'_>,
+        blocks: &Blocks<'_>,
         filters: &[Filter],
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
     ) -> Result<Sliced> {
         let wrong = |what: &str| Error::Parameter(format!("blocks: {what}"));
-        let Wanted { documents, rows, ids, ranks } = *wanted;
+        let Blocks { documents, rows, ids, ranks } = *blocks;
         let total: usize = documents.iter().map(|&each| usize::from(each)).sum();
         if documents.len() != rows.len() || total != ids.len() || total != ranks.len() {
-            return Err(wrong("documents, rows, ids and ranks differ in number"));
+            return Err(wrong("documents, rows, ids and ranks differ in length"));
         }
         let mut sliced = Sliced {
             blocks: Vec::with_capacity(documents.len()),
@@ -131,7 +131,7 @@ impl Sliced {
             let own = &ids[first..first + usize::from(documents)];
             let (length, hashes) = shared_shape(own, filters).map_err(wrong)?;
             if u64::from(rows) > length * u64::from(hashes) || usize::from(documents) > BLOCK {
-                return Err(wrong("one has more rows or documents than there are"));
+                return Err(wrong("a block has too many rows or documents"));
             }
             sliced.hashes = sliced.hashes.max(hashes);
             let class = sliced.class(length)?;
@@ -150,7 +150,7 @@ impl Sliced {
             bit += u64::from(documents) * u64::from(rows);
         }
         if !sliced.blocks.is_sorted_by_key(|block| block.best) {
-            return Err(wrong("they are not in the order of their best documents"));
+            return Err(wrong("they are not sorted by their best documents"));
         }
         Ok(sliced)
     }
@@ -169,11 +169,11 @@ impl Sliced {
             self.lengths.push(length);
             self.lengths.len() - 1
         });
-        let many = |_| Error::Parameter("blocks: they have over 2**16 lengths of segments".into());
+        let many = |_| Error::Parameter("blocks: there are over 2**16 segment lengths".into());
         u16::try_from(class).map_err(many)
     }
 
-    /// Sets the bits of a signature in one column, `column` being its bit of row 0.
+    /// Sets the bits of a signature in one column; `column` is its bit in row 0.
     fn set_column(&mut self, column: u64, documents: u8, rows: u32, signature: &[u8]) {
         for (i, &byte) in signature.iter().enumerate() {
             let mut left = byte;
@@ -188,17 +188,17 @@ impl Sliced {
         }
     }
 
-    /// Bits of all rows.
+    /// Total bits of the rows.
     pub fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// What so many blocks of so many documents take in memory beside their rows.
+    /// Memory of blocks and documents apart from their rows.
     pub fn least_bytes(blocks: usize, documents: usize) -> usize {
         PAD + size_of::<Block>() * blocks + size_of::<u32>() * documents
     }
 
-    /// The ranks of the best `limit` documents that may have all terms, best first.
+    /// The ranks of the best `limit` documents that may contain all terms, best first.
     pub fn search(&self, terms: &[Hash128], limit: usize) -> Vec<u32> {
         let places = self.places(terms);
         let width = terms.len() * usize::from(self.hashes);
@@ -209,7 +209,7 @@ impl Sliced {
                 break;
             }
             if let Some(later) = self.blocks.get(i + AHEAD) {
-                self.fetch(later, &places[usize::from(later.class) * width..], terms.len());
+                self.prefetch_rows(later, &places[usize::from(later.class) * width..], terms.len());
             }
             let own = &places[usize::from(block.class) * width..][..width];
             let mut found = self.matches(block, own, terms.len());
@@ -225,7 +225,7 @@ impl Sliced {
         best.into_sorted_vec()
     }
 
-    /// The rows that each term asks for: by class, then by segment, then by term.
+    /// The rows that the terms test: by class, then by segment, then by term.
     fn places(&self, terms: &[Hash128]) -> Vec<u32> {
         let probe = |term: &Hash128, j: u64| mix13(term.hi.wrapping_add(term.lo.wrapping_mul(j)));
         let segments = 0..u64::from(self.hashes);
@@ -238,7 +238,7 @@ impl Sliced {
     }
 
     #[inline(always)]
-    fn fetch(&self, block: &Block, places: &[u32], terms: usize) {
+    fn prefetch_rows(&self, block: &Block, places: &[u32], terms: usize) {
         for &row in places.iter().take(SEGMENTS_AHEAD * terms) {
             if row < block.rows {
                 let bit = block.bit + u64::from(row) * u64::from(block.documents);
@@ -247,7 +247,7 @@ impl Sliced {
         }
     }
 
-    /// The documents of a block that may have all terms.
+    /// The documents of a block that may contain all terms, as bits.
     #[inline(always)]
     fn matches(&self, block: &Block, places: &[u32], terms: usize) -> u64 {
         let mut found = u64::MAX >> (BLOCK as u32 - u32::from(block.documents));
@@ -265,7 +265,7 @@ impl Sliced {
         found
     }
 
-    /// 64 bits from this one on.
+    /// The 64 bits that start at `bit`.
     #[inline(always)]
     fn window(&self, bit: u64) -> u64 {
         let (at, rest) = ((bit / 8) as usize, bit % 8);
@@ -279,17 +279,17 @@ impl Sliced {
     }
 }
 
-/// The length and number of segments that all documents of a block have.
+/// The length and number of segments that all documents of a block share.
 fn shared_shape(ids: &[u32], filters: &[Filter]) -> std::result::Result<(u64, u8), &'static str> {
     let shape = |&id: &u32| {
         let filter = filters.get(id as usize)?;
         Some((segment(filter)?, filter.hashes))
     };
     let mut shapes = ids.iter().map(shape);
-    let first = shapes.next().ok_or("one is empty")?.ok_or("a document has no signature")?;
+    let first = shapes.next().ok_or("a block is empty")?.ok_or("a document has no signature")?;
     match shapes.all(|shape| shape == Some(first)) {
         true => Ok(first),
-        false => Err("one has signatures of different lengths"),
+        false => Err("a block has signatures of different lengths"),
     }
 }
 
@@ -315,9 +315,9 @@ mod tests {
         let ids: Vec<u32> = (0..70).collect();
         let ranks: Vec<u32> = (0..70).map(|i| (i * 3) % 70).collect();
         for rows in (0..=210).step_by(5) {
-            let wanted =
-                Wanted { documents: &[64, 6], rows: &[rows, rows / 2], ids: &ids, ranks: &ranks };
-            let sliced = Sliced::load(&wanted, &filters, |id, out| {
+            let blocks =
+                Blocks { documents: &[64, 6], rows: &[rows, rows / 2], ids: &ids, ranks: &ranks };
+            let sliced = Sliced::load(&blocks, &filters, |id, out| {
                 out.copy_from_slice(&built[id as usize].1[..out.len()]);
                 Ok(())
             })

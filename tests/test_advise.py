@@ -130,7 +130,7 @@ def test_every_choice_is_built_as_predicted(needs):
         ({"needs": {"speed"}}, "needs has 'speed'; adversary"),
         ({"bits_per_key": 10, "budget": 100}, "both of bits_per_key and budget"),
         ({"bits_per_key": 0}, "bits_per_key is 0"),
-        ({"budget": "1XB"}, "budget is '1XB'"),
+        ({"budget": "1XB"}, "budget must be .* not '1XB'"),
         ({"present": 2}, "present is 2"),
         ({"questions": 0}, "questions is 0"),
         ({"miss_cost": "soon"}, "miss_cost is 'soon'"),

@@ -1,6 +1,7 @@
 """`tamis.Collection`: no key denied whatever is cut, rates as predicted, nothing believed."""
 
 import math
+import tempfile
 import threading
 
 import numpy as np
@@ -63,9 +64,9 @@ def truncated_bloom(keys, bits, hashes):
 
 def twin(kind, keys):
     """The same filter, cut by the classes that are tested elsewhere: may it hold key with bits?"""
-    from tamis.collection import _size
+    from tamis.collection.storage import full_size
 
-    kind, hashes, bits, levels = _size(len(keys), kind, 1e-4)
+    kind, hashes, bits, levels = full_size(len(keys), kind, 1e-4)
     distinct = _native.Distinct(keys)
     if kind == "truncated":
         return truncated_bloom(keys, bits, hashes)
@@ -141,7 +142,7 @@ def test_the_order_is_that_of_utility_and_many_are_as_one():
         for i, key in enumerate(keys.tolist()):
             found = c.names[ids[offsets[i] : offsets[i + 1]]].tolist()
             assert found == c.candidates(key, limit)
-    with pytest.raises(ValueError, match="limit is -1"):
+    with pytest.raises(ValueError, match=r"limit must be .* not -1"):
         c.candidates(5, limit=-1)
     with pytest.raises(TypeError, match=r"key is 1\.5"):
         c.candidates(1.5)
@@ -324,13 +325,13 @@ def test_budgets_count_everything(tmp_path):
     c.allocate()
     assert c.budget is None
     assert (c.kept == c.full).all()
-    with pytest.raises(ValueError, match="names and sizes of 400 filters take"):
+    with pytest.raises(ValueError, match="names and sizes of 400 filters"):
         c.allocate(budget=100)
     for wrong in ("64 megs", "MB", "-1kB", -5, "nankB"):
-        with pytest.raises(ValueError, match="budget is"):
+        with pytest.raises(ValueError, match="budget must be"):
             c.allocate(budget=wrong)
     for wrong in (1.5, True):
-        with pytest.raises(TypeError, match="budget is"):
+        with pytest.raises(TypeError, match="budget must be"):
             c.allocate(budget=wrong)
 
 
@@ -350,11 +351,11 @@ def test_sets_come_and_go():
     assert c.names[[2, 0]].tolist() == ["d", "a"]
     with pytest.raises(KeyError, match="b"):
         c.drop("b")
-    with pytest.raises(ValueError, match="name is 'a'"):
+    with pytest.raises(ValueError, match="already a set named 'a'"):
         c.append("a", [1])
-    with pytest.raises(TypeError, match="name is 7"):
+    with pytest.raises(TypeError, match="name must be a str, not 7"):
         c.append(7, [1])
-    with pytest.raises(ValueError, match="kind is 'fuse'"):
+    with pytest.raises(ValueError, match=r"kind must be .* not 'fuse'"):
         c.append("f", [1], kind="fuse")
     with pytest.raises(ValueError, match="fpr is"):
         c.append("g", [1], fpr=2)
@@ -362,6 +363,27 @@ def test_sets_come_and_go():
     nothing = tamis.Collection.build({}, budget="1kB")
     assert nothing.candidates(1) == []
     assert nothing.expected_fpr == 0
+
+
+def test_every_name_is_found_among_many():
+    names = [f"set {7919 * i % 100_000}" for i in range(100_000)]
+    with tempfile.TemporaryFile() as file:
+        filters = _native.Filters(file.fileno())
+    empty = _native.Full(_native.Distinct([]), "empty", 0)
+    for name in names:
+        filters.add(name, empty)
+    assert [filters.find(name) for name in names] == list(range(100_000))
+    for missing in ("", "set", "set 100000", "set 1 ", "zebra"):
+        assert filters.find(missing) is None
+    # A file may hold a name twice: the first is found. What is added later is found too.
+    for name in (names[5], "", "zebra"):
+        filters.add(name, empty)
+    assert [filters.find(name) for name in (names[5], "", "zebra")] == [5, 100_001, 100_002]
+    rest = filters.without([5, 7])
+    assert rest.find(names[5]) == 99_998
+    assert rest.find(names[7]) is None
+    assert rest.find(names[8]) == 6
+    assert filters.find(names[7]) == 7
 
 
 def test_utilities_come_from_use():
@@ -381,8 +403,8 @@ def test_utilities_come_from_use():
         with pytest.raises(error):
             c.record(wrong)
     for wrong, message in (
-        ("counts", "utility is"),
-        ({"set 0": 1}, "no number for"),
+        ("counts", "utility must be"),
+        ({"set 0": 1}, "'set 1' is missing"),
         ([1], "shape"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -398,7 +420,7 @@ def test_a_secret_key_stays_secret(tmp_path):
     assert tamis.Collection.open(tmp_path / "c", key=secret).candidates(5) == ["a"]
     with pytest.raises(tamis.IncompatibleError, match="secret key"):
         tamis.Collection.open(tmp_path / "c")
-    with pytest.raises(tamis.IncompatibleError, match="hashed otherwise"):
+    with pytest.raises(tamis.IncompatibleError, match="hashed with another"):
         c.append("b", [1])
     c.append("b", [1], key=secret)
     assert c.candidates(1) == ["a", "b"]
@@ -459,7 +481,7 @@ def test_parts_share_a_budget_and_are_asked_apart():
         assert names[i] not in c.candidates(int(own[0]), part=1 - i % 2)
         _, ids = c.candidates_many(own, part=i % 2)
         assert (ids % 2 == i % 2).all()
-    with pytest.raises(ValueError, match="parts is 0; a number from 1 on"):
+    with pytest.raises(ValueError, match="parts must be an int from 1 on, not 0"):
         tamis.Collection.build({}, parts=0)
 
 

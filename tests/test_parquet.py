@@ -208,29 +208,27 @@ def test_values_that_no_column_can_hold_match_nothing(tmp_path):
     assert ix.scan({"d": decimal.Decimal("1.000")}).num_rows == 1
 
 
-def test_questions_that_make_no_sense_are_refused(lake):
+def test_bad_arguments_are_named(lake):
     ix = build(lake)
-    with pytest.raises(ValueError, match="'nobody'; the index has the columns user"):
+    with pytest.raises(ValueError, match="indexed columns 'user', not 'nobody'"):
         ix.row_groups({"nobody": 1})
-    with pytest.raises(TypeError, match="a dict of columns"):
+    with pytest.raises(TypeError, match="where must be a dict of columns"):
         ix.row_groups("user")
-    with pytest.raises(ValueError, match="limit is -1"):
+    with pytest.raises(ValueError, match=r"limit must be .* not -1"):
         ix.scan({"user": "user 5"}, limit=-1)
-    with pytest.raises(ValueError, match="memory is 10 bytes; 3 files with 30 row groups take"):
+    with pytest.raises(ValueError, match="for 3 files with 30 row groups, not 10"):
         ix.allocate(memory=10)
-    with pytest.raises(FileNotFoundError, match="no such files"):
+    with pytest.raises(FileNotFoundError, match="source matches no files"):
         SkippingIndex.build(lake / "*.nothing", columns="user")
-    with pytest.raises(ValueError, match="columns has 'x'; the files have user, n"):
+    with pytest.raises(ValueError, match="columns must be among user, n, not 'x'"):
         SkippingIndex.build(lake, columns="x")
-    with pytest.raises(ValueError, match="each once"):
+    with pytest.raises(ValueError, match="distinct names"):
         SkippingIndex.build(lake, columns=["n", "n"])
     pq.write_table(pa.table({"f": [1.5]}), lake / "floats.pq")
-    with pytest.raises(TypeError, match="which is double; columns of text, binary"):
+    with pytest.raises(TypeError, match=r"of type text, binary.*'f' is double"):
         SkippingIndex.build(lake / "floats.pq", columns=["f"])
     pq.write_table(pa.table({"user": [5]}), lake / "other.parquet")
-    with pytest.raises(
-        TypeError, match=r"user is int64 in .*other.parquet; in other files it holds text"
-    ):
+    with pytest.raises(TypeError, match=r"column user must be text .* is int64 in .*other.parquet"):
         build(lake)
 
 
@@ -272,7 +270,7 @@ def test_files_that_come_and_go(lake):
     assert len(ix.files) == 3
     agrees(ix, lake, {"user": "user 60"})
     agrees(SkippingIndex.open(lake / "index.tamis"), lake, {"user": "user 60"})
-    with pytest.raises(FileNotFoundError, match="no such files"):
+    with pytest.raises(FileNotFoundError, match="source matches no files"):
         ix.add(lake / "absent.parquet")
 
 
@@ -344,7 +342,7 @@ def test_a_damaged_index_is_made_anew(lake):
     content = path.read_bytes()
     for length in (0, 10, 300, len(content) // 2):
         path.write_bytes(content[:length])
-        with pytest.raises(tamis.FormatError, match="no skipping index"):
+        with pytest.raises(tamis.FormatError, match="not a skipping index"):
             SkippingIndex.open(path)
         ix = SkippingIndex.open(path, source=lake / "*.parquet")
         agrees(ix, lake, where)
@@ -484,7 +482,7 @@ def test_use_becomes_utility(lake):
     assert ix.collection.kept[14] > ix.collection.kept[5]
     ix.save()
     assert SkippingIndex.open(lake / "index.tamis").utility == pytest.approx(ix.utility)
-    with pytest.raises(ValueError, match="'accesses', are wanted"):
+    with pytest.raises(ValueError, match="numbers or 'accesses', not 'use'"):
         ix.allocate(utility="use")
 
 
@@ -527,7 +525,9 @@ def test_progress_is_shown_where_somebody_looks(lake, capsys):
     build(lake)
     assert capsys.readouterr().err == ""
     build(lake, progress=True)
-    assert capsys.readouterr().err.endswith("30 of 30 row groups\n")
+    shown = capsys.readouterr().err
+    assert "reading row groups" in shown
+    assert "100%" in shown
 
 
 def test_sources(lake):
@@ -550,7 +550,7 @@ def test_sources(lake):
     assert names([lake / "0.parquet", lake / "1.parquet", lake / "0.parquet"]) == three[:2]
     assert names(lake / deep) == [deep]
     assert names(f"file://{lake}/?.parquet") == three
-    with pytest.raises(TypeError, match="a path, a pattern or a list"):
+    with pytest.raises(TypeError, match="source must be a path, a pattern or a list"):
         SkippingIndex.build([5], columns="user")
 
 
@@ -559,16 +559,14 @@ def test_any_file_system_of_pyarrow(lake):
     ix = SkippingIndex.build("*.parquet", columns=["user"], path=lake / "i", filesystem=below)
     assert ix.files == ["0.parquet", "1.parquet", "2.parquet"]
     expected = full_scan(lake.glob("*.parquet"), {"user": "user 5"})
-    with pytest.raises(
-        ValueError, match="filesystem is None; the files of the index are in one of"
-    ):
+    with pytest.raises(ValueError, match=r"filesystem must be the .* of the index, not None"):
         SkippingIndex.open(lake / "i")
     ix = SkippingIndex.open(lake / "i", filesystem=below)
     assert ix.scan({"user": "user 5"}).num_rows == len(expected)
     pq.write_table(pa.table({"user": ["user 5"], "n": [7]}), lake / "1.parquet")
     assert ix.scan({"user": "user 5"}).num_rows < len(expected)
     assert ix.stats.stale_files == 1
-    with pytest.raises(TypeError, match=r"one of pyarrow\.fs or of fsspec"):
+    with pytest.raises(TypeError, match=r"file system of pyarrow\.fs or fsspec, not 5"):
         SkippingIndex.open(lake / "i", filesystem=5)
 
 
@@ -593,7 +591,7 @@ def test_an_index_may_lose_all_files(lake):
     ix.remove(lake / "*.parquet")
     assert (len(ix), ix.scan({"user": "user 5"}).num_rows) == (0, 0)
     assert ix.add(lake / "1.parquet") == 1
-    with pytest.raises(FileNotFoundError, match="the index has no such files"):
+    with pytest.raises(FileNotFoundError, match="no files of the index"):
         ix.remove(lake / "0.parquet")
 
 
@@ -601,7 +599,7 @@ def test_what_outgrows_its_memory_stays_as_it_was(lake):
     ix = build(lake)
     ix.allocate(memory=ix._state.least_bytes)
     pq.write_table(users(0, 500), lake / "new.parquet", row_group_size=10)
-    with pytest.raises(ValueError, match="4 files with 80 row groups take"):
+    with pytest.raises(ValueError, match="4 files with 80 row groups"):
         ix.refresh()
     agrees(ix, lake, {"user": "user 5"})
     assert len(SkippingIndex.open(lake / "index.tamis")) == 30
@@ -645,7 +643,7 @@ def test_a_golden_index(tmp_path):
     """The file stays readable: it was written over `users(0, 200)` in row groups of 50."""
     path = GOLDEN / "v1-skipping.tamis"
     opened = manifest.read(str(path))
-    assert opened.whole
+    assert opened.intact
     assert opened.manifest.columns == {"user": "text", "n": "integer"}
     assert [(file.path, file.groups) for file in opened.manifest.files] == [("a.parquet", 4)]
     assert opened.manifest.rows.tolist() == [50] * 4
@@ -655,10 +653,10 @@ def test_a_golden_index(tmp_path):
     below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     ix = SkippingIndex.open(path, filesystem=below)
     for i in range(200):
-        answer, _ = ix._state.may_hold(families.predicates({"n": i}, ix.columns))
+        answer, _ = ix._state.may_match(families.predicates({"n": i}, ix.columns))
         assert np.flatnonzero(answer).tolist() == [i // 50]
         if i % 17:
-            answer, _ = ix._state.may_hold(
+            answer, _ = ix._state.may_match(
                 families.predicates({"user": f"user {i % 97}"}, ix.columns)
             )
             assert answer[i // 50]

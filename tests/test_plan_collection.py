@@ -221,23 +221,23 @@ def test_what_is_empty_or_never_asked_gets_nothing():
 def test_bad_arguments_are_named():
     plan = tamis.plan_collection
     for wrong, message in (
-        ({}, "neither of budget and target"),
-        ({"budget": 1, "target": 0.1}, "both of budget and target"),
-        ({"budget": -1}, "budget is -1"),
-        ({"target": 2.0}, "target is 2.0"),
-        ({"budget": 1, "kind": "fuse"}, "kind is 'fuse'"),
-        ({"budget": 1, "method": "best"}, "method is 'best'"),
-        ({"budget": 1, "fpr": 2}, "fpr is 2"),
-        ({"budget": 1, "utility": [1.0]}, "utility is of shape"),
+        ({}, "exactly one of budget or target"),
+        ({"budget": 1, "target": 0.1}, "exactly one of budget or target"),
+        ({"budget": -1}, "budget must be .* not -1"),
+        ({"target": 2.0}, "target must be .* not 2.0"),
+        ({"budget": 1, "kind": "fuse"}, "kind must be .* not 'fuse'"),
+        ({"budget": 1, "method": "best"}, "method must be .* not 'best'"),
+        ({"budget": 1, "fpr": 2}, "fpr must be .* not 2"),
+        ({"budget": 1, "utility": [1.0]}, "utility must have one number per filter"),
         ({"budget": 1, "utility": [1.0, -1.0]}, "negative"),
-        ({"budget": 1, "bits": [10, 10]}, "go together"),
-        ({"budget": 1, "kind": "ribbon", "method": "relaxation"}, "truncated or segmented"),
-        ({"target": 0.5, "method": "elastic"}, "only optimal"),
+        ({"budget": 1, "bits": [10, 10]}, "passed together"),
+        ({"budget": 1, "kind": "ribbon", "method": "relaxation"}, "needs kind"),
+        ({"target": 0.5, "method": "elastic"}, "method must be 'optimal'"),
         ({"budget": 1, "kind": "segmented", "bits": [3, 3], "hashes": [4, 4]}, "hashes"),
     ):
         with pytest.raises(ValueError, match=message):
             plan([10, 10], **wrong)
-    with pytest.raises(ValueError, match="keys is of shape"):
+    with pytest.raises(ValueError, match="keys must be a one-dimensional array of ints"):
         plan([1.5], budget=1)
 
 

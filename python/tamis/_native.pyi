@@ -41,6 +41,7 @@ __all__ = [
     "Deleting",
     "Distinct",
     "Filter",
+    "FilterSizes",
     "Filters",
     "Fingerprints",
     "Full",
@@ -67,6 +68,7 @@ __all__ = [
     "Stored",
     "Table",
     "TextGrams",
+    "TextOptions",
     "Windowed",
     "__version__",
     "column_name",
@@ -105,7 +107,40 @@ _Ints = npt.NDArray[np.int64]
 class Full:
     """The full filter of one set."""
 
-    def __new__(cls, size: tuple[str, int, int, Sequence[int]], keys: Distinct) -> Self: ...
+    def __new__(
+        cls, keys: Distinct, kind: str, hashes: int, bits: int = 0, levels: Sequence[int] = ...
+    ) -> Self: ...
+
+@final
+class FilterSizes:
+    """The sizes of filters: one array per field, one element per filter."""
+
+    @property
+    def kinds(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def hashes(self) -> _Ints: ...
+    @property
+    def bits(self) -> _Ints: ...
+    @property
+    def codes(self) -> _Ints: ...
+    @property
+    def slots(self) -> _Ints: ...
+    @property
+    def widths(self) -> _Ints: ...
+    @property
+    def counts(self) -> _Ints: ...
+
+@final
+class TextOptions:
+    """How a text index was built."""
+
+    def __new__(cls, own_tokenizer: bool, stop_words: str, keep_texts: bool) -> Self: ...
+    @property
+    def own_tokenizer(self) -> bool: ...
+    @property
+    def stop_words(self) -> str: ...
+    @property
+    def keep_texts(self) -> bool: ...
 
 @final
 class Filters:
@@ -116,7 +151,7 @@ class Filters:
         spill: int,
         seed: int = 0,
         key: bytes | None = None,
-        texts: tuple[bool, str, bool] | None = None,
+        texts: TextOptions | None = None,
     ) -> Self: ...
     @staticmethod
     def open(
@@ -130,15 +165,13 @@ class Filters:
     @property
     def seed(self) -> int | None: ...
     @property
-    def texts(self) -> tuple[bool, str, bool] | None: ...
+    def texts(self) -> TextOptions | None: ...
     def add(self, name: str, full: Full, text: str | None = None) -> None: ...
     def text(self, id: int) -> str | None: ...
     def without(self, ids: Sequence[int]) -> Filters: ...
     def name(self, id: int) -> str: ...
     def find(self, name: str) -> int | None: ...
-    def tables(
-        self,
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], _Ints, _Ints, _Ints, _Ints, _Ints]: ...
+    def sizes(self) -> FilterSizes: ...
     def resident(self, order: npt.NDArray[np.uint32], kept: npt.NDArray[np.uint64]) -> Resident: ...
     def sliced(
         self,
@@ -165,7 +198,7 @@ class Resident:
 
 @final
 class Sliced:
-    """The signatures of documents in memory, 64 to a block."""
+    """The signatures of documents in memory, 64 per block."""
 
     def search(self, terms: Keys, limit: int) -> npt.NDArray[np.uint32]: ...
     @property

@@ -1,29 +1,29 @@
-"""`tamis.text.SearchIndex`: documents as signatures, searched for words, the most useful first."""
+"""`tamis.text.SearchIndex`: search documents by their words, the most useful first."""
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._files import save_whole
 from tamis._types import FilePath
-from tamis.collection import Names, at_most, opened, parse_budget, spilled, weights
-from tamis.errors import FormatError
+from tamis.collection import storage
+from tamis.collection.storage import Names
+from tamis.collection.utility import extend_utility, read_utility
+from tamis.planning.arguments import parse_budget
 from tamis.planning.collection import text as planning
+from tamis.planning.collection.allocation import weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 
 Documents: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Texts by name, all at once or one after the other."""
+"""Texts by name, in a mapping or an iterable of pairs."""
 
 Tokenizer: TypeAlias = Callable[[str], Iterable[str]]
-"""A text to its terms."""
+"""Splits a text into terms."""
 
 _ENGLISH = """
     a about all also an and are as at be been but by can do for from had has have he her his
@@ -33,11 +33,13 @@ _ENGLISH = """
 """
 
 ENGLISH = frozenset(_ENGLISH.split())
-"""Words that most English texts have and few questions are about."""
+"""English stop words: in most texts, and rarely useful in a query."""
+
+_WEIGHTS = 12  # bytes of the utility and rank of a document
 
 
 class _Memory(NamedTuple):
-    """What answers a query, exchanged as a whole: one thread may ask while another allocates."""
+    """What a search reads; replaced as a whole, so that threads can search during `allocate`."""
 
     filters: _native.Filters
     sliced: _native.Sliced
@@ -45,11 +47,8 @@ class _Memory(NamedTuple):
     rows: Ints
 
 
-_WEIGHTS = 12  # bytes of a document's utility and place in the order
-
-
 def words(text: str) -> list[str]:
-    """Split a text into words: runs of letters, marks and digits, in lower case and NFKC.
+    """Split a text into words: runs of letters, marks and digits, in lower case and NFKC form.
 
     >>> words("Naïve Bayes, n-grams & LSTM_2")
     ['naïve', 'bayes', 'n', 'grams', 'lstm', '2']
@@ -58,12 +57,12 @@ def words(text: str) -> list[str]:
 
 
 class SearchIndex:
-    """Documents as signatures of their words, in a budget of memory that favours useful documents.
+    """Search documents by their words, the most useful first, under a memory budget.
 
-    A query asks for documents that have all of its terms, the most useful first. Full signatures
-    are in a file, with the texts; of each, a prefix is in memory, as long as the budget and the
-    utilities make best. No document that has the terms is ever missed. One that has not is found
-    now and then, as `expected_fpr` says; checked against its text, it is left out again.
+    A query matches documents that contain all of its terms. Each document has a signature, a Bloom
+    filter of its words. The full signatures and the texts are in a file. A prefix of each signature
+    is in memory, longer for documents of higher utility. A search never misses a match. False
+    positives occur at the rate `expected_fpr`, and are removed by checking the texts.
 
     >>> notes = {"sieve": "a drum sieve of fine mesh", "drum": "a drum kit", "mesh": "Mesh, drum!"}
     >>> index = SearchIndex.build(notes, utility={"sieve": 1, "drum": 3, "mesh": 2})
@@ -76,13 +75,13 @@ class SearchIndex:
     def __init__(
         self, filters: _native.Filters, utility: Floats, tokenizer: Tokenizer | None
     ) -> None:
-        told = filters.texts
-        assert told is not None
-        self._own, stops, self._kept = not told[0], told[1], told[2]
+        options = filters.texts
+        assert options is not None
+        self._keep_texts = options.keep_texts
+        self._stop_words = frozenset(options.stop_words.split("\n") if options.stop_words else ())
         self._filters = filters
         self._utility = utility
         self._tokenizer: Tokenizer = words if tokenizer is None else tokenizer
-        self._stops = frozenset(stops.split("\n")) if stops else frozenset()
         self._budget: int | None = None
         self._texts_read = 0
 
@@ -101,13 +100,15 @@ class SearchIndex:
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Index texts by name, and keep in memory what the budget allows.
+        """Index named texts and load prefixes of their signatures that fit the budget.
 
-        ``documents`` may be an iterator: one text at a time is in memory. ``budget`` is in bytes
-        or, as "64MB", in millions of them, and counts all that is in memory per document; without
-        one, all bits are. ``fpr`` is the rate of the full signatures, per term. Terms are `words`,
-        or what ``tokenizer`` makes of a text, without ``stop_words``. The file goes to ``path``, or
-        is a temporary one; without ``keep_texts`` it has signatures only, to check nothing against.
+        ``documents`` may be an iterator; it is consumed one text at a time. ``budget`` is in bytes
+        or, as "64MB", in units of powers of ten, and counts prefixes, names and sizes; None loads
+        the full signatures. ``utility`` says how useful each document is, by name or in order.
+        ``fpr`` is the false-positive rate of the full signatures, per term. Terms are `words`, or
+        the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, or to a
+        temporary file. With ``keep_texts=False`` the file holds no texts, and results cannot be
+        checked. ``key`` is a secret key for the hash, instead of a seed.
 
         >>> index = SearchIndex.build({"a": "to be or not to be"}, stop_words=ENGLISH)
         >>> index.counts.tolist()
@@ -116,16 +117,15 @@ class SearchIndex:
         stops = sorted(set(stop_words))
         wrong = next((word for word in stops if not word or "\n" in word), None)
         if wrong is not None:
-            raise ValueError(f"stop_words has {wrong!r}; words without line breaks are wanted")
-        told = (tokenizer is None, "\n".join(stops), keep_texts)
-        folder = None if path is None else Path(os.path.realpath(os.fsdecode(path))).parent
-        filters = spilled(folder, lambda spill: _native.Filters(spill, seed, key, told))
+            raise ValueError(f"stop_words must be words without line breaks, not {wrong!r}")
+        options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
+        filters = storage.create_filters(path, seed, key, options)
         index = cls(filters, np.zeros(0), tokenizer)
         index._add(documents, fpr, key)
         if path is not None:
-            index._utility = weights(utility, index.names, index._utility)
+            index._utility = read_utility(utility, index.names, index._utility)
             index.save(path)
-            index._filters, _ = opened(path, key, texts=True)
+            index._filters, _ = storage.open_filters(path, key, texts=True)
         index.allocate(budget=budget, utility=utility)
         return index
 
@@ -139,57 +139,52 @@ class SearchIndex:
         tokenizer: Tokenizer | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Open a file that `build` or `save` wrote, and read what the budget allows.
+        """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
-        What is read is checked, piece by piece; `FormatError` if it is damaged. Stop words are of
-        the file, and utilities too unless given; a tokenizer has to be given again.
+        Everything that is read is checked; damage raises `FormatError`. Stop words, and utilities
+        unless given, come from the file. A tokenizer must be passed again.
         """
-        filters, saved = opened(path, key, texts=True)
-        told = filters.texts
-        if told is None or told[0] != (tokenizer is None):
-            given = "none" if tokenizer is None else "one"
-            raise ValueError(
-                f"tokenizer: {given} is given; the one that the index was built with is wanted"
-            )
+        filters, saved = storage.open_filters(path, key, texts=True)
+        if filters.texts is None or filters.texts.own_tokenizer != (tokenizer is not None):
+            wanted = "None" if tokenizer is not None else "the one that the index was built with"
+            given = "a function" if tokenizer is not None else "None"
+            raise ValueError(f"tokenizer must be {wanted}, not {given}")
         index = cls(filters, saved, tokenizer)
-        try:
+        with storage.path_in_errors(path):
             index.allocate(budget=budget, utility=utility)
-        except FormatError as error:
-            raise FormatError(f"{os.fsdecode(path)}: {error}") from None
         return index
 
     def save(self, path: FilePath) -> None:
-        """Write full signatures, texts and utilities to a file: whole, or not at all."""
-        filters, utility = self._filters, self._utility
-        save_whole(path, lambda descriptor: filters.write(descriptor, utility))
+        """Write full signatures, texts and utilities to a file, atomically."""
+        storage.save_filters(path, self._filters, self._utility)
 
     def search(self, query: str, k: int | None = 10, *, verify: bool | None = None) -> list[str]:
-        """Name the ``k`` most useful documents that have all terms of the query; None: all.
+        """Return the ``k`` most useful documents that contain all terms of the query; None: all.
 
-        With ``verify``, and by default where texts are kept, each is checked against its text, so
-        that exactly those are named which have the terms. Without it, some may not have them all.
-        A query without terms is met by every document.
+        ``verify`` checks each document against its text, so that the result is exact (default: if
+        the index has texts). Without it, some documents may lack a term. A query without terms
+        matches every document.
         """
-        wanted, memory = set(self._terms(query)), self._memory
-        limit = at_most("k", k)
+        terms, memory = set(self._terms(query)), self._memory
+        limit = storage.read_limit("k", k)
         if verify is None:
-            verify = self._kept
-        elif verify and not self._kept:
-            raise ValueError("verify is True; the index has no texts to check (keep_texts)")
-        if not wanted:
+            verify = self._keep_texts
+        elif verify and not self._keep_texts:
+            raise ValueError("verify must be False: the index was built with keep_texts=False")
+        if not terms:
             ids = memory.arrangement.order[:limit].tolist()
         elif verify:
-            ids = self._verified(memory, wanted, limit)
+            ids = self._verified(memory, terms, limit)
         else:
-            ranks = memory.sliced.search(list(wanted), limit)
+            ranks = memory.sliced.search(list(terms), limit)
             ids = memory.arrangement.order[ranks].tolist()
         return [memory.filters.name(id) for id in ids]
 
     def text(self, name: str) -> str:
         """Return the text of a document."""
-        text = self._filters.text(self._id(name))
+        text = self._filters.text(self.names.find(name))
         if text is None:
-            raise ValueError("the index has no texts (keep_texts)")
+            raise ValueError("the index has no texts: it was built with keep_texts=False")
         return text
 
     def append(
@@ -201,7 +196,7 @@ class SearchIndex:
         fpr: float = 1e-4,
         key: bytes | None = None,
     ) -> None:
-        """Add a document and allocate anew; `save` writes it to a file. See `extend` for many."""
+        """Add a document and reallocate; `save` writes it to a file. See `extend` for many."""
         self.extend([(name, text)], utility=[utility], fpr=fpr, key=key)
 
     def extend(
@@ -212,9 +207,10 @@ class SearchIndex:
         fpr: float = 1e-4,
         key: bytes | None = None,
     ) -> None:
-        """Add documents and allocate anew; ``utility`` is one number for each, 1 without it.
+        """Add documents and reallocate.
 
-        An index with a secret key takes it here too, to hash the new words.
+        ``utility`` is one number per new document (default: 1). An index with a secret key needs
+        ``key`` to hash the new words.
 
         >>> index = SearchIndex.build({"a": "fine mesh"})
         >>> index.extend({"b": "coarse mesh", "c": "no sieve"}, utility=[2, 1])
@@ -223,20 +219,12 @@ class SearchIndex:
         """
         before = len(self)
         self._add(documents, fpr, key)
-        if utility is not None:
-            added = np.asarray(utility, np.float64)
-            if added.shape != (len(self) - before,):
-                raise ValueError(
-                    f"utility is of shape {added.shape}; one number per document is wanted"
-                )
-            self._utility = weights(
-                np.concatenate([self._utility[:before], added]), self.names, self._utility
-            )
-        self.allocate(budget=self._budget)
+        weights = extend_utility(self._utility, utility, len(self) - before, "document")
+        self.allocate(budget=self._budget, utility=weights)
 
     def drop(self, name: str) -> None:
-        """Remove a document and allocate anew."""
-        id = self._id(name)
+        """Remove a document and reallocate."""
+        id = self.names.find(name)
         self._filters = self._filters.without([id])
         self._utility = np.delete(self._utility, id)
         self.allocate(budget=self._budget)
@@ -247,9 +235,9 @@ class SearchIndex:
         budget: int | str | None = None,
         utility: Mapping[str, float] | npt.ArrayLike | None = None,
     ) -> None:
-        """Keep other prefixes: for another budget (None: all bits), with other utilities.
+        """Load prefixes for another budget (None: the full signatures) or other utilities.
 
-        Nothing but the file is read, and nothing in it changes.
+        Reads only the file, and does not change it.
 
         >>> index = SearchIndex.build({str(i): f"note {i} of many" for i in range(1000)})
         >>> full = index.size_in_bytes
@@ -257,28 +245,26 @@ class SearchIndex:
         >>> bool(index.size_in_bytes <= full - 5000), index.search("note 7", 1)
         (True, ['7'])
         """
-        chosen = weights(utility, self.names, self._utility)
+        weights = read_utility(utility, self.names, self._utility)
         size = None if budget is None else parse_budget(budget)
-        _, hashes, bits, *_, counts = self._filters.tables()
-        arrangement = planning.arrange(counts, bits, hashes.astype(np.int64), chosen)
+        sizes = self._filters.sizes()
+        arrangement = planning.arrange(sizes.counts, sizes.bits, sizes.hashes, weights)
         if size is None:
             rows = arrangement.curve.length * arrangement.curve.hashes
         else:
-            least = self._overhead(arrangement)
-            if size < least:
-                raise ValueError(
-                    f"budget is {size} bytes; names and sizes of {len(self)} documents take {least}"
-                )
-            rows = arrangement.allocate(8 * (size - least))
+            overhead = self._overhead(arrangement)
+            rows = arrangement.allocate(
+                storage.filter_bits(size, overhead, f"{len(self)} documents")
+            )
         sliced = self._filters.sliced(
             arrangement.documents, rows.astype(np.uint32), arrangement.ids, arrangement.ranks
         )
         self._memory = _Memory(self._filters, sliced, arrangement, rows)
-        self._utility, self._budget = chosen, size
+        self._utility, self._budget = weights, size
 
     @property
     def names(self) -> Names:
-        """The names by number; an array of numbers gives an array of names."""
+        """The names of the documents; indexing by an array of numbers returns an array of names."""
         return Names(self._filters)
 
     @property
@@ -288,17 +274,17 @@ class SearchIndex:
 
     @property
     def budget(self) -> int | None:
-        """The budget in bytes, None where there is none."""
+        """The memory budget in bytes, or None."""
         return self._budget
 
     @property
     def counts(self) -> Ints:
-        """How many distinct terms each document has."""
-        return self._filters.tables()[6]
+        """Distinct terms of each document."""
+        return self._filters.sizes().counts
 
     @property
     def kept(self) -> Ints:
-        """How many bits of each signature are in memory."""
+        """Bits of each signature in memory."""
         kept = np.zeros(len(self), np.int64)
         arrangement = self._memory.arrangement
         kept[arrangement.ids] = np.repeat(self._memory.rows, arrangement.documents)
@@ -306,44 +292,43 @@ class SearchIndex:
 
     @property
     def full(self) -> Ints:
-        """How many bits each full signature has."""
-        return self._filters.tables()[2]
+        """Bits of each full signature."""
+        return self._filters.sizes().bits
 
     @property
     def fprs(self) -> Floats:
-        """How likely each document is expected to pass for one with a term that it has not."""
-        _, hashes, bits, *_, counts = self._filters.tables()
-        return Segmented(bits, hashes.astype(np.int64), counts).rate(self.kept)
+        """Expected false-positive rate of each document, per absent term."""
+        sizes = self._filters.sizes()
+        return Segmented(sizes.bits, sizes.hashes, sizes.counts).rate(self.kept)
 
     @property
     def expected_fpr(self) -> float:
-        """The expected rate per term, weighted by utility; for t absent terms its t-th power."""
-        total = float(self._utility.sum())
-        return float(self._utility @ self.fprs) / total if total > 0 else 0.0
+        """Expected false-positive rate per absent term, weighted by utility."""
+        return weighted_rate(self._utility, self.fprs)
 
     @property
     def size_in_bytes(self) -> int:
-        """What is in memory: the prefixes, and all that is kept per document, names included."""
+        """Memory of the prefixes, names and sizes."""
         return self._overhead(self._memory.arrangement) + (self.size_in_bits + 7) // 8
 
     @property
     def size_in_bits(self) -> int:
-        """The bits of the prefixes alone."""
+        """Bits of the prefixes alone."""
         return self._memory.sliced.bits
 
     @property
     def stop_words(self) -> frozenset[str]:
-        """Words that are left out, of documents and of queries."""
-        return self._stops
+        """Words that are ignored in documents and queries."""
+        return self._stop_words
 
     @property
     def texts_read(self) -> int:
-        """How many texts were read to check them."""
+        """Texts read to check search results."""
         return self._texts_read
 
     @property
     def seed(self) -> int | None:
-        """The seed of the hash, or None where a secret key took its place."""
+        """The seed of the hash, or None if a secret key is used."""
         return self._filters.seed
 
     def __len__(self) -> int:
@@ -356,50 +341,34 @@ class SearchIndex:
         own = self._filters.size_in_bytes(len(arrangement.documents))
         return own + _WEIGHTS * len(self)
 
-    def _id(self, name: str) -> int:
-        id = self._filters.find(name)
-        if id is None:
-            raise KeyError(name)
-        return id
-
     def _terms(self, text: str) -> list[str]:
         if not isinstance(text, str):
-            kind = type(text).__name__
-            raise TypeError(f"text is {text!r} (of type {kind}); a str is wanted")
-        terms = list(self._tokenizer(text))
-        return [term for term in terms if term not in self._stops] if self._stops else terms
+            raise TypeError(f"text must be a str, not {text!r} of type {type(text).__name__}")
+        return [term for term in self._tokenizer(text) if term not in self._stop_words]
 
     def _add(self, documents: Documents, fpr: float, key: bytes | None) -> None:
-        known = set(self.names)
-        pairs = documents.items() if isinstance(documents, Mapping) else documents
-        for name, text in pairs:
-            if not isinstance(name, str):
-                kind = type(name).__name__
-                raise TypeError(f"name is {name!r} (of type {kind}); a str is wanted")
-            if name in known:
-                raise ValueError(f"name is {name!r}; the index has a document of that name")
-            known.add(name)
+        for name, text in self.names.check_new(documents, "document"):
             distinct = _native.Distinct(self._terms(text), self.seed or 0, key)
             length, segments = planning.signature(len(distinct), fpr)
-            shape = "segmented" if len(distinct) else "empty"
-            full = _native.Full((shape, segments, length * segments, ()), distinct)
+            kind = "segmented" if len(distinct) else "empty"
+            full = _native.Full(distinct, kind, segments, length * segments)
             self._filters.add(name, full, text)
-        grown = len(self._filters) - len(self._utility)
-        self._utility = np.concatenate([self._utility, np.ones(grown)])
+        added = len(self._filters) - len(self._utility)
+        self._utility = np.concatenate([self._utility, np.ones(added)])
 
-    def _verified(self, memory: _Memory, wanted: set[str], limit: int) -> list[int]:
-        """Search for more and more candidates until enough of them have the terms."""
+    def _verified(self, memory: _Memory, terms: set[str], limit: int) -> list[int]:
+        """Search for more and more candidates until enough of them contain the terms."""
         found: list[int] = []
-        terms, asked, more = list(wanted), 0, limit
+        checked, more = 0, limit
         while len(found) < limit:
-            ranks = memory.sliced.search(terms, more)
-            for id in memory.arrangement.order[ranks[asked:]].tolist():
+            ranks = memory.sliced.search(list(terms), more)
+            for id in memory.arrangement.order[ranks[checked:]].tolist():
                 self._texts_read += 1
-                if wanted.issubset(self._terms(memory.filters.text(id) or "")):
+                if terms.issubset(self._terms(memory.filters.text(id) or "")):
                     found.append(id)
                     if len(found) == limit:
                         break
             if len(ranks) < more:
                 break
-            asked, more = more, 4 * more
+            checked, more = more, 4 * more
         return found

@@ -1,32 +1,32 @@
-//! A collection: many filters in one file, of each of which a prefix is in memory.
+//! A collection: many filters in one file, with a prefix of each filter in memory.
 //!
-//! The file holds every filter in full, one after the other, as strings of bits whose prefixes are
-//! filters themselves: fewer bits, a higher rate, never a key denied (Mersy, Wang, Sintos,
-//! Krishnan 2024). Three kinds of strings, for a set of n keys:
+//! The file stores every filter in full, one after the other. Each filter is a bit string whose
+//! prefixes are filters themselves: a shorter prefix has a higher false-positive rate and still no
+//! false negatives (Mersy, Wang, Sintos, Krishnan 2024). There are three kinds, for a set of n keys:
 //!
 //! ```text
-//! segmented   Bloom, probe j in segment j: whole segments and a part of the next are kept
-//! ribbon      by columns: each halves the rate, at about n bits
-//! truncated   Bloom, probes anywhere: those beyond the prefix say nothing (the paper's)
+//! segmented   Bloom, probe j in segment j: keeps whole segments and a part of the next
+//! ribbon      by columns: each column halves the rate and takes about n bits
+//! truncated   Bloom, probes anywhere: probes beyond the prefix are ignored (the paper's)
 //! ```
 //!
-//! How many bits of each to keep is decided in `planning/collection.py`. In memory the prefixes lie
-//! bit by bit one behind the other, the most asked filter first, so that one key asked of all
-//! filters walks through memory in order and an answer can stop at the first few candidates.
+//! `planning/collection/` decides how many bits of each filter to keep. In memory the prefixes are
+//! packed bit by bit, the most queried filter first, so that a lookup in all filters reads memory in
+//! order and can stop after the first few candidates.
 //!
-//! Invariant: a probe whose bits are not all within the prefix says "maybe"; so does a filter of no
-//! bits. Only a set of no keys says "no" to all.
+//! Invariant: a probe whose bits are not all within the prefix returns "maybe", and so does a filter
+//! with no bits in memory. Only a set without keys returns "no" for every key.
 //!
-//! In reading order: this file (what a directory says of a filter), `probe.rs` (one key, one
-//! filter), `resident.rs` (one key, all filters).
+//! In reading order: this file (the directory entry of a filter), `probe.rs` (one key, one filter),
+//! `resident.rs` (one key, all filters).
 
 mod probe;
 mod resident;
 #[cfg(test)]
 mod tests;
 
-pub use probe::{Asked, Bits, may_hold};
-pub use resident::{Found, Resident};
+pub use probe::{Bits, Query, may_hold};
+pub use resident::{Candidate, Resident};
 
 use crate::bloom;
 use crate::distinct::Distinct;
@@ -34,9 +34,9 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::ribbon::{self, Ribbon};
 
-/// The kind of a collection in a frame.
+/// The kind number of a collection in a frame.
 pub const KIND: u16 = 16;
-/// Section type: 32 bytes for each filter, see [`Filter::record`].
+/// Section type: the directory, 32 bytes per filter, see [`Filter::record`].
 pub const SECTION_DIRECTORY: u32 = 16;
 /// Section type: the slots of all levels of all ribbons, 8 bytes each.
 pub const SECTION_LEVELS: u32 = 17;
@@ -44,18 +44,18 @@ pub const SECTION_LEVELS: u32 = 17;
 pub const SECTION_ENDS: u32 = 18;
 /// Section type: the names, as UTF-8.
 pub const SECTION_NAMES: u32 = 19;
-/// log2 of the bytes of a piece with its own checksum: what is read beyond a prefix to trust it.
+/// log2 of the bytes per checksum: reading a prefix reads and checks whole pieces of this size.
 pub const PIECE: u32 = 9;
-/// Bytes of a record of the directory.
+/// Bytes of a directory record.
 pub const RECORD: usize = 32;
 
-/// More than any ribbon tries before it is built.
+/// No ribbon needs this many attempts to build.
 const MOST_ATTEMPTS: u16 = 10_000;
 
-/// How the bits of a filter are to be read.
+/// How the bits of a filter are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No keys, no bits.
+    /// No keys and no bits.
     Empty,
     /// Bloom in segments.
     Segmented,
@@ -82,18 +82,18 @@ impl Kind {
     }
 }
 
-/// A full filter, as the directory has it.
+/// The directory entry of a full filter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
-    /// How its bits are read.
+    /// How its bits are interpreted.
     pub kind: Kind,
-    /// Probes per key, or columns.
+    /// Probes per key of a Bloom filter, columns of a ribbon.
     pub hashes: u8,
-    /// Which of the hashes made a ribbon's last level solvable.
+    /// The hash attempt that made a ribbon's last level solvable.
     pub attempt: u16,
     /// Bits of a Bloom filter, slots of a ribbon's last level.
     pub size: u64,
-    /// Keys of the set.
+    /// Keys in the set.
     pub count: u64,
     /// Slots of each level of a ribbon that bumps.
     pub levels: Box<[u64]>,
@@ -106,7 +106,7 @@ impl Filter {
         Filter { kind: Kind::Empty, hashes: 0, attempt: 0, size: 0, count: 0, levels }
     }
 
-    /// Builds the full filter of distinct hashes; what it is, and its bytes.
+    /// Builds the full filter of distinct hashes and returns its entry and bytes.
     pub fn build(
         kind: Kind,
         hashes: u8,
@@ -139,7 +139,7 @@ impl Filter {
         Ok((filter, bytes))
     }
 
-    /// A record of the directory, and behind it a utility.
+    /// Encodes the directory record: this entry and its utility.
     pub fn record(&self, utility: f64) -> [u8; RECORD] {
         let (levels, attempt) = (self.levels.len() as u64, u64::from(self.attempt));
         let first = self.kind as u64 | u64::from(self.hashes) << 8 | levels << 16 | attempt << 32;
@@ -151,13 +151,13 @@ impl Filter {
         record
     }
 
-    /// What a record says; takes its levels off `levels`.
+    /// Decodes a directory record and consumes its levels from the front of `levels`.
     pub fn from_record(record: &[u8; RECORD], levels: &mut &[[u8; 8]]) -> Result<(Filter, f64)> {
         let damaged = |what: &str| Error::Format(format!("the directory is damaged: {what}"));
         let (fields, _) = record.as_chunks::<8>();
         let [first, count, size, utility] = [0, 1, 2, 3].map(|i| u64::from_le_bytes(fields[i]));
         let kind = Kind::ALL.get((first & 0xFF) as usize);
-        let kind = *kind.ok_or_else(|| damaged("a filter is of no known kind"))?;
+        let kind = *kind.ok_or_else(|| damaged("a filter has an unknown kind"))?;
         let number = (first >> 16 & 0xFFFF) as usize;
         let (own, rest) =
             levels.split_at_checked(number).ok_or_else(|| damaged("levels are missing"))?;
@@ -172,22 +172,23 @@ impl Filter {
             || (kind != Kind::Empty && count == 0)
             || (kind != Kind::Ribbon && (number > 0 || attempt > 0))
         {
-            return Err(damaged("a filter has what its kind has not"));
+            return Err(damaged("a filter has fields that its kind does not"));
         }
         let utility = f64::from_bits(utility);
         if !utility.is_finite() || utility < 0.0 {
-            return Err(damaged("a utility is negative or no number"));
+            return Err(damaged("a utility is negative or not finite"));
         }
         Ok((filter, utility))
     }
 
-    /// The shape of a ribbon, or the reason why it is none.
+    /// The shape of a ribbon, or an error if it is invalid.
     pub fn shape(&self) -> Result<ribbon::Shape> {
         let (columns, attempt) = (u32::from(self.hashes), u64::from(self.attempt));
         ribbon::Shape::new(ribbon::Layout::Columns, columns, &self.levels, self.size, attempt)
     }
 
-    /// Bits before the columns, bits of a column, coefficients of a row where none bump.
+    /// For a ribbon: bits before the columns, bits per column, and the width of a row (64 if there
+    /// are levels). Zeros for other kinds.
     pub fn columns(&self) -> Result<(u64, u64, u64)> {
         if self.kind != Kind::Ribbon {
             return Ok((0, 0, 0));
@@ -197,7 +198,7 @@ impl Filter {
         Ok((64 * shape.solution as u64, shape.slots, width))
     }
 
-    /// Bits of the whole, or the reason why it cannot be.
+    /// Bits of the full filter, or an error if its parameters are invalid.
     pub fn bits(&self) -> Result<u64> {
         match self.kind {
             Kind::Empty => Ok(0),
@@ -215,7 +216,7 @@ impl Filter {
         }
     }
 
-    /// Bytes of the whole in a file.
+    /// Bytes of the full filter in a file.
     pub fn bytes(&self) -> Result<u64> {
         Ok(self.bits()?.div_ceil(8))
     }

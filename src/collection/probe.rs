@@ -1,7 +1,7 @@
-//! One key and one filter: whether the bits that are there allow the key.
+//! One key and one filter: whether the bits in memory allow the key.
 //!
-//! What a key asks does not depend on the filter but for its sizes, so it is computed once:
-//! the probes of Bloom filters, and the rows of ribbons by attempt.
+//! The probes of a key depend on a filter only through its sizes, so they are computed once per
+//! key: the hashes of Bloom probes, and the rows of ribbons by attempt.
 
 use super::{Filter, Kind};
 use crate::bits::reduce;
@@ -10,23 +10,23 @@ use crate::hash::{Hash128, mix13};
 use crate::ribbon::{self, Wide, fingerprint};
 use std::ops::Range;
 
-/// Rows by attempt that are computed ahead; a later attempt is rare and computed when met.
+/// Attempts whose rows are computed in advance; later attempts are rare and computed on demand.
 const ROWS: usize = 16;
 
-/// A key as it asks every filter.
-pub struct Asked {
+/// A key prepared for lookups in many filters.
+pub struct Query {
     hash: Hash128,
     probes: Vec<u64>,
     rows: Vec<(u64, Wide)>,
 }
 
-impl Asked {
-    /// For filters with up to this many probes and attempts.
-    pub fn new(hash: Hash128, hashes: u32, attempts: u32) -> Asked {
+impl Query {
+    /// Prepares a key for filters with at most this many probes and attempts.
+    pub fn new(hash: Hash128, hashes: u32, attempts: u32) -> Query {
         let probe = |j: u32| mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
         let probes = (0..hashes).map(probe).collect();
         let rows = (0..attempts.min(ROWS as u32)).map(|attempt| row(hash, attempt.into()));
-        Asked { hash, probes, rows: rows.collect() }
+        Query { hash, probes, rows: rows.collect() }
     }
 
     #[inline(always)]
@@ -38,26 +38,27 @@ impl Asked {
     }
 }
 
-/// The start and the coefficients of a key in a last level, by attempt.
+/// The start and the coefficients of a key in the last level, for an attempt.
 fn row(hash: Hash128, attempt: u64) -> (u64, Wide) {
     let hash = ribbon::last_level(hash, attempt);
     (hash.hi, ribbon::wide_row(hash, 256))
 }
 
-/// A string of bits, in memory or not.
+/// A bit string, in memory or in a file.
 pub trait Bits {
-    /// 64 bits from this one on; what lies behind the end of the string may be anything.
+    /// The 64 bits that start at `bit`; bits past the end of the string are unspecified.
     fn window(&mut self, bit: u64) -> Result<u64>;
 }
 
-/// What a probe needs of a filter without levels; one with levels brings its [`Filter`].
+/// What a probe needs to know about a filter without levels; see [`leveled`] for the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub kind: Kind,
     pub hashes: u8,
-    /// A ribbon's attempt, or how many segments have one bit more than the others.
+    /// A ribbon's attempt, or the number of segments that are one bit longer than the others.
     pub attempt: u16,
-    /// Bits of all, slots of a ribbon, or bits of a short segment: a probe must not divide.
+    /// Bits of the filter, slots of a ribbon, or bits of a short segment, so that a probe needs no
+    /// division.
     pub size: u64,
 }
 
@@ -71,14 +72,14 @@ impl Sizes {
         Sizes { kind, hashes, attempt, size }
     }
 
-    /// The first bit that a key needs of its probe, or column, `j`.
+    /// The first bit that probe or column `j` of a key reads.
     #[inline(always)]
-    pub fn bit(&self, asked: &Asked, j: u8) -> u64 {
-        let probe = |j: u8| asked.probes.get(usize::from(j)).copied().unwrap_or(0);
+    pub fn bit(&self, query: &Query, j: u8) -> u64 {
+        let probe = |j: u8| query.probes.get(usize::from(j)).copied().unwrap_or(0);
         match self.kind {
             Kind::Empty => 0,
             Kind::Ribbon => {
-                let (start, _) = asked.row(self.attempt);
+                let (start, _) = query.row(self.attempt);
                 reduce(start, self.size - self.size.min(256) + 1) + u64::from(j) * self.size
             }
             Kind::Truncated => reduce(probe(j), self.size),
@@ -90,12 +91,12 @@ impl Sizes {
         }
     }
 
-    /// Whether the key may be there by its probes, or columns, of this range, and of their bits
-    /// those from `known` (those before were asked) to `kept`.
+    /// Whether the probes or columns in `range` allow the key, reading only bits in `kept`: those
+    /// before it were checked already, those after it are not available.
     #[inline(always)]
     pub fn may_hold(
         &self,
-        asked: &Asked,
+        query: &Query,
         range: Range<u8>,
         kept: Range<u64>,
         bits: &mut impl Bits,
@@ -103,15 +104,15 @@ impl Sizes {
         match self.kind {
             Kind::Empty => Ok(false),
             Kind::Ribbon => {
-                let (start, row) = asked.row(self.attempt);
+                let (start, row) = query.row(self.attempt);
                 let width = self.size.min(256);
                 let at = reduce(start, self.size - width + 1);
-                columns(asked, (row, width), at, self.size, range, kept, bits)
+                columns(query, (row, width), at, self.size, range, kept, bits)
             }
-            Kind::Truncated => self.bloom(asked, range, kept, bits, |_| (0, self.size)),
+            Kind::Truncated => self.bloom(query, range, kept, bits, |_| (0, self.size)),
             Kind::Segmented => {
                 let (length, longer) = (self.size, u64::from(self.attempt));
-                self.bloom(asked, range, kept, bits, |j| {
+                self.bloom(query, range, kept, bits, |j| {
                     (j * length + j.min(longer), length + u64::from(j < longer))
                 })
             }
@@ -121,13 +122,13 @@ impl Sizes {
     #[inline(always)]
     fn bloom(
         &self,
-        asked: &Asked,
+        query: &Query,
         range: Range<u8>,
         kept: Range<u64>,
         bits: &mut impl Bits,
         segment: impl Fn(u64) -> (u64, u64),
     ) -> Result<bool> {
-        let probes = &asked.probes[range.start.into()..range.end.into()];
+        let probes = &query.probes[range.start.into()..range.end.into()];
         for (j, &probe) in (u64::from(range.start)..).zip(probes) {
             let (start, length) = segment(j);
             if start >= kept.end {
@@ -142,11 +143,11 @@ impl Sizes {
     }
 }
 
-/// Whether the columns of a range have the key's bits, where a row of this width that starts at
-/// `at` in the first column lies before the end of what is kept, and was not asked before.
+/// Whether the columns in `range` match the fingerprint of the key. The row of the key has this
+/// width and starts at bit `at` in the first column; rows that `kept` does not add to are skipped.
 #[inline(always)]
 fn columns(
-    asked: &Asked,
+    query: &Query,
     (row, width): (Wide, u64),
     at: u64,
     slots: u64,
@@ -169,7 +170,7 @@ fn columns(
                 let mask = u64::MAX >> (64 - here.min(64));
                 met ^= bits.window(at + 64 * i as u64)? & coefficients & mask;
             }
-            if met.count_ones() & 1 != fingerprint(asked.hash) >> column & 1 {
+            if met.count_ones() & 1 != fingerprint(query.hash) >> column & 1 {
                 return Ok(false);
             }
         }
@@ -177,10 +178,10 @@ fn columns(
     Ok(true)
 }
 
-/// [`Sizes::may_hold`] for a ribbon with levels, whose codes come before its columns.
+/// [`Sizes::may_hold`] for a ribbon with levels, whose codes precede its columns.
 pub fn leveled(
     shape: &ribbon::Shape,
-    asked: &Asked,
+    query: &Query,
     kept: Range<u64>,
     bits: &mut impl Bits,
 ) -> Result<bool> {
@@ -188,7 +189,7 @@ pub fn leveled(
     if kept.end <= before {
         return Ok(true);
     }
-    let (mut hash, range) = (asked.hash, 0..shape.columns as u8);
+    let (mut hash, range) = (query.hash, 0..shape.columns as u8);
     for (index, level) in shape.levels.iter().enumerate() {
         if index > 0 {
             hash = ribbon::next_level(hash, index);
@@ -198,7 +199,7 @@ pub fn leveled(
         let code = bits.window(64 * level.codes as u64 + 2 * bucket)? & 3;
         if start >= bucket * ribbon::BUCKET + ribbon::THRESHOLDS[code as usize] {
             let (row, at) = ([ribbon::row(hash), 0, 0, 0], before + level.offset + start);
-            return columns(asked, (row, 64), at, shape.slots, range, kept, bits);
+            return columns(query, (row, 64), at, shape.slots, range, kept, bits);
         }
     }
     let last = shape.last;
@@ -207,18 +208,18 @@ pub fn leveled(
     }
     let (start, row) = row(hash, last.attempt);
     let at = before + last.offset + reduce(start, last.starts());
-    columns(asked, (row, last.width()), at, shape.slots, range, kept, bits)
+    columns(query, (row, last.width()), at, shape.slots, range, kept, bits)
 }
 
-/// Whether the key may be in a filter, by the bits of this range: those before were asked.
+/// Whether the bits of a filter in `kept` allow the key.
 pub fn may_hold(
     filter: &Filter,
-    asked: &Asked,
+    query: &Query,
     kept: Range<u64>,
     bits: &mut impl Bits,
 ) -> Result<bool> {
     if filter.levels.is_empty() {
-        return Sizes::of(filter).may_hold(asked, 0..filter.hashes, kept, bits);
+        return Sizes::of(filter).may_hold(query, 0..filter.hashes, kept, bits);
     }
-    leveled(&filter.shape()?, asked, kept, bits)
+    leveled(&filter.shape()?, query, kept, bits)
 }

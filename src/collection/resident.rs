@@ -1,6 +1,6 @@
-//! One key and all filters: the prefixes in memory, the most asked first.
+//! One key and all filters: the prefixes in memory, the most queried first.
 
-use super::probe::{Asked, Bits, Sizes, leveled};
+use super::probe::{Bits, Query, Sizes, leveled};
 use super::{Filter, Kind};
 use crate::bits::{prefetch, zeros};
 use crate::error::{Error, Result};
@@ -8,25 +8,25 @@ use crate::hash::Hash128;
 use crate::processor::on_best;
 use crate::ribbon;
 
-/// How many filters ahead of the probe their bits are asked for. From 4 to 32 hardly differ.
+/// How many filters ahead to prefetch. Values from 4 to 32 hardly differ.
 const AHEAD: usize = 12;
-/// From the first byte of a ribbon's row to one that may lie in the next line.
+/// Offset from the first byte of a ribbon's row to one that may lie in the next cache line.
 const ROW_BYTES: usize = 32;
-/// How many filters are asked one probe before any is asked the next, whose bits come meanwhile.
+/// Filters that are probed once each before any is probed again, while the next bits are fetched.
 const TOGETHER: usize = 64;
-/// How many probes at most are asked that way; few filters are left for the others.
+/// Rounds of such probes; few filters are left for the remaining probes.
 const ROUNDS: u8 = 4;
-/// Bits of the prefixes that many keys are asked of before the next: half of a core's own cache.
+/// Bits of prefixes that a batch of keys is checked against at a time: half of a private cache.
 const BLOCK: u64 = 8 << 18;
-/// Bytes behind the last prefix, so that a window may be read at any of its bits.
+/// Padding bytes after the last prefix, so that a window can be read at any bit.
 const PAD: usize = 16;
 
-/// A filter as a probe meets it: 32 bytes, in the order of utility.
+/// A filter in memory: 32 bytes, in order of utility.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where its prefix begins.
+    /// Position of its prefix.
     bit: u64,
-    /// How many bits of it are here.
+    /// Length of its prefix in bits.
     kept: u64,
     /// As in [`Sizes`]; for a ribbon with levels, the index of its shape.
     size: u64,
@@ -36,7 +36,7 @@ struct Entry {
     hashes: u8,
 }
 
-/// Marks an entry whose `size` is the index of a shape.
+/// The `attempt` of an entry whose `size` is the index of a shape.
 const LEVELED: u16 = u16::MAX;
 
 impl Entry {
@@ -56,14 +56,14 @@ pub struct Resident {
     attempts: u32,
 }
 
-/// A candidate: which of the keys, and which filter; `whole` unless bits of the filter were cut.
+/// A filter that may hold a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The key's place among those asked.
+pub struct Candidate {
+    /// The position of the key in the batch.
     pub key: u32,
     /// The filter.
     pub id: u32,
-    /// The bits that were asked.
+    /// Bits of the filter that are in memory.
     pub kept: u64,
 }
 
@@ -88,7 +88,7 @@ impl Bits for Prefix<'_> {
 }
 
 impl Resident {
-    /// Reads prefixes of filters, in this order: `read(filter, bytes)` fills in the first bytes.
+    /// Loads prefixes of filters, in this order: `read(filter, bytes)` fills in the first bytes.
     pub fn load<'a>(
         wanted: impl Iterator<Item = (u32, &'a Filter, u64)> + Clone,
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
@@ -110,10 +110,10 @@ impl Resident {
             if kept > filter.bits()? {
                 let most = filter.bits()?;
                 return Err(Error::Parameter(format!(
-                    "kept is {kept}; the filter has {most} bits"
+                    "kept must be at most {most}, the bits of the filter, not {kept}"
                 )));
             }
-            resident.enter(id, filter, kept)?;
+            resident.push_entry(id, filter, kept)?;
             scratch.clear();
             scratch.resize(kept.div_ceil(8) as usize, 0);
             if kept > 0 {
@@ -124,7 +124,7 @@ impl Resident {
         Ok(resident)
     }
 
-    fn enter(&mut self, id: u32, filter: &Filter, kept: u64) -> Result<()> {
+    fn push_entry(&mut self, id: u32, filter: &Filter, kept: u64) -> Result<()> {
         let Sizes { kind, hashes, mut attempt, mut size } = Sizes::of(filter);
         match kind {
             Kind::Empty => {}
@@ -139,7 +139,7 @@ impl Resident {
         Ok(())
     }
 
-    /// Puts the first `kept` bits of `bytes` behind what is there.
+    /// Appends the first `kept` bits of `bytes`.
     fn append(&mut self, bytes: &mut [u8], kept: u64) {
         if let (rest @ 1.., Some(last)) = (kept % 8, bytes.last_mut()) {
             *last &= (1 << rest) - 1;
@@ -153,12 +153,12 @@ impl Resident {
         self.bits += kept;
     }
 
-    /// Bits of all prefixes.
+    /// Total bits of the prefixes.
     pub fn bits(&self) -> u64 {
         self.bits
     }
 
-    /// What prefixes of these filters take in memory beside their bits.
+    /// Memory that these filters take apart from the bits of their prefixes.
     pub fn least_bytes(filters: &[Filter]) -> usize {
         let shape = |filter: &&Filter| {
             let levels = filter.levels.len();
@@ -168,7 +168,7 @@ impl Resident {
         PAD + size_of::<Entry>() * filters.len() + leveled.map(|f| shape(&f)).sum::<usize>()
     }
 
-    /// How many filters.
+    /// Number of filters.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -178,16 +178,16 @@ impl Resident {
         self.entries.is_empty()
     }
 
-    /// A key as it asks these filters.
-    pub fn asked(&self, hash: Hash128) -> Asked {
-        Asked::new(hash, self.hashes, self.attempts)
+    /// Prepares a key for a lookup in these filters.
+    pub fn query(&self, hash: Hash128) -> Query {
+        Query::new(hash, self.hashes, self.attempts)
     }
 
-    /// Asks for the bits of a probe or column, if they are kept.
+    /// Prefetches the bits of a probe or column, if they are in memory.
     #[inline(always)]
-    fn fetch(&self, entry: &Entry, asked: &Asked, j: u8) {
+    fn prefetch_probe(&self, entry: &Entry, query: &Query, j: u8) {
         if entry.attempt != LEVELED && entry.kind != Kind::Empty {
-            let bit = entry.sizes().bit(asked, j);
+            let bit = entry.sizes().bit(query, j);
             if bit < entry.kept {
                 let place = self.arena.as_ptr().wrapping_add(((entry.bit + bit) / 8) as usize);
                 prefetch(place);
@@ -198,23 +198,25 @@ impl Resident {
         }
     }
 
-    /// Whether these probes or columns allow the key; what has levels is asked with the last.
+    /// Whether these probes or columns allow the key; ribbons with levels are checked in the last
+    /// round only.
     #[inline(always)]
-    fn allows(&self, entry: &Entry, asked: &Asked, range: std::ops::Range<u8>) -> bool {
+    fn allows(&self, entry: &Entry, query: &Query, range: std::ops::Range<u8>) -> bool {
         let mut bits = Prefix { arena: &self.arena, start: entry.bit };
         if entry.attempt == LEVELED {
             let last = range.end == u8::MAX;
             let shape = &self.shapes[entry.size as usize];
-            // Memory does not fail to be read.
-            return !last || leveled(shape, asked, 0..entry.kept, &mut bits).unwrap_or(true);
+            // Reading memory cannot fail.
+            return !last || leveled(shape, query, 0..entry.kept, &mut bits).unwrap_or(true);
         }
         let range = range.start.min(entry.hashes)..range.end.min(entry.hashes);
-        entry.sizes().may_hold(asked, range, 0..entry.kept, &mut bits).unwrap_or(true)
+        entry.sizes().may_hold(query, range, 0..entry.kept, &mut bits).unwrap_or(true)
     }
 
-    /// The filters that may hold a key, the most asked first; `found` says whether to go on.
-    pub fn candidates(&self, asked: &Asked, mut found: impl FnMut(Found) -> bool) {
-        on_best!(_processor => self.walk(0..self.entries.len(), 0, asked, &mut found));
+    /// Calls `found` with each filter that may hold a key, the most queried first, until it returns
+    /// false.
+    pub fn candidates(&self, query: &Query, mut found: impl FnMut(Candidate) -> bool) {
+        on_best!(_processor => self.walk(0..self.entries.len(), 0, query, &mut found));
     }
 
     #[inline(always)]
@@ -222,8 +224,8 @@ impl Resident {
         &self,
         range: std::ops::Range<usize>,
         key: u32,
-        asked: &Asked,
-        found: &mut impl FnMut(Found) -> bool,
+        query: &Query,
+        found: &mut impl FnMut(Candidate) -> bool,
     ) {
         let mut passed = [0; TOGETHER];
         let mut start = range.start;
@@ -232,36 +234,36 @@ impl Resident {
             let mut count = 0;
             for at in start..end {
                 if let Some(later) = self.entries.get(at + AHEAD) {
-                    self.fetch(later, asked, 0);
+                    self.prefetch_probe(later, query, 0);
                 }
                 let entry = &self.entries[at];
-                // Half of the filters say no, at random: a branch would be mispredicted.
+                // Each probe rejects about half of the filters: a branch would be mispredicted.
                 passed[count] = at;
-                count += usize::from(self.allows(entry, asked, 0..1));
+                count += usize::from(self.allows(entry, query, 0..1));
             }
-            let (mut round, mut asking) = (1, end - start);
-            // Where most pass, little more of them is kept to ask.
-            while round < ROUNDS && 4 * count < 3 * asking {
+            let (mut round, mut before) = (1, end - start);
+            // If most filters pass, few of them have more bits to check.
+            while round < ROUNDS && 4 * count < 3 * before {
                 for &at in &passed[..count] {
-                    self.fetch(&self.entries[at], asked, round);
+                    self.prefetch_probe(&self.entries[at], query, round);
                 }
-                asking = std::mem::take(&mut count);
-                for i in 0..asking {
+                before = std::mem::take(&mut count);
+                for i in 0..before {
                     let at = passed[i];
                     passed[count] = at;
-                    let allows = self.allows(&self.entries[at], asked, round..round + 1);
+                    let allows = self.allows(&self.entries[at], query, round..round + 1);
                     count += usize::from(allows);
                 }
                 round += 1;
             }
             for &at in &passed[..count] {
-                self.fetch(&self.entries[at], asked, round);
+                self.prefetch_probe(&self.entries[at], query, round);
             }
             for &at in &passed[..count] {
                 let entry = &self.entries[at];
                 let Entry { id, kept, .. } = *entry;
-                let allows = self.allows(entry, asked, round..u8::MAX);
-                if allows && !found(Found { key, id, kept }) {
+                let allows = self.allows(entry, query, round..u8::MAX);
+                if allows && !found(Candidate { key, id, kept }) {
                     return;
                 }
             }
@@ -269,10 +271,10 @@ impl Resident {
         }
     }
 
-    /// [`Resident::candidates`] of many keys, as many filters at a time as a cache holds, so in
-    /// order of utility for each key; `found` says whether to go on with that key.
-    pub fn candidates_many(&self, hashes: &[Hash128], mut found: impl FnMut(Found) -> bool) {
-        let asked: Vec<Asked> = hashes.iter().map(|&hash| self.asked(hash)).collect();
+    /// [`Resident::candidates`] for many keys, as many filters at a time as fit in a cache. The
+    /// candidates of each key come in order of utility; `found` returns false to end a key.
+    pub fn candidates_many(&self, hashes: &[Hash128], mut found: impl FnMut(Candidate) -> bool) {
+        let queries: Vec<Query> = hashes.iter().map(|&hash| self.query(hash)).collect();
         let mut open: Vec<u32> = (0..hashes.len() as u32).collect();
         let mut start = 0;
         while start < self.entries.len() && !open.is_empty() {
@@ -281,7 +283,7 @@ impl Resident {
             open.retain(|&key| {
                 let mut more = true;
                 on_best!(_processor => {
-                    self.walk(start..end, key, &asked[key as usize], &mut |candidate| {
+                    self.walk(start..end, key, &queries[key as usize], &mut |candidate| {
                         more = found(candidate);
                         more
                     });

@@ -57,7 +57,7 @@ mod _native {
     #[pymodule_export]
     use super::bloom::Bloom;
     #[pymodule_export]
-    use super::collection::{Filters, Full, Resident};
+    use super::collection::{FilterSizes, Filters, Full, Resident, TextOptions};
     #[pymodule_export]
     use super::cuckoo::Cuckoo;
     #[pymodule_export]

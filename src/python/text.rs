@@ -1,4 +1,4 @@
-//! Text indexes: words of documents, and their signatures in memory.
+//! Text indexes: the words of documents, and their signatures in memory.
 
 use super::batch;
 use crate::hash::Hasher;
@@ -6,13 +6,13 @@ use crate::text;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-/// The words of a text, as they stand.
+/// The words of a text, unchanged.
 #[pyfunction]
 pub fn words(text: &str) -> Vec<&str> {
     text::words(text).collect()
 }
 
-/// The signatures of documents in memory, 64 to a block.
+/// The signatures of documents in memory, 64 per block.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Sliced {
     pub sliced: text::Sliced,
@@ -21,7 +21,7 @@ pub struct Sliced {
 
 #[pymethods]
 impl Sliced {
-    /// The ranks of the best documents that may have all terms, best first.
+    /// The ranks of the best documents that may contain all terms, best first.
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -33,7 +33,7 @@ impl Sliced {
         Ok(PyArray1::from_vec(py, ranks))
     }
 
-    /// Bits of all signatures.
+    /// Total bits of the signatures.
     #[getter]
     fn bits(&self) -> u64 {
         self.sliced.bits()

@@ -30,9 +30,9 @@ from tamis.advice.situation import (
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.advice.text import explained, table
-from tamis.collection import Utility, parse_budget
+from tamis.collection import Utility
 from tamis.pictures import draw_costs
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, parse_budget, whole
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
 from tamis.planning.stacked.frequencies import Steps

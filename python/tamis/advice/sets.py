@@ -1,4 +1,4 @@
-"""Advice for many sets: which kind of filters, cut how, under one budget."""
+"""Advice for many sets under one budget: which kind of filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tamis._types import Keys
 
 FPR = 1e-4
-"""The rate of the full filters."""
+"""The false-positive rate of the full filters."""
 
 _PROBE = 64
 
@@ -31,27 +31,27 @@ _KINDS = {
 
 
 def overhead(sets: Mapping[str, Keys]) -> int:
-    """Tell what a collection of so many sets takes beside the bits of its filters, in bits.
+    """Return the bits that a collection of these sets takes apart from its filters.
 
-    It is the same for each set but for its name, so it is read off a collection of a few.
+    Each set takes the same, except for its name, so it is measured on a collection of a few.
     """
     few = dict.fromkeys(list(sets)[:_PROBE], range(1000))
     probe = Collection.build(few)
-    beside = probe.size_in_bytes - probe.size_in_bits // 8
-    return 8 * math.ceil(beside * len(sets) / max(len(few), 1))
+    extra = probe.size_in_bytes - probe.size_in_bits // 8
+    return 8 * math.ceil(extra * len(sets) / max(len(few), 1))
 
 
 def collections(
-    situation: Situation, counts: npt.NDArray[np.int64], utility: Any, beside: int
+    situation: Situation, counts: npt.NDArray[np.int64], utility: Any, overhead_bits: int
 ) -> Iterator[Found]:
-    """Collections of each kind; ``beside`` is what names and sizes take of the budget, in bits."""
+    """Yield collections of each kind; names and sizes take ``overhead_bits`` of the budget."""
     if situation.needs:
-        wanted = ", ".join(sorted(situation.needs))
-        yield RuledOut("Collection", f"its sets are static, and this is needed: {wanted}")
+        needs = ", ".join(sorted(situation.needs))
+        yield RuledOut("Collection", f"its sets are static and do not support: {needs}")
         return
-    spare = situation.budget - beside
+    spare = situation.budget - overhead_bits
     if spare <= 0:
-        yield RuledOut("Collection", f"names and sizes alone take {beside // 8:,} bytes")
+        yield RuledOut("Collection", f"names and sizes alone take {overhead_bits // 8:,} bytes")
         return
     for kind, how in _KINDS.items():
         found = plan_collection(counts, utility, budget=spare, kind=kind, fpr=FPR)  # type: ignore[arg-type]
@@ -64,9 +64,9 @@ def collections(
             {"kind": kind, "fpr": FPR, "budget": situation.budget // 8, "utility": utility},
             expected_fpr=found.expected_fpr,
             fpr_bound=float(found.rates.max(initial=0.0)),
-            bits=found.bits + beside,
+            bits=found.bits + overhead_bits,
             keys=situation.keys,
             absent_time=situation.check(option, present=False),
             present_time=situation.check(option, present=True),
-            reason=f"Filters of {len(counts):,} sets, the most asked ones longest: {how}.",
+            reason=f"Filters of {len(counts):,} sets, the longest for the most queried: {how}.",
         )

@@ -60,7 +60,7 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
     if least >= plain_cost:
         return RuledOut(
             name,
-            f"its layers alone take {format_duration(least)}, a plain filter with its wasted reads less",
+            f"its layers alone take {format_duration(least)}; a plain filter costs less in total",
         )
     try:
         found = plan(

@@ -7,10 +7,12 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, BinaryIO, cast
+
+from tamis._progress import progress_bar
 
 
 def say(text: str) -> None:
@@ -88,20 +90,11 @@ def size(bits: float) -> str:
     return f"{math.ceil(bits / 8)} bytes"
 
 
-@contextmanager
 def progress(
     what: str, total: int | None, *, prints: bool = False
-) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal, unless results are printed to the same terminal."""
-    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+) -> AbstractContextManager[Callable[[int], None]]:
+    """Show a progress bar, unless the command prints to the same terminal."""
+    return progress_bar(what, total, show=False if prints and sys.stdout.isatty() else None)
 
 
 class Writer:

@@ -1,4 +1,4 @@
-"""``tamis search``: documents by their words, the most useful first."""
+"""``tamis search``: search documents by their words."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ from tamis.cli._output import say, show_json, size
     ),
 )
 def command() -> None:
-    """Find the documents that have all words of a query, from a few bits per word in memory."""
+    """Find documents that contain all words of a query, with a few bits per word in memory."""
 
 
 @command.command(
     "build", epilog=example("tamis search build notes/*.txt --stop-words english -o notes.tamis")
 )
 @click.argument("documents", nargs=-1, type=FILE, required=True)
-@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
-@click.option("--name", help="Of a table: the column with the documents' names.")
-@click.option("--text", help="Of a table: the column with their texts.")
-@click.option("--utility", help="Of a table: the column that says how useful each is.")
-@click.option("--stop-words", help='"english", or a file of words that do not count.')
-@click.option("--budget", help="The memory for all signatures, such as 64MB.")
-@click.option("--fpr", type=float, default=1e-4, help="The rate of a full signature, per word.")
-@click.option("--no-texts", is_flag=True, help="Leave the texts out of the file.")
+@click.option("-o", "--output", type=FILE, required=True, help="Index file to write.")
+@click.option("--name", help="Column with the names of the documents, in a table.")
+@click.option("--text", help="Column with the texts, in a table.")
+@click.option("--utility", help="Column with the utility of each document, in a table.")
+@click.option("--stop-words", help='"english", or a file of words to ignore.')
+@click.option("--budget", help="Memory budget, such as 64MB (default: everything in memory).")
+@click.option(
+    "--fpr", type=float, default=1e-4, help="False-positive rate of a full signature, per word."
+)
+@click.option(
+    "--no-texts", is_flag=True, help="Do not store the texts: results cannot be verified."
+)
 @as_json
 def build(
     documents: tuple[str, ...],
@@ -51,7 +55,7 @@ def build(
     no_texts: bool,
     as_json: bool,
 ) -> None:
-    """Index DOCUMENTS: text files, a document each, or one table with a document in each row."""
+    """Index DOCUMENTS: text files, one document each, or tables with one document per row."""
     weights: list[float] = []
     index = tamis.text.SearchIndex.build(
         _documents(documents, name, text, utility, weights),
@@ -73,11 +77,11 @@ def build(
 @command.command("query", epilog=example("tamis search query notes.tamis fine sieve -k 3"))
 @click.argument("index", type=FILE)
 @click.argument("words", nargs=-1, required=True)
-@click.option("-k", type=click.IntRange(1), default=10, help="How many documents at most.")
+@click.option("-k", type=click.IntRange(1), default=10, help="Maximum number of documents.")
 @click.option(
-    "--unverified", is_flag=True, help="Do not check against the texts: faster, some err."
+    "--unverified", is_flag=True, help="Do not check the texts: faster, with some false positives."
 )
-@click.option("--budget", help="The memory for all signatures, such as 64MB.")
+@click.option("--budget", help="Memory budget, such as 64MB (default: everything in memory).")
 @as_json
 def query(
     index: str,
@@ -87,7 +91,7 @@ def query(
     budget: str | None,
     as_json: bool,
 ) -> int:
-    """Name the documents of INDEX that have all WORDS, the most useful first.
+    """Print the documents of INDEX that contain all WORDS, the most useful first.
 
     The exit code is 1 if there are none.
     """
@@ -107,20 +111,22 @@ def _documents(
     utility: str | None,
     weights: list[float],
 ) -> Iterator[tuple[str, str]]:
-    """Read names and texts; of tables also the utilities."""
+    """Yield names and texts; append the utilities in tables to ``weights``."""
     for path in paths:
         source = Source(path)
         for number, batch in enumerate(source.batches()):
             if isinstance(batch, list):
                 if name or text or utility:
-                    raise ValueError(f"{path} is text, which has no columns; a table is wanted")
+                    raise ValueError(
+                        f"{path} is plain text: --name, --text and --utility need a table"
+                    )
                 if not number:
                     yield path, Path(path).read_text(encoding="utf-8")
                 continue
             if name is None or text is None:
                 raise ValueError(
-                    f"{path} has the columns {', '.join(batch.schema.names)}; "
-                    "--name and --text say which to take"
+                    f"{path} is a table: --name and --text must name two of its columns "
+                    f"{', '.join(batch.schema.names)}"
                 )
             columns = [Source(path, each).column_of(batch.schema.names) for each in (name, text)]
             if utility is not None:

@@ -1,4 +1,4 @@
-"""``tamis skip``: row groups of Parquet files that need not be read."""
+"""``tamis skip``: index Parquet files and skip row groups."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _READ: dict[str, Callable[[str], Any]] = {
     "timestamp with zone": datetime.datetime.fromisoformat,
     "decimal": decimal.Decimal,
 }
-"""How a value on the command line is read, by what its column holds."""
+"""Parsers of values on the command line, by the family of the column."""
 
-_memory = click.option("--memory", help="The budget for what is kept in memory, such as 64MB.")
+_memory = click.option(
+    "--memory", help="Memory budget, such as 64MB (default: everything in memory)."
+)
 
 
 @click.group(
@@ -36,7 +38,7 @@ _memory = click.option("--memory", help="The budget for what is kept in memory, 
     ),
 )
 def command() -> None:
-    """Index Parquet files by columns, and read only the row groups that may hold what is asked."""
+    """Index columns of Parquet files, and read only row groups that may match a query."""
 
 
 @command.command(
@@ -44,11 +46,11 @@ def command() -> None:
 )
 @click.argument("sources", nargs=-1, required=True)
 @click.option(
-    "-c", "--column", "columns", multiple=True, required=True, help="To index; repeat it."
+    "-c", "--column", "columns", multiple=True, required=True, help="Column to index; repeatable."
 )
-@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
-@click.option("--fpr", type=float, default=1e-4, help="The rate of the full filters.")
-@click.option("--utility", help="A column that says how often each row is needed.")
+@click.option("-o", "--output", type=FILE, required=True, help="Index file to write.")
+@click.option("--fpr", type=float, default=1e-4, help="False-positive rate of the full filters.")
+@click.option("--utility", help="Column with the utility of each row: how often it is used.")
 @as_json
 def build(
     sources: tuple[str, ...],
@@ -58,11 +60,11 @@ def build(
     utility: str | None,
     as_json: bool,
 ) -> None:
-    """Index SOURCES: Parquet files, folders or patterns, here or as a URI."""
+    """Index SOURCES: Parquet files, folders or patterns, local or as URIs."""
     index = tamis.parquet.SkippingIndex.build(
         list(sources), columns=list(columns), path=output, fpr=fpr, utility=utility
     )
-    _tell(index, output, as_json)
+    _print_summary(index, output, as_json)
 
 
 @command.command("add", epilog=example('tamis skip add events.tamis "more/*.parquet"'))
@@ -70,13 +72,13 @@ def build(
 @click.argument("sources", nargs=-1)
 @as_json
 def add(index: str, sources: tuple[str, ...], as_json: bool) -> None:
-    """Index more files, or without SOURCES what is new or changed among those it knows."""
+    """Add SOURCES to INDEX; without SOURCES, update it with new and changed files."""
     opened = tamis.parquet.SkippingIndex.open(index)
     read = opened.add(list(sources)) if sources else opened.refresh()
     opened.save(index)
     if not as_json:
         note(f"files read: {read:,}")
-    _tell(opened, index, as_json)
+    _print_summary(opened, index, as_json)
 
 
 @command.command(
@@ -84,11 +86,11 @@ def add(index: str, sources: tuple[str, ...], as_json: bool) -> None:
 )
 @click.argument("index", type=FILE)
 @click.option("--where", "wheres", multiple=True, required=True,
-              help="COLUMN=VALUE; of one column given twice, either.")  # fmt: skip
-@click.option("--select", help="The columns to print, with commas; all unless given.")
-@click.option("--limit", type=click.IntRange(0), help="The most rows.")
-@click.option("--groups", is_flag=True, help="Only name the row groups that may hold rows.")
-@click.option("-o", "--output", type=FILE, help="Write there: .csv, .tsv, .parquet or .arrow.")
+              help="COLUMN=VALUE. Repeat a column for alternatives.")  # fmt: skip
+@click.option("--select", help="Columns to print, separated by commas (default: all).")
+@click.option("--limit", type=click.IntRange(0), help="Maximum number of rows.")
+@click.option("--groups", is_flag=True, help="Print the row groups that may match, not the rows.")
+@click.option("-o", "--output", type=FILE, help="Write to a .csv, .tsv, .parquet or .arrow file.")
 @_memory
 @as_json
 def query(
@@ -101,33 +103,33 @@ def query(
     memory: str | None,
     as_json: bool,
 ) -> int:
-    """Read the rows that are as asked, from the row groups that may hold them.
+    """Print the rows that match, reading only row groups that may contain them.
 
-    Rows are printed as CSV, and what was skipped on standard error. The exit code is 1 if there are
-    no rows (or, with --groups, no row groups). --json tells only what was read and skipped.
+    Rows are printed as CSV, and a summary on standard error. The exit code is 1 if no row matches
+    (with --groups, if no row group does). --json prints the summary only.
     """
     opened = tamis.parquet.SkippingIndex.open(index, memory=memory)
     where = _where(opened.columns, wheres)
     if groups:
-        named = opened.row_groups(where)
+        found = opened.row_groups(where)
         if as_json:
-            show_json([group._asdict() for group in named])
-        elif named:
-            say("\n".join(f"{group.path}\t{group.number}" for group in named))
-        return 0 if named else 1
+            show_json([group._asdict() for group in found])
+        elif found:
+            say("\n".join(f"{group.path}\t{group.number}" for group in found))
+        return 0 if found else 1
     rows = opened.scan(where, columns=select.split(",") if select else None, limit=limit)
     stats = opened.stats
     if as_json and output is None:
-        show_json({"rows": rows.num_rows, **_done(stats)})
+        show_json({"rows": rows.num_rows, **_summary(stats)})
         return 0 if rows.num_rows else 1
     with Writer(output) as writer:
         writer.write_table(rows)
     if as_json:
-        show_json({"rows": rows.num_rows, **_done(stats)})
+        show_json({"rows": rows.num_rows, **_summary(stats)})
     else:
         note(
             f"tamis: {rows.num_rows:,} rows; {stats.skipped:,} of {stats.considered:,} row groups "
-            f"skipped, {stats.wasted:,} read in vain"
+            f"skipped, {stats.wasted:,} read without a match"
         )
     return 0 if rows.num_rows else 1
 
@@ -137,16 +139,16 @@ def query(
 @_memory
 @as_json
 def stats(index: str, memory: str | None, as_json: bool) -> None:
-    """Tell what is in INDEX, how much of it is in memory, and at what rate."""
-    _tell(tamis.parquet.SkippingIndex.open(index, memory=memory), index, as_json)
+    """Print the size of INDEX, its memory, and its expected false-positive rate."""
+    _print_summary(tamis.parquet.SkippingIndex.open(index, memory=memory), index, as_json)
 
 
-def _done(stats: Any) -> dict[str, int]:
+def _summary(stats: Any) -> dict[str, int]:
     names = ("considered", "skipped", "read", "wasted", "stale_files", "unknown_files", "damaged")
     return {name: getattr(stats, name) for name in names}
 
 
-def _tell(index: Any, path: str, as_json: bool) -> None:
+def _print_summary(index: Any, path: str, as_json: bool) -> None:
     found = {
         "file": path,
         "files": len(index.files),
@@ -173,17 +175,19 @@ def _tell(index: Any, path: str, as_json: bool) -> None:
 
 
 def _where(columns: dict[str, str], given: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Read COLUMN=VALUE, each value as its column wants it."""
+    """Parse COLUMN=VALUE, each value by the family of its column."""
     where: dict[str, list[Any]] = {}
     for each in given:
         name, equals, text = each.partition("=")
         if not equals:
-            raise click.UsageError(f"--where is {each!r}; COLUMN=VALUE is wanted")
+            raise click.UsageError(f"--where must be COLUMN=VALUE, not {each!r}")
         if name not in columns:
-            raise ValueError(f"--where names {name!r}; the index has {', '.join(columns)}")
+            raise ValueError(f"--where must use the columns {', '.join(columns)}, not {name!r}")
         try:
             value = _READ[columns[name]](text)
         except (ValueError, decimal.InvalidOperation):
-            raise ValueError(f"--where is {each!r}; {name} holds {columns[name]}") from None
+            raise ValueError(
+                f"--where must have a value of type {columns[name]} for {name}, not {text!r}"
+            ) from None
         where.setdefault(name, []).append(value)
     return where

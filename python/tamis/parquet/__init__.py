@@ -1,4 +1,4 @@
-"""Skip what a question cannot need: an index over the row groups of Parquet files."""
+"""Skip row groups of Parquet files that cannot match a query."""
 
 try:
     import pyarrow.dataset
@@ -7,6 +7,6 @@ except ImportError:
     raise ImportError("tamis.parquet needs pyarrow: pip install tamis[parquet]") from None
 
 from tamis.parquet.index import RowGroup, SkippingIndex
-from tamis.parquet.statistics import Statistics
+from tamis.parquet.statistics import SkippingStats
 
-__all__ = ["RowGroup", "SkippingIndex", "Statistics"]
+__all__ = ["RowGroup", "SkippingIndex", "SkippingStats"]

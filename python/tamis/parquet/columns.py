@@ -1,9 +1,9 @@
-"""The columns that can be indexed: their types, their keys, and predicates over them.
+"""Columns that can be indexed: types, keys, and predicates.
 
-A column belongs to a family of types whose equal values have equal keys, whatever the width, unit
-or scale in a file (`docs/keys.md`), so that files of one lake may differ in these. A value also has
-a *code*: 64 bits in the order of the values, of which the least and the greatest of a row group
-make its zone. Codes of different values may agree, so a zone, like a filter, says no or maybe.
+A column belongs to a family of types. Equal values of a family have equal keys, whatever the width,
+unit or scale in a file (`docs/keys.md`), so files may differ in these. A value also has a *code*:
+64 bits that preserve the order of values. The least and greatest code of a row group are its zone.
+Different values may have the same code, so a zone, like a filter, returns no or maybe.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ACCEPTED = {
     "timestamp with zone": "a datetime.datetime with a zone",
     "decimal": "a decimal.Decimal or an int",
 }
-"""The families, and what a predicate over each may be given."""
+"""The families, and the values that a predicate accepts."""
 
 VIEWED = b"tamis: view"
-"""Marks a column of which a file says that it is of a view type: pyarrow reads but never compares
-these."""
+"""Metadata of a column that a file declares as a view type: pyarrow reads these, but cannot filter
+them."""
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -43,7 +43,7 @@ _DAY_ZERO = datetime.date(1970, 1, 1)
 
 
 def family(kind: pa.DataType) -> str | None:
-    """Name the family of a type, None if its columns cannot be indexed."""
+    """Return the family of a type, or None if it cannot be indexed."""
     types = pa.types
     if types.is_dictionary(kind):
         return family(kind.value_type)
@@ -65,14 +65,14 @@ def family(kind: pa.DataType) -> str | None:
 
 
 def values(column: pa.Array) -> pa.Array:
-    """Return the values of a column to hash: no nulls, and each once where that is cheap."""
+    """Return the values of a column to hash, without nulls; distinct values if that is cheap."""
     if pa.types.is_dictionary(column.type):
         column = pc.unique(column).dictionary_decode()
     return column.drop_null()
 
 
 def zone(kind: str, column: pa.Array) -> tuple[int, int] | None:
-    """Return the codes of the least and the greatest value, None if there is no value."""
+    """Return the codes of the least and the greatest value, or None without values."""
     if len(column) == 0:
         return None
     if column.type in (pa.string_view(), pa.binary_view()):
@@ -83,7 +83,7 @@ def zone(kind: str, column: pa.Array) -> tuple[int, int] | None:
 
 
 def _raw(value: pa.Scalar) -> Any:
-    """Return a value of a column as its bytes, its days, its nanoseconds, its number."""
+    """Return a value as bytes, days, nanoseconds or a number, by its family."""
     types, kind = pa.types, value.type
     if types.is_timestamp(kind):
         return value.cast(pa.int64()).as_py() * _NANOSECONDS[kind.unit]
@@ -91,7 +91,7 @@ def _raw(value: pa.Scalar) -> Any:
         return value.cast(pa.date32()).cast(pa.int32()).as_py()
     if types.is_integer(kind) or types.is_decimal(kind):
         return value.as_py()
-    return value.as_buffer().to_pybytes()  # text may not be UTF-8
+    return value.as_buffer().to_pybytes()  # text may be invalid UTF-8
 
 
 def _code(kind: str, value: Any) -> int:
@@ -106,7 +106,7 @@ def _code(kind: str, value: Any) -> int:
 
 @dataclass(frozen=True)
 class Predicate:
-    """The values that one column may have: any of these, or null."""
+    """A condition on one column: any of these values, or null."""
 
     column: str
     family: str
@@ -115,16 +115,16 @@ class Predicate:
 
     @classmethod
     def of(cls, column: str, kind: str, given: Any) -> Predicate:
-        """Read what a question gives for a column: a value, None, or a list of them."""
+        """Read the condition of a query on a column: a value, None for null, or a list of them."""
         single = isinstance(given, str | bytes | bytearray | Mapping)
-        wanted = [given] if single or not isinstance(given, Iterable) else list(given)
-        wanted = [each.as_py() if isinstance(each, pa.Scalar) else each for each in wanted]
-        raw = dict.fromkeys(_given(column, kind, each) for each in wanted if each is not None)
-        return cls(column, kind, tuple(raw), any(each is None for each in wanted))
+        many = [given] if single or not isinstance(given, Iterable) else list(given)
+        many = [each.as_py() if isinstance(each, pa.Scalar) else each for each in many]
+        raw = dict.fromkeys(_read_value(column, kind, each) for each in many if each is not None)
+        return cls(column, kind, tuple(raw), any(each is None for each in many))
 
     @property
     def keys(self) -> list[list[Any]]:
-        """The keys of the values, integers apart from the rest; of none that no column can have."""
+        """The keys of the values, integers and bytes apart; none for values no column can hold."""
         keys = [_key(each) for each in self.raw]
         integers = [key for key in keys if isinstance(key, int)]
         others = [key for key in keys if isinstance(key, bytes)]
@@ -132,36 +132,36 @@ class Predicate:
 
     @property
     def codes(self) -> Codes:
-        """The codes of the values, in order."""
+        """The codes of the values, sorted."""
         return np.array(sorted(_code(self.family, each) for each in self.raw), np.uint64)
 
     def expression(self, schema: pa.Schema) -> pc.Expression:
-        """Return the predicate over a column of this schema, as pyarrow has it."""
+        """Return the predicate as a pyarrow expression over this schema."""
         kind = schema.field(self.column).type
         some = _column(self.raw, kind.value_type if pa.types.is_dictionary(kind) else kind)
         field = pc.field(self.column)
         if VIEWED in (schema.field(self.column).metadata or {}):
             field = field.cast(kind)
-        # Equality is what readers push down best.
+        # Readers push down equality better than a list of one value.
         found = field == some[0] if len(some) == 1 else field.isin(some)
         return found | field.is_null() if self.null else found
 
     def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Tell which values of a column the predicate allows."""
+        """Return which values of a column match."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         found = pc.is_in(column, _column(self.raw, column.type))
         return pc.or_(found, pc.is_null(column)) if self.null else found
 
 
-def _given(column: str, kind: str, value: Any) -> Any:
-    """Return a value of a predicate in the form of `_raw`, or say what is accepted."""
+def _read_value(column: str, kind: str, value: Any) -> Any:
+    """Return a value of a query in the form of `_raw`; `TypeError` if it has the wrong type."""
     match kind:
         case "text" if isinstance(value, str):
             try:
                 return value.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"{column} is {value!r}; it has no form in UTF-8") from None
+                raise ValueError(f"{column} must be valid Unicode, not {value!r}") from None
         case "binary" if isinstance(value, bytes):
             return bytes(value)
         case "integer" if isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -184,20 +184,20 @@ def _given(column: str, kind: str, value: Any) -> Any:
         case "decimal" if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return decimal.Decimal(int(value))
     raise TypeError(
-        f"{column} is {value!r} (of type {type(value).__name__}); the column holds {kind}: "
-        f"{ACCEPTED[kind]}, None for null, or a list of them is wanted"
+        f"{column} is a {kind} column: its value must be {ACCEPTED[kind]}, None for null, or a "
+        f"list of these, not {value!r} of type {type(value).__name__}"
     )
 
 
 def _nanoseconds(value: datetime.datetime) -> int:
     since = value - _EPOCH
     seconds = since.days * 86_400 + since.seconds
-    finer: int = getattr(value, "nanosecond", 0)  # pandas' timestamps have it
+    finer: int = getattr(value, "nanosecond", 0)  # of a pandas timestamp
     return seconds * 10**9 + since.microseconds * 1000 + finer
 
 
 def _key(raw: Any) -> int | bytes | None:
-    """Return the key of a value, None if no column of the supported types can hold it."""
+    """Return the key of a value, or None if no supported column can hold it."""
     scale = 0
     if isinstance(raw, bytes):
         return raw
@@ -218,7 +218,7 @@ def _key(raw: Any) -> int | bytes | None:
 
 
 def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    """Return those values that a column of this type can hold, as one."""
+    """Return the values that a column of this type can hold, as an array of the type."""
     types = pa.types
     if types.is_integer(kind):
         low = 0 if types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
@@ -245,12 +245,12 @@ def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
 
 
 def predicates(where: Mapping[str, Any], columns: Mapping[str, str]) -> list[Predicate]:
-    """Read a question: what each column has to be, for columns of these families."""
+    """Read a query: the condition on each column, for columns of these families."""
     if not isinstance(where, Mapping):
         kind = type(where).__name__
-        raise TypeError(f"where is {where!r} (of type {kind}); a dict of columns is wanted")
+        raise TypeError(f"where must be a dict of columns, not {where!r} of type {kind}")
     unknown = [column for column in where if column not in columns]
     if unknown:
-        indexed = ", ".join(columns)
-        raise ValueError(f"where has {unknown[0]!r}; the index has the columns {indexed}")
+        indexed = ", ".join(map(repr, columns))
+        raise ValueError(f"where must use the indexed columns {indexed}, not {unknown[0]!r}")
     return [Predicate.of(column, columns[column], given) for column, given in where.items()]

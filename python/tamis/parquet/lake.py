@@ -1,4 +1,4 @@
-"""The files of a lake: where they are, and whether they are still what was indexed."""
+"""The files of a data lake: where they are, and whether they changed since they were indexed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tamis.parquet.manifest import File
-from tamis.parquet.threads import in_order
+from tamis.parquet.threads import map_in_order
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""Files, folders and patterns with ``*``, ``?``, ``[…]`` and ``**``; one or a list."""
+"""A file, a folder, a pattern with ``*``, ``?``, ``[…]`` or ``**``, or a list of them."""
 
 SUFFIXES = (".parquet", ".parq", ".pq")
-"""What a file in a folder must end in to be taken; a pattern or a path takes any."""
+"""Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
 
 _WILD = re.compile(r"[*?\[]")
-_TAIL = 8  # the length of a footer, and a magic
+_TAIL = 8  # bytes of the length of a footer and of the magic
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the file system says of a file. ``change`` is what only a local one tells."""
+    """Size and times of a file. ``change``, its ctime and inode, is known for local files only."""
 
     size: int
     time: int
@@ -40,7 +40,7 @@ class Stamp:
 
     @property
     def settled(self) -> bool:
-        """Whether a change from now on would show: times are coarse."""
+        """Whether a later change would show: times are coarse."""
         latest = max(self.time, self.change[0] if self.change else 0)
         coarse = 50_000_000 if self.change else 2_000_000_000
         return latest + coarse < time.time_ns()
@@ -48,7 +48,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Lake:
-    """Sources in one file system, without the files that were taken out."""
+    """Sources in one file system, without excluded files."""
 
     filesystem: fs.FileSystem
     uri: str | None
@@ -57,10 +57,10 @@ class Lake:
 
     @classmethod
     def of(cls, source: Source, filesystem: Any = None) -> Lake:
-        """Find the file system of sources: given, by their URI, or the local one."""
+        """Find the file system of sources: as given, by their URI, or the local one."""
         given = [source] if isinstance(source, str | os.PathLike) else list(source)
         if not given or not all(isinstance(each, str | os.PathLike) for each in given):
-            raise TypeError(f"source is {source!r}; a path, a pattern or a list of them is wanted")
+            raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
         names = [os.fspath(each) for each in given]
         uri = None
         if filesystem is not None:
@@ -78,11 +78,11 @@ class Lake:
 
     @property
     def local(self) -> bool:
-        """Whether the files are this machine's."""
+        """Whether the files are on this machine."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can say."""
+        """Return the lake as JSON values."""
         return {
             "filesystem": self.filesystem.type_name,
             "uri": self.uri,
@@ -91,10 +91,10 @@ class Lake:
         }
 
     @classmethod
-    def from_json(cls, said: dict[str, Any], filesystem: Any = None) -> Lake:
-        """Read what `to_json` returned; a file system that has no URI is to be given."""
-        sources = tuple(str(each) for each in said["sources"])
-        uri, kind = said["uri"], said["filesystem"]
+    def from_json(cls, content: dict[str, Any], filesystem: Any = None) -> Lake:
+        """Read the output of `to_json`; a file system without a URI must be given."""
+        sources = tuple(str(each) for each in content["sources"])
+        uri, kind = content["uri"], content["filesystem"]
         if filesystem is not None:
             filesystem = as_filesystem(filesystem)
         elif uri is not None:
@@ -102,8 +102,8 @@ class Lake:
         elif kind == "local":
             filesystem = fs.LocalFileSystem()
         else:
-            raise ValueError(f"filesystem is None; the files of the index are in one of {kind}")
-        return cls(filesystem, uri, sources, frozenset(map(str, said["excluded"])))
+            raise ValueError(f"filesystem must be the {kind} file system of the index, not None")
+        return cls(filesystem, uri, sources, frozenset(map(str, content["excluded"])))
 
     def of_same(self, source: Source) -> Lake:
         """Find other sources in the same file system."""
@@ -116,14 +116,14 @@ class Lake:
         return replace(self, sources=sources, excluded=back)
 
     def without_source(self, other: Lake) -> Lake:
-        """Take the sources of another lake out, and the files that they name."""
+        """Remove the sources of another lake, and exclude their files."""
         sources = tuple(each for each in self.sources if each not in other.sources)
         rest = replace(self, sources=sources)
         named = self.files().keys() & other.files().keys()
         return replace(rest, excluded=self.excluded | named)
 
     def files(self) -> dict[str, Stamp]:
-        """List the files that there are now."""
+        """List the current files."""
         found: dict[str, Stamp] = {}
         for source in self.sources:
             found.update(self._of_source(source))
@@ -136,9 +136,9 @@ class Lake:
             if info.type == fs.FileType.File:
                 yield from self._stamps([info])
             elif info.type == fs.FileType.Directory:
-                below = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
-                taken = (each for each in below if _plain(each.path[len(source) :]))
-                yield from self._stamps(each for each in taken if each.path.endswith(SUFFIXES))
+                infos = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
+                visible = (each for each in infos if _visible(each.path[len(source) :]))
+                yield from self._stamps(each for each in visible if each.path.endswith(SUFFIXES))
             return
         head = source[: wild.start()].rpartition("/")[0]
         deep = "/" in source[len(head) + 1 :] or "**" in source
@@ -162,7 +162,7 @@ class Lake:
                 yield info.path, Stamp(info.size, info.mtime_ns or 0)
 
     def footer(self, path: str) -> str | None:
-        """Digest the footer of a file; None if there is none, or no file."""
+        """Return a digest of the footer of a file, or None if it cannot be read."""
         try:
             with self.filesystem.open_input_file(path) as file:
                 size = file.size()
@@ -176,13 +176,15 @@ class Lake:
 
 
 def as_filesystem(given: Any) -> fs.FileSystem:
-    """Take a file system of pyarrow, or of fsspec."""
+    """Return a pyarrow file system, given one of pyarrow or fsspec."""
     if isinstance(given, fs.FileSystem):
         return given
     if hasattr(given, "protocol") and hasattr(given, "open"):
         return fs.PyFileSystem(fs.FSSpecHandler(given))
     kind = type(given).__name__
-    raise TypeError(f"filesystem is of type {kind}; one of pyarrow.fs or of fsspec is wanted")
+    raise TypeError(
+        f"filesystem must be a file system of pyarrow.fs or fsspec, not {given!r} of type {kind}"
+    )
 
 
 def _uri(name: str) -> tuple[fs.FileSystem, str]:
@@ -192,13 +194,13 @@ def _uri(name: str) -> tuple[fs.FileSystem, str]:
     return filesystem, path + name[len(head) :]
 
 
-def _plain(path: str) -> bool:
-    """Whether no part of a path is hidden, as writers hide what is not data."""
+def _visible(path: str) -> bool:
+    """Whether no part of a path is hidden: writers hide files that are not data."""
     return not any(part[:1] in ("_", ".") for part in Path(path).parts)
 
 
 def _pattern(source: str) -> re.Pattern[str]:
-    """Translate a pattern: ``*`` and ``?`` stay within one folder, ``**`` does not."""
+    """Translate a pattern: ``*`` and ``?`` match within one folder, ``**`` across folders."""
     out = []
     for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", source):
         match part:
@@ -219,53 +221,53 @@ def _pattern(source: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True)
-class Look:
-    """The files as they are now: which entries hold, and which files have none that does."""
+class FileCheck:
+    """The current files: which indexed files are unchanged, which changed, which are new."""
 
     fresh: npt.NDArray[np.bool_]
     stale: list[str]
     unknown: dict[str, Stamp]
 
 
-class Watch:
-    """Tells which files are still what was read, by size, time and footer.
+class FileWatch:
+    """Checks which files are unchanged, by size, time and footer.
 
-    A footer is read once after opening; then again whenever the file system says something else of
-    the file than it did at that time, or said it so soon after a change that a second may hide.
+    The footer of a file is read once after opening, and again if its size or times differ from
+    those of the last check, or were so recent then that another change could go unnoticed.
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
         self._recheck, self._threads = recheck, threads
         self._confirmed: dict[str, Stamp] = {}
-        self._last: tuple[float, Lake, Sequence[File], Look] | None = None
+        self._last: tuple[float, Lake, Sequence[File], FileCheck] | None = None
 
-    def look(self, lake: Lake, files: Sequence[File]) -> Look:
-        """Look at the files, or remember if that was less than ``recheck`` seconds ago."""
+    def check(self, lake: Lake, files: Sequence[File]) -> FileCheck:
+        """Check the files, or return the last check if it is less than ``recheck`` seconds old."""
         last = self._last
         same = last is not None and last[1] is lake and last[2] is files
         if last and same and time.monotonic() - last[0] < self._recheck:
             return last[3]
         begin, now = time.monotonic(), lake.files()
-        look = Look(np.zeros(len(files), np.bool_), [], now)
+        found = FileCheck(np.zeros(len(files), np.bool_), [], now)
         doubtful: list[tuple[int, File, Stamp]] = []
         for number, file in enumerate(files):
             stamp = now.pop(file.path, None)
             if stamp is None:
                 continue
             if (stamp.size, stamp.time) != (file.size, file.time):
-                look.stale.append(file.path)
+                found.stale.append(file.path)
             elif self._confirmed.get(file.path) == stamp:
-                look.fresh[number] = True
+                found.fresh[number] = True
             else:
                 doubtful.append((number, file, stamp))
         paths = (file.path for _, file, _ in doubtful)
-        footers = in_order(lake.footer, paths, self._threads) if doubtful else ()
+        footers = map_in_order(lake.footer, paths, self._threads) if doubtful else ()
         for (number, file, stamp), footer in zip(doubtful, footers, strict=True):
             if footer != file.footer:
-                look.stale.append(file.path)
+                found.stale.append(file.path)
                 continue
-            look.fresh[number] = True
+            found.fresh[number] = True
             if stamp.settled:
                 self._confirmed[file.path] = stamp
-        self._last = (begin, lake, files, look)
-        return look
+        self._last = (begin, lake, files, found)
+        return found

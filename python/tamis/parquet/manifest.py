@@ -1,11 +1,11 @@
-"""What an index knows of its files beside their filters, and the file that holds both.
+"""The manifest (files, row groups, zones), and the file of an index.
 
     collection   the frame of a `tamis.Collection`: filter p·i + c is column c of row group i
     manifest     16 bytes of digest, 8 of length, JSON: files, row groups, zones
-    tail         JSON: sources, where the manifest is; 16 bytes of digest, 8 of length, 8 of magic
+    tail         JSON: sources, length of the frame; 16 bytes of digest, 8 of length, 8 of magic
 
-The tail repeats what the manifest says of the sources, and the frame says itself where it ends. So
-wherever one byte is damaged, it is still known which files to read, if only all of them.
+The tail repeats the sources of the manifest, and the frame stores its own length. So if any one
+byte is damaged, it is still known which files to read, at worst all of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tamis.planning.collection.curves import Ints
 MAGIC = b"\x89tamislk"
 VERSION = 1
 _DIGEST = 16
-_FRAME_LENGTH = slice(40, 48)  # in the header of a frame
-_FRAME_HEADER = 264  # bytes of a collection's header, the checksum of which covers all of it
+_FRAME_LENGTH = slice(40, 48)  # position in the header of a frame
+_FRAME_HEADER = 264  # bytes of a collection's header, whose checksum covers the whole frame
 
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was when it was read."""
+    """A file at the time it was indexed."""
 
     path: str
     size: int
@@ -45,7 +45,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Files, and arrays over their row groups, file by file: rows, and zones per column."""
+    """Files, and arrays over their row groups in file order: rows, and zones per column."""
 
     columns: dict[str, str]
     schema: pa.Schema
@@ -56,18 +56,18 @@ class Manifest:
 
     @property
     def starts(self) -> Ints:
-        """Where the row groups of each file begin, and the end."""
+        """The first row group of each file, and the end."""
         ends = np.cumsum([file.groups for file in self.files], dtype=np.int64)
         return np.concatenate([np.zeros(1, np.int64), ends])
 
     @property
     def size_in_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Memory, approximately."""
         files = sum(len(file.path) + _FILE for file in self.files)
         return files + self.rows.nbytes + self.low.nbytes + self.high.nbytes
 
     def without(self, gone: set[int]) -> tuple[Manifest, npt.NDArray[np.bool_]]:
-        """Leave out files; the rest, and which row groups stay."""
+        """Remove files; return the rest, and which row groups remain."""
         stay = np.repeat(
             [number not in gone for number in range(len(self.files))],
             [file.groups for file in self.files],
@@ -78,8 +78,8 @@ class Manifest:
         )
         return rest, stay
 
-    def and_(self, other: Manifest) -> Manifest:
-        """Put the files of another behind these."""
+    def concatenate(self, other: Manifest) -> Manifest:
+        """Append the files of another manifest."""
         return replace(
             other,
             files=self.files + other.files,
@@ -89,7 +89,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can say."""
+        """Return the manifest as JSON values."""
         return {
             "columns": list(self.columns.items()),
             "schema": _text(self.schema.serialize().to_pybytes()),
@@ -100,46 +100,50 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Manifest:
+    def from_json(cls, content: dict[str, Any]) -> Manifest:
         """Read what `to_json` returned."""
-        columns = {str(name): str(family) for name, family in said["columns"]}
+        columns = {str(name): str(family) for name, family in content["columns"]}
         files = tuple(
             File(str(path), int(size), int(time), str(footer), int(groups))
-            for path, size, time, footer, groups in said["files"]
+            for path, size, time, footer, groups in content["files"]
         )
         groups, width = sum(file.groups for file in files), len(columns)
-        rows = np.frombuffer(_bytes(said["rows"]), "<i8").astype(np.int64)
+        rows = np.frombuffer(_bytes(content["rows"]), "<i8").astype(np.int64)
         low, high = (
-            np.frombuffer(_bytes(said[name]), "<u8").astype(np.uint64).reshape(width, groups)
+            np.frombuffer(_bytes(content[name]), "<u8").astype(np.uint64).reshape(width, groups)
             for name in ("low", "high")
         )
         known = all(family in ACCEPTED for family in columns.values())
         if not known or rows.shape != (groups,) or any(file.groups < 0 for file in files):
-            raise ValueError("its parts do not fit together")
-        schema = pa.ipc.read_schema(pa.py_buffer(_bytes(said["schema"])))
+            raise ValueError("the parts of the manifest do not match")
+        schema = pa.ipc.read_schema(pa.py_buffer(_bytes(content["schema"])))
         return cls(columns, schema, files, rows, low, high)
 
 
-_FILE = 300  # bytes of a `File` beside its path
+_FILE = 300  # bytes of a `File` apart from its path
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a file of an index says: no manifest if that is damaged, no frame if it is another's."""
+    """The content of an index file.
+
+    ``manifest`` is None if it is damaged; ``frame``, the length of the collection, is None if the
+    collection does not belong to the manifest.
+    """
 
     sources: dict[str, Any]
     manifest: Manifest | None
     frame: int | None
-    whole: bool = False
+    intact: bool = False
 
 
 def write(descriptor: int, manifest: Manifest, sources: dict[str, Any]) -> None:
-    """Write a manifest and a tail behind the frame that is in an open file."""
+    """Append a manifest and a tail to the frame in an open file."""
     frame = os.fstat(descriptor).st_size
     header = _digest(os.pread(descriptor, _FRAME_HEADER, 0)).hex()
-    said = _json({"version": VERSION, "sources": sources, "header": header, **manifest.to_json()})
+    body = _json({"version": VERSION, "sources": sources, "header": header, **manifest.to_json()})
     tail = _json({"version": VERSION, "sources": sources, "frame": frame})
-    content = _digest(said) + len(said).to_bytes(8, "little") + said
+    content = _digest(body) + len(body).to_bytes(8, "little") + body
     content += tail + _digest(tail) + len(tail).to_bytes(8, "little") + MAGIC
     with open(descriptor, "wb", closefd=False) as file:
         file.seek(0, os.SEEK_END)
@@ -147,7 +151,7 @@ def write(descriptor: int, manifest: Manifest, sources: dict[str, Any]) -> None:
 
 
 def read(path: str) -> Opened:
-    """Read manifest and tail of an index, or what is left of them."""
+    """Read the manifest and the tail of an index, as far as they are intact."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         end = size - _DIGEST - 8 - len(MAGIC)
@@ -160,30 +164,30 @@ def read(path: str) -> Opened:
             tail = _checked(file.read(end - start), digest)
         file.seek(0)
         head = file.read(_FRAME_HEADER)
-        told = int(tail["frame"]) if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
-        said = None
-        if _FRAME_HEADER <= told <= size - _DIGEST - 8:
-            file.seek(told)
+        frame = int(tail["frame"]) if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
+        body = None
+        if _FRAME_HEADER <= frame <= size - _DIGEST - 8:
+            file.seek(frame)
             digest, length = file.read(_DIGEST), file.read(8)
             if int.from_bytes(length, "little") <= size:
-                said = _checked(file.read(int.from_bytes(length, "little")), digest)
-    both = said or tail
-    if both is None:
-        raise FormatError(f"{path}: it is no skipping index, or damaged in all its parts")
-    if both.get("version") != VERSION:
-        raise FormatError(f"{path}: version {both.get('version')} is not known")
-    if said is None:
-        return Opened(both["sources"], None, None)
+                body = _checked(file.read(int.from_bytes(length, "little")), digest)
+    readable = body or tail
+    if readable is None:
+        raise FormatError(f"{path}: not a skipping index, or damaged beyond recovery")
+    if readable.get("version") != VERSION:
+        raise FormatError(f"{path}: version {readable.get('version')} is not supported")
+    if body is None:
+        return Opened(readable["sources"], None, None)
     try:
-        manifest = Manifest.from_json(said)
+        manifest = Manifest.from_json(body)
     except (KeyError, TypeError, ValueError, pa.ArrowException):
-        return Opened(both["sources"], None, None)
-    own = said.get("header") == _digest(head).hex()
-    return Opened(both["sources"], manifest, told if own else None, tail is not None and own)
+        return Opened(readable["sources"], None, None)
+    own = body.get("header") == _digest(head).hex()
+    return Opened(readable["sources"], manifest, frame if own else None, tail is not None and own)
 
 
-def _json(said: dict[str, Any]) -> bytes:
-    return json.dumps(said, separators=(",", ":"), sort_keys=True).encode()
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
 
 
 def _digest(content: bytes) -> bytes:
@@ -193,8 +197,9 @@ def _digest(content: bytes) -> bytes:
 def _checked(content: bytes, digest: bytes) -> dict[str, Any] | None:
     if _digest(content) != digest:
         return None
-    said = json.loads(content)
-    return said if isinstance(said, dict) and isinstance(said.get("sources"), dict) else None
+    parsed = json.loads(content)
+    known = isinstance(parsed, dict) and isinstance(parsed.get("sources"), dict)
+    return parsed if known else None
 
 
 def _text(content: bytes) -> str:

@@ -1,8 +1,7 @@
-"""Files → filters: row groups are read on several threads, and come out in order."""
+"""Read row groups on several threads and build their filters."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,26 +11,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
-from tamis.collection import full_filter
+from tamis._progress import progress_bar
+from tamis.collection.storage import full_filter
 from tamis.parquet import columns as families
 from tamis.parquet.lake import Lake, Stamp
 from tamis.parquet.manifest import File, Manifest
-from tamis.parquet.threads import in_order
+from tamis.parquet.threads import map_in_order
 from tamis.planning.collection.curves import Floats
 
 BATCH = 1 << 16
-"""Rows that are in memory at a time, per thread."""
+"""Rows in memory at a time, per thread."""
 
 TOGETHER = 64
-"""Most row groups of a file that one task reads: opening a file costs as much as a small one."""
+"""Most row groups that one task reads: opening a file costs as much as reading a small one."""
 
-_ROWS = 1 << 20  # and most rows
-_NOTHING = (2**64 - 1, 0)  # the zone that holds no value
+_ROWS = 1 << 20  # most rows that one task reads
+_EMPTY_ZONE = (2**64 - 1, 0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How row groups are read: what filters they get, and which column has their utility."""
+    """The kind, rate and seed of the filters, and the column that holds the utility of rows."""
 
     kind: str
     fpr: float
@@ -41,7 +41,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Group:
-    """A row group as it was read: per column a filter and a zone; the mean utility of its rows."""
+    """A row group: a filter and a zone per column, and the mean utility of its rows."""
 
     rows: int
     filters: list[_native.Full]
@@ -59,34 +59,34 @@ def read_groups(
 ) -> list[Group]:
     """Read row groups of a file."""
     types = {field.name: field.type for field in footer.schema.to_arrow_schema()}
-    wanted = [name for name in types if name in columns or name == options.utility]
-    # Text comes as codes of a dictionary, of which each value is hashed once.
+    names = [name for name in types if name in columns or name == options.utility]
+    # Read text as dictionaries, so that each distinct value is hashed once.
     coded = [
         name
-        for name in wanted
+        for name in names
         if families.family(types[name]) in ("text", "binary")
         and not pa.types.is_fixed_size_binary(types[name])
     ]
     with lake.filesystem.open_input_file(path) as source:
         file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
-        return [_group(file, number, columns, wanted, options) for number in numbers]
+        return [_group(file, number, columns, names, options) for number in numbers]
 
 
 def _group(
     file: pq.ParquetFile,
     number: int,
     columns: Mapping[str, str],
-    wanted: list[str],
+    names: list[str],
     options: Options,
 ) -> Group:
     hashes = {name: _native.Spill(1, None, options.seed) for name in columns}
-    zones = dict.fromkeys(columns, _NOTHING)
+    zones = dict.fromkeys(columns, _EMPTY_ZONE)
     rows, total = file.metadata.row_group(number).num_rows, 0.0
     batches: Iterable[pa.RecordBatch] = ()
-    if wanted:
-        batches = file.iter_batches(BATCH, row_groups=[number], columns=wanted, use_threads=False)
+    if names:
+        batches = file.iter_batches(BATCH, row_groups=[number], columns=names, use_threads=False)
     for batch in batches:
-        for name in columns.keys() & set(wanted):
+        for name in columns.keys() & set(names):
             values = families.values(batch.column(name))
             hashes[name].add(values)
             found = families.zone(columns[name], values)
@@ -103,7 +103,7 @@ def _group(
 
 
 def tasks(footer: pq.FileMetaData) -> Iterator[range]:
-    """Cut the row groups of a file into tasks."""
+    """Split the row groups of a file into tasks."""
     start, rows = 0, 0
     for number in range(footer.num_row_groups):
         rows += footer.row_group(number).num_rows
@@ -114,26 +114,8 @@ def tasks(footer: pq.FileMetaData) -> Iterator[range]:
         yield range(start, footer.num_row_groups)
 
 
-class Progress:
-    """A bar on a terminal: nothing where nobody looks."""
-
-    def __init__(self, total: int, show: bool | None) -> None:
-        self._total, self._done = total, 0
-        self._show = sys.stderr.isatty() if show is None else show
-
-    def advance(self, count: int) -> None:
-        """Tell that so many more row groups are read."""
-        self._done += count
-        if self._show:
-            part = self._done / max(self._total, 1)
-            bar = "█" * int(30 * part)
-            end = "\n" if self._done == self._total else ""
-            text = f"\r{bar:·<30} {self._done:,} of {self._total:,} row groups{end}"
-            print(text, end="", file=sys.stderr, flush=True)
-
-
 class Reader:
-    """Reads files into the filters of their row groups, and tells then what it has read."""
+    """Reads files, builds the filters of their row groups, and then describes them."""
 
     def __init__(
         self,
@@ -145,18 +127,17 @@ class Reader:
         threads: int | None,
     ) -> None:
         self._lake, self._options, self._threads = lake, options, threads
-        entered = in_order(self._enter, stamps.items(), threads)
-        self._entered = list(entered)
-        schemas = [footer.schema.to_arrow_schema() for _, footer in self._entered]
+        self._files = list(map_in_order(self._read_footer, stamps.items(), threads))
+        schemas = [footer.schema.to_arrow_schema() for _, footer in self._files]
         if known:
             schemas.insert(0, known.schema)
         self.columns = known.columns if known else _families(columns, schemas)
-        for file, footer in self._entered:
+        for file, footer in self._files:
             self._check(file.path, footer.schema.to_arrow_schema())
-        self.schema = unified(schemas)
+        self.schema = unify_schemas(schemas)
         self._groups: list[Group] = []
 
-    def _enter(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData]:
+    def _read_footer(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData]:
         path, stamp = item
         try:
             with self._lake.filesystem.open_input_file(path) as source:
@@ -171,39 +152,43 @@ class Reader:
         for name, kind in self.columns.items():
             own = schema.field(name).type if name in schema.names else None
             if own is not None and families.family(own) != kind:
-                raise TypeError(f"{name} is {own} in {path}; in other files it holds {kind}")
+                raise TypeError(
+                    f"column {name} must be {kind} as in other files, but is {own} in {path}"
+                )
         utility = self._options.utility
         if utility is not None and utility not in schema.names:
-            raise ValueError(f"utility is {utility!r}; {path} has no such column")
+            raise ValueError(
+                f"utility must name a column of every file, but {path} has no column {utility!r}"
+            )
 
     def sets(self, first: int, progress: bool | None) -> Iterator[tuple[str, _native.Full]]:
-        """Return the filters of each row group, column by column, under running numbers."""
-        total = sum(file.groups for file, _ in self._entered)
-        bar = Progress(total, progress)
+        """Yield the filters of each row group, column by column, named by consecutive numbers."""
+        total = sum(file.groups for file, _ in self._files)
         pieces = (
             (file.path, footer, numbers)
-            for file, footer in self._entered
+            for file, footer in self._files
             for numbers in tasks(footer)
         )
 
         def run(piece: tuple[str, pq.FileMetaData, range]) -> list[Group]:
             return read_groups(self._lake, *piece, self.columns, self._options)
 
-        for groups in in_order(run, pieces, self._threads):
-            for group in groups:
-                for full in group.filters:
-                    yield str(first), full
-                    first += 1
-                self._groups.append(Group(group.rows, [], group.zones, group.utility))
-            bar.advance(len(groups))
+        with progress_bar("reading row groups", total, show=progress) as advance:
+            for groups in map_in_order(run, pieces, self._threads):
+                for group in groups:
+                    for full in group.filters:
+                        yield str(first), full
+                        first += 1
+                    self._groups.append(Group(group.rows, [], group.zones, group.utility))
+                advance(len(groups))
 
     @property
     def manifest(self) -> Manifest:
-        """What was read, after `sets` is through."""
+        """The manifest of the files, after `sets` is exhausted."""
         zones = np.array([group.zones for group in self._groups], np.uint64)
         zones = zones.reshape(len(self._groups), len(self.columns), 2).transpose(2, 1, 0)
         rows = np.array([group.rows for group in self._groups], np.int64)
-        files = tuple(file for file, _ in self._entered)
+        files = tuple(file for file, _ in self._files)
         low, high = np.ascontiguousarray(zones)
         return Manifest(self.columns, self.schema, files, rows, low, high)
 
@@ -213,14 +198,14 @@ class Reader:
         return np.array([group.utility for group in self._groups])
 
 
-def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Join the schemas of files: all columns, in types that hold those of each file."""
+def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Merge the schemas of files: all columns, in types that hold the values of every file."""
     plain = [_without_views(schema.remove_metadata()) for schema in schemas]
     return pa.unify_schemas(plain, promote_options="permissive") if plain else pa.schema([])
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Replace types that pyarrow reads but cannot filter."""
+    """Replace view types, which pyarrow reads but cannot filter."""
     wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     viewed = {families.VIEWED: ""}
     return pa.schema(
@@ -232,17 +217,17 @@ def _without_views(schema: pa.Schema) -> pa.Schema:
 
 
 def _families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
-    """Name the family of each column, as the first file that has it knows it."""
+    """Return the family of each column, by the first file that has it."""
     types = {field.name: field.type for schema in reversed(schemas) for field in schema}
     found = {}
     for name in columns:
         if name not in types:
-            raise ValueError(f"columns has {name!r}; the files have {', '.join(types)}")
+            raise ValueError(f"columns must be among {', '.join(types)}, not {name!r}")
         family = families.family(types[name])
         if family is None:
             raise TypeError(
-                f"columns has {name!r}, which is {types[name]}; columns of "
-                f"{', '.join(families.ACCEPTED)} can be indexed"
+                f"columns must be of type {', '.join(families.ACCEPTED)}, "
+                f"but {name!r} is {types[name]}"
             )
         found[name] = family
     return found

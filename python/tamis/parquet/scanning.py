@@ -1,4 +1,4 @@
-"""From an answer to rows: a dataset that other engines read, or tables one row group at a time."""
+"""Read the rows of an answer: as a dataset for other engines, or one row group at a time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 
 from tamis.parquet.answering import Answer, State
 from tamis.parquet.columns import Predicate
-from tamis.parquet.reading import unified
-from tamis.parquet.threads import in_order
+from tamis.parquet.reading import unify_schemas
+from tamis.parquet.threads import map_in_order
 
 FOOTERS = 16
-"""Files whose footers are kept in memory once rows of them were read."""
+"""Footers that are cached."""
 
 AHEAD = 8
-"""Row groups from which threads are started to read them: starting takes as long as reading one."""
+"""Row groups from which threads read ahead: starting them takes as long as reading one."""
 
 FORMAT = ds.ParquetFileFormat()
 
 
 class Footers:
-    """The footers of the last few files, which take longer to read than a row group."""
+    """A cache of footers, which take longer to read than a row group."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
@@ -48,20 +48,20 @@ class Footers:
         return footer
 
 
-def whole(state: State, path: str) -> ds.ParquetFileFragment:
-    """Return a file as it is now."""
+def whole_file(state: State, path: str) -> ds.ParquetFileFragment:
+    """Return all row groups of a file."""
     return FORMAT.make_fragment(path, state.lake.filesystem)
 
 
 def schema_of(answer: Answer) -> pa.Schema:
-    """Return the columns of all files, also of those that are not indexed."""
+    """Return the schema of all files, including those that are not indexed."""
     known = answer.state.manifest.schema
-    others = [whole(answer.state, path).physical_schema for path in answer.unindexed]
-    return unified([known, *others]) if others else known
+    others = [whole_file(answer.state, path).physical_schema for path in answer.unindexed]
+    return unify_schemas([known, *others]) if others else known
 
 
 def expression(predicates: Sequence[Predicate], schema: pa.Schema) -> ds.Expression | None:
-    """Join predicates for columns of a schema."""
+    """Return the conjunction of predicates over a schema."""
     joined = None
     for predicate in predicates:
         own = predicate.expression(schema)
@@ -70,9 +70,9 @@ def expression(predicates: Sequence[Predicate], schema: pa.Schema) -> ds.Express
 
 
 def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
-    """Return the rows of the answer's row groups that meet the predicates."""
+    """Return the rows of the answer's row groups that match the predicates."""
     state, schema = answer.state, schema_of(answer)
-    owners, numbers = state.places(answer.groups)
+    owners, numbers = state.locate(answer.groups)
     chosen: dict[int, list[int]] = {}  # files by their most used row group
     for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True):
         chosen.setdefault(owner, []).append(number)
@@ -81,7 +81,7 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
         FORMAT.make_fragment(state.manifest.files[owner].path, filesystem, row_groups=sorted(own))
         for owner, own in chosen.items()
     ]
-    fragments += [whole(state, path) for path in answer.unindexed]
+    fragments += [whole_file(state, path) for path in answer.unindexed]
     found = ds.FileSystemDataset(fragments, schema, FORMAT, filesystem)
     matching = expression(predicates, schema)
     return found if matching is None else found.filter(matching)
@@ -89,7 +89,7 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
 
 @dataclass(frozen=True)
 class Visit:
-    """What was read: the matching rows of a row group, which has no number if it is not indexed."""
+    """The matching rows of a row group; ``group`` is None if its file is not indexed."""
 
     group: int | None
     table: pa.Table
@@ -97,8 +97,8 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Rows and columns to read: columns of predicates first, the others where any row matches."""
+class Projection:
+    """Columns to read: those of predicates first, the others only if any row matches."""
 
     schema: pa.Schema
     columns: list[str]
@@ -107,39 +107,39 @@ class Wanted:
     @classmethod
     def of(
         cls, answer: Answer, predicates: Sequence[Predicate], columns: Sequence[str] | None
-    ) -> Wanted:
-        """Take these columns, all by default."""
+    ) -> Projection:
+        """Select these columns, all by default."""
         schema = schema_of(answer)
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
-            there = ", ".join(schema.names)
-            raise ValueError(f"columns has {unknown[0]!r}; the files have {there}")
+            known = ", ".join(schema.names)
+            raise ValueError(f"columns must be among {known}, not {unknown[0]!r}")
         return cls(schema, names, predicates)
 
     @property
-    def nothing(self) -> pa.Table:
-        """No rows."""
+    def empty(self) -> pa.Table:
+        """A table without rows."""
         return pa.schema([self.schema.field(name) for name in self.columns]).empty_table()
 
     def of_group(self, file: pq.ParquetFile, number: int) -> pa.Table:
-        """Read what is wanted of a row group."""
-        asked = [predicate.column for predicate in self.predicates]
-        table = self._read(file, number, asked)
+        """Read the matching rows of a row group."""
+        filtered = [predicate.column for predicate in self.predicates]
+        table = self._read(file, number, filtered)
         mask = None
         for predicate in self.predicates:
             own = predicate.mask(table.column(predicate.column))
             mask = own if mask is None else pc.and_(mask, own)
         if mask is not None and not pc.any(mask, min_count=0).as_py():
-            return self.nothing
-        rest = self._read(file, number, [name for name in self.columns if name not in asked])
+            return self.empty
+        rest = self._read(file, number, [name for name in self.columns if name not in filtered])
         both = dict(zip(table.column_names, table.columns, strict=True))
         both.update(zip(rest.column_names, rest.columns, strict=True))
-        found = pa.table([both[name] for name in self.columns], schema=self.nothing.schema)
+        found = pa.table([both[name] for name in self.columns], schema=self.empty.schema)
         return found if mask is None else found.filter(mask)
 
     def _read(self, file: pq.ParquetFile, number: int, columns: list[str]) -> pa.Table:
-        """Read columns in the types of the schema; those that the file lacks are null."""
+        """Read columns in the types of the schema; columns missing from the file are null."""
         there = [name for name in columns if name in file.schema_arrow.names]
         table = file.read_row_group(number, columns=there, use_threads=False)
         rows = file.metadata.row_group(number).num_rows
@@ -154,26 +154,26 @@ class Wanted:
 
 
 def visits(
-    answer: Answer, footers: Footers, wanted: Wanted, threads: int | None
+    answer: Answer, footers: Footers, projection: Projection, threads: int | None
 ) -> Iterator[Visit]:
-    """Read the answer's row groups one after the other, or on several threads ahead."""
+    """Read the answer's row groups in order, on several threads if there are many."""
     state = answer.state
 
-    def opened(path: str, footer: pq.FileMetaData | None) -> pq.ParquetFile:
+    def open_file(path: str, footer: pq.FileMetaData | None) -> pq.ParquetFile:
         source = state.lake.filesystem.open_input_file(path)
         return pq.ParquetFile(source, metadata=footer, pre_buffer=not state.lake.local)
 
     def read(group: int) -> Visit:
         begin = time.perf_counter()
         owner = int(state.owners[group])
-        with opened(state.manifest.files[owner].path, footers.of(state, owner)) as file:
-            table = wanted.of_group(file, group - int(state.starts[owner]))
+        with open_file(state.manifest.files[owner].path, footers.of(state, owner)) as file:
+            table = projection.of_group(file, group - int(state.starts[owner]))
         return Visit(group, table, time.perf_counter() - begin)
 
     groups = answer.groups.tolist()
     several = threads != 1 and len(groups) >= AHEAD
-    yield from in_order(read, groups, threads) if several else map(read, groups)
+    yield from map_in_order(read, groups, threads) if several else map(read, groups)
     for path in answer.unindexed:
-        with opened(path, None) as file:
+        with open_file(path, None) as file:
             for number in range(file.num_row_groups):
-                yield Visit(None, wanted.of_group(file, number), 0.0)
+                yield Visit(None, projection.of_group(file, number), 0.0)

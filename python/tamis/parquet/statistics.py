@@ -1,4 +1,4 @@
-"""What an index has done."""
+"""The statistics of a skipping index."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Statistics:
-    """What an index has done since it was opened, and what it found of its files when it looked."""
+class SkippingStats:
+    """What an index has done since it was opened, and the state of its files at the last query."""
 
-    questions: int = 0
+    queries: int = 0
     considered: int = 0
-    """Row groups that a question had to decide about."""
+    """Row groups that queries had to decide about."""
     skipped: int = 0
-    """Those of them that were not needed."""
+    """Row groups that were skipped."""
     read: int = 0
     """Row groups that `SkippingIndex.scan` read."""
     wasted: int = 0
-    """Those of them that held no row that was asked for."""
+    """Row groups that `SkippingIndex.scan` read and that had no matching row."""
     wasted_seconds: float = 0.0
     rows: int = 0
-    """Rows that `SkippingIndex.scan` found."""
+    """Rows that `SkippingIndex.scan` returned."""
     stale_files: int = 0
-    """Files that have changed since they were read, and are read whole."""
+    """Files that changed since they were indexed; they are read in full."""
     unknown_files: int = 0
-    """Files that were not there then, and are read whole."""
+    """Files that are not indexed; they are read in full."""
     damaged: int = 0
-    """Filters that say maybe to all because their bits are damaged."""
+    """Filters that return maybe for every key because their bits are damaged."""
 
     @property
     def skip_rate(self) -> float:
-        """The share of row groups that were skipped."""
+        """The fraction of row groups that were skipped."""
         return self.skipped / self.considered if self.considered else 0.0

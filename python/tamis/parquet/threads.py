@@ -1,4 +1,4 @@
-"""Work on several threads that comes out in order."""
+"""Run tasks on threads and return their results in order."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Task = TypeVar("Task")
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 
-def in_order(
-    run: Callable[[Task], Done], given: Iterable[Task], threads: int | None
-) -> Iterator[Done]:
-    """Run tasks on threads, a few ahead of what is taken, and return what they do in order."""
+def map_in_order(
+    run: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None
+) -> Iterator[Result]:
+    """Run tasks on threads, a few ahead of the consumer, and yield their results in order."""
     workers = threads or os.cpu_count() or 1
-    waiting: deque[Future[Done]] = deque()
+    waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="tamis-parquet") as pool:
         try:
-            for task in given:
+            for task in tasks:
                 waiting.append(pool.submit(run, task))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()

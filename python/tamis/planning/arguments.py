@@ -1,7 +1,7 @@
 """Checks of the arguments that all plans share."""
 
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 from typing import SupportsIndex
 
 MOST_BITS_PER_KEY = 4096
@@ -50,3 +50,33 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
         *others, last = map(repr, listed)
         accepted = f"{', '.join(others)} or {last}" if others else last
         raise ValueError(f"{name} must be {accepted}, not {value!r}")
+
+
+UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Units of a memory budget, in bytes."""
+
+
+def parse_budget(budget: int | str, name: str = "budget") -> int:
+    """Read a memory budget: bytes, or a number with a unit in powers of ten.
+
+    >>> parse_budget("64MB"), parse_budget(1000)
+    (64000000, 1000)
+    """
+    wrong = f"{name} must be bytes or a size such as '64MB' ({', '.join(UNITS)}), not {budget!r}"
+    if isinstance(budget, str):
+        text = budget.strip()
+        for unit in sorted(UNITS, key=len, reverse=True):
+            if text.endswith(unit):
+                try:
+                    size = float(text[: -len(unit)]) * UNITS[unit]
+                except ValueError:
+                    break
+                if 0 <= size < 2**60:
+                    return int(size)
+                break
+        raise ValueError(wrong)
+    if isinstance(budget, bool) or not isinstance(budget, Integral):
+        raise TypeError(wrong)
+    if budget < 0:
+        raise ValueError(wrong)
+    return int(budget)

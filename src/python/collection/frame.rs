@@ -1,5 +1,5 @@
-//! The file of a collection, or of a text index, which is one with texts: read up to its bits,
-//! written in one pass over them.
+//! The file of a collection or of a text index, which is a collection with texts. Opening reads
+//! everything except the filters' bits; writing streams them.
 
 use super::super::files::Files;
 use crate::bits::LINE;
@@ -7,20 +7,23 @@ use crate::collection::{self, Filter, Kind, PIECE, RECORD};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part, SECTION_BITS, SECTION_PIECES};
 use crate::text;
-use pyo3::PyResult;
+use pyo3::prelude::*;
 use std::fs::File;
 use std::io::Write;
+use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What is known of each filter: its sizes, where it is, its name.
+/// The sizes, position and name of each filter.
 #[derive(Clone, Default)]
 pub struct Table {
     pub filters: Vec<Filter>,
     pub places: Vec<u64>,
     pub ends: Vec<u32>,
     pub names: String,
-    /// Bytes of each document, which follow its filter; none in a collection.
+    /// Bytes of each document, stored after its filter; empty in a collection.
     pub lengths: Vec<u32>,
+    /// The filters sorted by name, built by the first [`Table::find`].
+    by_name: OnceLock<Box<[u32]>>,
 }
 
 impl Table {
@@ -30,12 +33,27 @@ impl Table {
         self.names.get(start..end)
     }
 
+    /// The first filter with this name, by binary search.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut ids: Box<[u32]> = (0..self.filters.len() as u32).collect();
+            ids.sort_by_key(|&id| self.name(id as usize));
+            ids
+        });
+        let at = by_name.partition_point(|&id| self.name(id as usize) < Some(name));
+        let id = *by_name.get(at)? as usize;
+        (self.name(id) == Some(name)).then_some(id)
+    }
+
     pub fn push(&mut self, filter: Filter, place: u64, name: &str) -> Result<()> {
         let end = u32::try_from(self.names.len() + name.len());
-        let end = end.map_err(|_| Error::Capacity("the names exceed 2**32 bytes".into()))?;
+        let end = end.map_err(|_| {
+            Error::Capacity("the names of a collection take at most 2**32-1 bytes".into())
+        })?;
         if u32::try_from(self.filters.len() + 1).is_err() {
             return Err(Error::Capacity("a collection has at most 2**32-1 filters".into()));
         }
+        self.by_name.take();
         self.names.push_str(name);
         self.ends.push(end);
         self.filters.push(filter);
@@ -43,7 +61,7 @@ impl Table {
         Ok(())
     }
 
-    /// Bytes of a filter and the document behind it.
+    /// Bytes of a filter and of its document.
     pub fn bytes(&self, id: usize) -> Result<u64> {
         let text = self.lengths.get(id).copied().unwrap_or(0);
         Ok(self.filters[id].bytes()? + u64::from(text))
@@ -54,31 +72,40 @@ impl Table {
     }
 }
 
-/// What a text index says of its documents.
+/// How a text index was built.
+#[pyclass(frozen, get_all, module = "tamis._native")]
 #[derive(Clone, PartialEq)]
-pub struct Texts {
-    /// Whether the words are those of [`text::words`], not of a tokenizer of the caller's.
-    pub words: bool,
-    /// Words that are left out, one per line.
-    pub stops: String,
-    /// Whether the documents themselves are there.
-    pub kept: bool,
+pub struct TextOptions {
+    /// Whether terms come from the caller's tokenizer instead of [`text::words`].
+    pub own_tokenizer: bool,
+    /// Stop words, one per line.
+    pub stop_words: String,
+    /// Whether the file holds the documents.
+    pub keep_texts: bool,
 }
 
-/// A file that was opened.
+#[pymethods]
+impl TextOptions {
+    #[new]
+    fn new(own_tokenizer: bool, stop_words: String, keep_texts: bool) -> TextOptions {
+        TextOptions { own_tokenizer, stop_words, keep_texts }
+    }
+}
+
+/// An opened file.
 pub struct Opened {
     pub head: Head,
     pub files: Files,
     pub table: Table,
     pub utilities: Vec<f64>,
-    pub texts: Option<Texts>,
+    pub texts: Option<TextOptions>,
 }
 
 fn damaged(what: &str) -> Error {
     Error::Format(format!("the collection is damaged: {what}"))
 }
 
-/// The sections of a frame, in order.
+/// The section types of a frame, in order.
 fn sections(texts: bool) -> Vec<u32> {
     use collection::{SECTION_DIRECTORY, SECTION_ENDS, SECTION_LEVELS, SECTION_NAMES};
     let mut sections = vec![SECTION_DIRECTORY, SECTION_LEVELS, SECTION_ENDS, SECTION_NAMES];
@@ -93,7 +120,7 @@ fn piece(section: u32) -> u32 {
     if section == SECTION_BITS { PIECE } else { 0 }
 }
 
-/// Opens a frame up to its bits, which are read when they are wanted, piece by piece.
+/// Reads a frame except its bits, which are read later, piece by piece.
 pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened> {
     let mut files = Files::new(spill);
     let start = files.exact(&file, 0, length.min(1 << 12))?;
@@ -101,13 +128,13 @@ pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened>
     expect_kind(head.kind, texts)?;
     let kinds = parts.iter().map(|part| (part.kind, part.piece));
     if !kinds.eq(sections(texts).into_iter().map(|section| (section, piece(section)))) {
-        return Err(damaged("its sections are not those of one"));
+        return Err(damaged("it has the wrong sections"));
     }
     let mut contents = Vec::new();
     for part in &parts {
         let gap = files.exact(&file, end as u64, part.offset - end as u64)?;
         if gap.iter().any(|&byte| byte != 0) {
-            return Err(damaged("there are bytes between its sections"));
+            return Err(damaged("its sections are not padded with zeros"));
         }
         end = (part.offset + part.length) as usize;
         if part.kind == SECTION_BITS {
@@ -115,71 +142,73 @@ pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened>
         }
         let content = files.exact(&file, part.offset, part.length)?;
         if xxh3_64(&content) != part.checksum {
-            return Err(damaged("a section's checksum differs"));
+            return Err(damaged("the checksum of a section does not match"));
         }
         contents.push(content);
     }
     let (list, bits) = (parts[parts.len() - 2], parts[parts.len() - 1]);
     if list.checksum != bits.checksum || list.length != 8 * bits.length.div_ceil(1 << PIECE) {
-        return Err(damaged("its pieces are not listed"));
+        return Err(damaged("the checksums of its pieces are missing"));
     }
-    let told = if texts { Some(read_texts(&head.parameters, &contents)?) } else { None };
+    let options = if texts { Some(read_texts(&head.parameters, &contents)?) } else { None };
     let expected = if texts { 3 } else { 1 };
     let filters = match head.parameters[..] {
         [filters, ..] if head.parameters.len() == expected => filters,
-        _ => return Err(damaged("it has other parameters")),
+        _ => return Err(damaged("it has the wrong number of parameters")),
     };
-    let (table, utilities) = directory(&contents, filters, bits.length, told.as_ref())?;
+    let (table, utilities) = directory(&contents, filters, bits.length, options.as_ref())?;
     if head.count != table.total() || head.capacity != filters {
-        return Err(damaged("it has another number of keys"));
+        return Err(damaged("the number of keys or filters does not match"));
     }
     files.set_base(file, bits.offset, bits.length, list.offset);
-    Ok(Opened { head, files, table, utilities, texts: told })
+    Ok(Opened { head, files, table, utilities, texts: options })
 }
 
 fn expect_kind(kind: u16, texts: bool) -> Result<()> {
     let message = match (kind, texts) {
         (collection::KIND, false) | (text::KIND, true) => return Ok(()),
-        (collection::KIND, true) => "this is a collection: tamis.Collection.open opens it".into(),
+        (collection::KIND, true) => {
+            "this is a collection: open it with tamis.Collection.open".into()
+        }
         (text::KIND, false) => text::OPENS_IT.into(),
-        _ => format!("kind {kind} is no collection: use tamis.load"),
+        _ => format!("kind {kind} is not a collection: open it with tamis.load"),
     };
     Err(Error::Format(message))
 }
 
-fn read_texts(parameters: &[u64], contents: &[Vec<u8>]) -> Result<Texts> {
+fn read_texts(parameters: &[u64], contents: &[Vec<u8>]) -> Result<TextOptions> {
     let (&[_, words @ 0..=1, kept @ 0..=1], [_, _, _, _, _, stops, _]) = (parameters, contents)
     else {
-        return Err(damaged("it does not say what its words are"));
+        return Err(damaged("its text options are invalid"));
     };
     let stops = str::from_utf8(stops).map_err(|_| damaged("a stop word is not UTF-8"))?;
-    Ok(Texts { words: words == 1, stops: stops.into(), kept: kept == 1 })
+    Ok(TextOptions { own_tokenizer: words == 0, stop_words: stops.into(), keep_texts: kept == 1 })
 }
 
-/// Reads directory, levels, ends, names and lengths of documents.
+/// Reads the directory, levels, names and lengths of documents.
 fn directory(
     contents: &[Vec<u8>],
     filters: u64,
     length: u64,
-    texts: Option<&Texts>,
+    texts: Option<&TextOptions>,
 ) -> Result<(Table, Vec<f64>)> {
     let [records, levels, ends, names, others @ ..] = contents else {
-        return Err(damaged("it lacks sections"));
+        return Err(damaged("sections are missing"));
     };
     let (records, rest) = records.as_chunks::<RECORD>();
     let (mut levels, loose) = levels.as_chunks::<8>();
     let (ends, odd) = ends.as_chunks::<4>();
     let agree = records.len() as u64 == filters && ends.len() == records.len();
     if !agree || !rest.is_empty() || !loose.is_empty() || !odd.is_empty() {
-        return Err(damaged("its directory is not as long as it says"));
+        return Err(damaged("its directory has the wrong length"));
     }
     let names = str::from_utf8(names).map_err(|_| damaged("a name is not UTF-8"))?;
     let (mut table, mut utilities) = (Table::default(), Vec::with_capacity(records.len()));
     if let (Some(texts), [lengths, ..]) = (texts, others) {
         let (lengths, odd) = lengths.as_chunks::<4>();
-        let expected = if texts.kept { records.len() } else { 0 };
+        let expected = if texts.keep_texts { records.len() } else { 0 };
         if lengths.len() != expected || !odd.is_empty() {
-            return Err(damaged("it has another number of documents"));
+            return Err(damaged("the number of documents does not match"));
         }
         table.lengths = lengths.iter().map(|&length| u32::from_le_bytes(length)).collect();
     }
@@ -190,28 +219,28 @@ fn directory(
             return Err(damaged("a document has no signature"));
         }
         let end = u32::from_le_bytes(*end) as usize;
-        let name = names.get(start..end).ok_or_else(|| damaged("a name is not where it is"))?;
+        let name = names.get(start..end).ok_or_else(|| damaged("a name is out of bounds"))?;
         table.push(filter, place, name)?;
         place = place
             .checked_add(table.bytes(id)?)
             .filter(|&place| place <= length)
-            .ok_or_else(|| damaged("a filter reaches past the end"))?;
+            .ok_or_else(|| damaged("a filter extends past the end"))?;
         start = end;
         utilities.push(utility);
     }
     if place != length || start != names.len() || !levels.is_empty() {
-        return Err(damaged("it holds more than its filters"));
+        return Err(damaged("it has bytes that belong to no filter"));
     }
     Ok((table, utilities))
 }
 
-/// Writes a frame: the bits are read twice, once for their checksums.
+/// Writes a frame. The bits are read twice: the checksums come first.
 pub fn write(
     table: &Table,
     files: &Files,
     (hash, tag): (u16, u64),
     utilities: &[f64],
-    texts: Option<&Texts>,
+    texts: Option<&TextOptions>,
     out: &mut impl Write,
 ) -> PyResult<()> {
     let filters = table.filters.iter().zip(utilities);
@@ -225,9 +254,9 @@ pub fn write(
     let count = table.filters.len() as u64;
     let (mut kind, mut parameters) = (collection::KIND, vec![count]);
     if let Some(texts) = texts {
-        contents.extend([&lengths[..], texts.stops.as_bytes()]);
+        contents.extend([&lengths[..], texts.stop_words.as_bytes()]);
         kind = text::KIND;
-        parameters.extend([u64::from(texts.words), u64::from(texts.kept)]);
+        parameters.extend([u64::from(!texts.own_tokenizer), u64::from(texts.keep_texts)]);
     }
     contents.push(&pieces);
     let lengths = contents.iter().map(|content| content.len() as u64).chain([length]);
@@ -250,14 +279,14 @@ pub fn write(
         out.write_all(content)?;
     }
     pad(out, 0)?;
-    each_part(table, files, |bytes| Ok(out.write_all(bytes)?))
+    each_chunk(table, files, |bytes| Ok(out.write_all(bytes)?))
 }
 
-/// The checksums of all pieces of the bits, and how many bytes they are.
+/// The checksums of all pieces, and the total bytes of filters and documents.
 fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
     let (mut pieces, mut length) = (Vec::new(), 0);
     let mut waiting = Vec::with_capacity(1 << PIECE);
-    each_part(table, files, |mut bytes| {
+    each_chunk(table, files, |mut bytes| {
         length += bytes.len() as u64;
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min((1 << PIECE) - waiting.len()));
@@ -276,11 +305,11 @@ fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
     Ok((pieces, length))
 }
 
-/// The bytes of every filter and document in order, in parts.
-fn each_part(
+/// Passes the bytes of all filters and documents to `visit`, in order and in chunks.
+fn each_chunk(
     table: &Table,
     files: &Files,
-    mut look: impl FnMut(&[u8]) -> PyResult<()>,
+    mut visit: impl FnMut(&[u8]) -> PyResult<()>,
 ) -> PyResult<()> {
     let list = files.list()?;
     let mut buffer = Vec::new();
@@ -289,7 +318,7 @@ fn each_part(
         while done < bytes {
             buffer.resize((bytes - done).min(1 << 20) as usize, 0);
             files.read(place + done, &mut buffer, &list)?;
-            look(&buffer)?;
+            visit(&buffer)?;
             done += buffer.len() as u64;
         }
     }

@@ -1,11 +1,12 @@
-//! Collections: the full filters in files, their prefixes in memory.
+//! Collections: full filters in files, prefixes in memory.
 //!
-//! `frame.rs` is the file, `resident.rs` what is in memory of a collection; of a text index, that is
-//! in `text.rs` beside this folder.
+//! `frame.rs` reads and writes the file, `resident.rs` holds the prefixes of a collection. The
+//! prefixes of a text index are in `src/python/text.rs`.
 
 mod frame;
 mod resident;
 
+pub use frame::TextOptions;
 pub use resident::Resident;
 
 use super::batch::Distinct;
@@ -17,7 +18,7 @@ use crate::collection::{self, Filter, Kind};
 use crate::error::Error;
 use crate::hash::Hasher;
 use crate::text;
-use frame::{Opened, Table, Texts};
+use frame::{Opened, Table};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -29,7 +30,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The full filter of one set, before a collection has it: sets are built on many threads.
+/// The full filter of one set, not yet in a collection, so that sets can be built on threads.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Full {
     filter: Filter,
@@ -40,24 +41,50 @@ pub struct Full {
 #[pymethods]
 impl Full {
     #[new]
-    fn new(py: Python<'_>, size: (String, u8, u64, Vec<u64>), keys: &Distinct) -> PyResult<Full> {
-        let (kind, hashes, bits, levels) = size;
-        let kind = Kind::named(&kind)
-            .ok_or_else(|| PyValueError::new_err(format!("kind is '{kind}'; it is not known")))?;
+    #[pyo3(signature = (keys, kind, hashes, bits=0, levels=vec![]))]
+    fn new(
+        py: Python<'_>,
+        keys: &Distinct,
+        kind: &str,
+        hashes: u8,
+        bits: u64,
+        levels: Vec<u64>,
+    ) -> PyResult<Full> {
+        let unknown = || PyValueError::new_err(format!("kind '{kind}' is unknown"));
+        let kind = Kind::named(kind).ok_or_else(unknown)?;
         let build = || Filter::build(kind, hashes, bits, &levels, &keys.hashes);
         let (filter, bytes) = py.detach(build)?;
         Ok(Full { filter, bytes, hasher: keys.hasher.clone() })
     }
 }
 
-/// The full filters of a collection: those of a file that was opened, and those added since. A text
-/// index is one whose filters are signatures, with what it says of its documents.
+/// The sizes of filters: one array per field, one element per filter.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct FilterSizes {
+    /// The number of the kind.
+    kinds: Py<PyArray1<u8>>,
+    /// Probes of a Bloom filter, columns of a ribbon.
+    hashes: Py<PyArray1<i64>>,
+    /// Bits of the full filter.
+    bits: Py<PyArray1<i64>>,
+    /// Bits before the columns of a ribbon.
+    codes: Py<PyArray1<i64>>,
+    /// Bits of a column.
+    slots: Py<PyArray1<i64>>,
+    /// Bits of a row.
+    widths: Py<PyArray1<i64>>,
+    /// Keys of the set.
+    counts: Py<PyArray1<i64>>,
+}
+
+/// The full filters of a collection: those of an opened file, and those added since. The filters of
+/// a text index are signatures of documents.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Filters {
     files: Arc<Files>,
     hasher: Hasher,
     table: RwLock<Arc<Table>>,
-    texts: Option<Texts>,
+    texts: Option<TextOptions>,
 }
 
 impl Filters {
@@ -66,9 +93,6 @@ impl Filters {
     }
 }
 
-/// Whether the words are tamis', words that are left out, whether documents are kept.
-type Told = (bool, String, bool);
-
 fn duplicate(descriptor: RawFd) -> std::io::Result<File> {
     // SAFETY: the caller keeps the descriptor open during this call.
     unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)
@@ -76,21 +100,20 @@ fn duplicate(descriptor: RawFd) -> std::io::Result<File> {
 
 #[pymethods]
 impl Filters {
-    /// None yet; what is added goes to the open file `spill`.
+    /// Creates an empty collection; filters are added to the open file `spill`.
     #[new]
     #[pyo3(signature = (spill, seed=0, key=None, texts=None))]
     fn new(
         spill: RawFd,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         key: Option<&[u8]>,
-        texts: Option<Told>,
+        texts: Option<&TextOptions>,
     ) -> PyResult<Filters> {
         let (files, hasher) = (Arc::new(Files::new(duplicate(spill)?)), hasher(seed, key)?);
-        let texts = texts.map(|(words, stops, kept)| Texts { words, stops, kept });
-        Ok(Filters { files, hasher, table: RwLock::default(), texts })
+        Ok(Filters { files, hasher, table: RwLock::default(), texts: texts.cloned() })
     }
 
-    /// Those of a file, or of its first `length` bytes, and their utilities.
+    /// Opens a file, or its first `length` bytes; returns its filters and their utilities.
     #[staticmethod]
     #[pyo3(signature = (path, spill, key=None, texts=false, length=None))]
     fn open<'py>(
@@ -122,22 +145,24 @@ impl Filters {
         (self.hasher.id() == crate::hash::HASH_SEEDED).then(|| self.hasher.tag())
     }
 
-    /// What a text index says of its documents.
+    /// How a text index was built; None for a collection.
     #[getter]
-    fn texts(&self) -> Option<Told> {
-        let texts = self.texts.clone()?;
-        Some((texts.words, texts.stops, texts.kept))
+    fn texts(&self) -> Option<TextOptions> {
+        self.texts.clone()
     }
 
-    /// Adds the full filter of a set to the spill, with the document that it is of.
+    /// Adds the full filter of a set, and the document of a text index.
     #[pyo3(signature = (name, full, text=None))]
     fn add(&self, py: Python<'_>, name: &str, full: &Full, text: Option<&str>) -> PyResult<()> {
         if !self.hasher.same_as(&full.hasher) {
-            let message = "the keys are hashed otherwise than the collection's".into();
+            let message =
+                "the keys are hashed with another seed or secret key than the collection".into();
             return Err(Error::Incompatible(message).into());
         }
-        let kept = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.kept));
-        let long = |_| PyValueError::new_err(format!("the text of '{name}' exceeds 2**32 bytes"));
+        let kept = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.keep_texts));
+        let long = |_| {
+            PyValueError::new_err(format!("the text of '{name}' takes more than 2**32-1 bytes"))
+        };
         let length = kept.map(|text| u32::try_from(text.len())).transpose().map_err(long)?;
         Ok(py.detach(|| {
             let bytes = match kept {
@@ -153,7 +178,7 @@ impl Filters {
         })?)
     }
 
-    /// The document of a filter, if documents are kept.
+    /// The document of a filter, if documents are stored.
     fn text(&self, py: Python<'_>, id: usize) -> PyResult<Option<String>> {
         let table = self.table();
         let Some(&length) = table.lengths.get(id) else { return Ok(None) };
@@ -163,11 +188,12 @@ impl Filters {
             self.files.read_alone(place, &mut bytes)?;
             crate::error::Result::Ok(bytes)
         })?;
-        let damaged = |_| Error::Format("the text index is damaged: a text is not UTF-8".into());
+        let damaged =
+            |_| Error::Format("the text index is damaged: a text is not valid UTF-8".into());
         Ok(Some(String::from_utf8(bytes).map_err(damaged)?))
     }
 
-    /// The same filters without some of them.
+    /// The filters except these.
     fn without(&self, ids: Vec<usize>) -> PyResult<Filters> {
         let table = self.table();
         let mut rest = Table::default();
@@ -182,33 +208,18 @@ impl Filters {
 
     fn name(&self, id: usize) -> PyResult<String> {
         let table = self.table();
-        let missing = || PyIndexError::new_err(format!("there is no filter {id}"));
+        let missing = || PyIndexError::new_err(format!("there is no filter with number {id}"));
         table.name(id).map(str::to_owned).ok_or_else(missing)
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let table = self.table();
-        (0..table.filters.len()).find(|&id| table.name(id) == Some(name))
+        self.table().find(name)
     }
 
-    /// Per filter: kind, hashes or columns, bits of all, bits before the columns, bits of a column,
-    /// coefficients of a row, keys.
-    #[expect(clippy::type_complexity)] // seven columns of one table
-    fn tables<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(
-        Bound<'py, PyArray1<u8>>,
-        Bound<'py, PyArray1<u8>>,
-        Bound<'py, PyArray1<i64>>,
-        Bound<'py, PyArray1<i64>>,
-        Bound<'py, PyArray1<i64>>,
-        Bound<'py, PyArray1<i64>>,
-        Bound<'py, PyArray1<i64>>,
-    )> {
+    fn sizes(&self, py: Python<'_>) -> PyResult<FilterSizes> {
         let table = self.table();
         let kinds = table.filters.iter().map(|filter| filter.kind as u8);
-        let hashes = table.filters.iter().map(|filter| filter.hashes);
+        let hashes = table.filters.iter().map(|filter| filter.hashes.into());
         let counts = table.filters.iter().map(|filter| filter.count as i64);
         let (mut bits, mut codes, mut slots, mut widths) = (vec![], vec![], vec![], vec![]);
         for filter in &table.filters {
@@ -218,18 +229,18 @@ impl Filters {
             slots.push(column as i64);
             widths.push(width as i64);
         }
-        Ok((
-            PyArray1::from_iter(py, kinds),
-            PyArray1::from_iter(py, hashes),
-            PyArray1::from_vec(py, bits),
-            PyArray1::from_vec(py, codes),
-            PyArray1::from_vec(py, slots),
-            PyArray1::from_vec(py, widths),
-            PyArray1::from_iter(py, counts),
-        ))
+        Ok(FilterSizes {
+            kinds: PyArray1::from_iter(py, kinds).unbind(),
+            hashes: PyArray1::from_iter(py, hashes).unbind(),
+            bits: PyArray1::from_vec(py, bits).unbind(),
+            codes: PyArray1::from_vec(py, codes).unbind(),
+            slots: PyArray1::from_vec(py, slots).unbind(),
+            widths: PyArray1::from_vec(py, widths).unbind(),
+            counts: PyArray1::from_iter(py, counts).unbind(),
+        })
     }
 
-    /// Reads the first `kept[i]` bits of filter `order[i]`, for all of them.
+    /// Loads the first `kept[i]` bits of each filter `order[i]`.
     fn resident(
         &self,
         py: Python<'_>,
@@ -239,7 +250,9 @@ impl Filters {
         let (order, kept) = (order.as_slice()?, kept.as_slice()?);
         let table = self.table();
         if order.len() != kept.len() || order.iter().any(|&id| id as usize >= table.filters.len()) {
-            return Err(PyValueError::new_err("order names other filters than there are"));
+            return Err(PyValueError::new_err(
+                "order must have one number of a filter per element of kept",
+            ));
         }
         let resident = py.detach(|| {
             let wanted = order.iter().zip(kept);
@@ -252,7 +265,7 @@ impl Filters {
         Ok(Resident::new(resident, self.files.clone(), table, self.hasher.clone()))
     }
 
-    /// Reads signatures by blocks of so many documents and rows: which documents, of which ranks.
+    /// Loads signatures in blocks: documents and rows per block, ids and ranks of the documents.
     fn sliced(
         &self,
         py: Python<'_>,
@@ -263,18 +276,18 @@ impl Filters {
     ) -> PyResult<Sliced> {
         let (documents, rows) = (documents.as_slice()?, rows.as_slice()?);
         let (ids, ranks) = (ids.as_slice()?, ranks.as_slice()?);
-        let (table, wanted) = (self.table(), text::Wanted { documents, rows, ids, ranks });
+        let (table, blocks) = (self.table(), text::Blocks { documents, rows, ids, ranks });
         let sliced = py.detach(|| {
             let list = self.files.list()?;
-            text::Sliced::load(&wanted, &table.filters, |id, out| {
+            text::Sliced::load(&blocks, &table.filters, |id, out| {
                 self.files.read(table.places[id as usize], out, &list)
             })
         })?;
         Ok(Sliced { sliced, hasher: self.hasher.clone() })
     }
 
-    /// Memory of what is known of each filter, and of what finds its prefix, without any bit of it;
-    /// that is another thing if prefixes are in so many blocks.
+    /// Memory of names, sizes and positions, without any bits of the filters; `blocks` is the number
+    /// of blocks of a text index.
     #[pyo3(signature = (blocks=None))]
     fn size_in_bytes(&self, blocks: Option<usize>) -> usize {
         let table = self.table();
@@ -289,7 +302,7 @@ impl Filters {
         own + texts + found
     }
 
-    /// Writes the frame of all filters to an open file.
+    /// Writes all filters to an open file.
     fn write(
         &self,
         py: Python<'_>,
@@ -298,7 +311,7 @@ impl Filters {
     ) -> PyResult<()> {
         let (table, utilities) = (self.table(), utilities.as_slice()?);
         if utilities.len() != table.filters.len() {
-            return Err(PyValueError::new_err("utilities are not one per filter"));
+            return Err(PyValueError::new_err("utilities must have one number per filter"));
         }
         py.detach(|| {
             let mut out = BufWriter::with_capacity(1 << 16, duplicate(descriptor)?);

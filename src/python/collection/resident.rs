@@ -1,4 +1,4 @@
-//! The prefixes of a collection in memory: one key or many asked of all filters.
+//! The prefixes of a collection in memory: lookups of one key or many in all filters.
 
 use super::super::batch;
 use super::super::files::{Files, Tail};
@@ -12,19 +12,19 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Probes, keys times filters, from which the keys are spread over the cores.
+/// Keys times filters from which lookups run on several threads.
 const THREADED: usize = 1 << 24;
-/// Keys that are asked together of as many filters as a cache holds.
+/// Keys that are looked up together in as many filters as fit in a cache.
 const TOGETHER: usize = 256;
 
-/// The prefixes of a collection's filters in memory, the most asked first.
+/// The prefixes of a collection's filters in memory, the most queried first.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Resident {
     resident: collection::Resident,
     files: Arc<Files>,
     table: Arc<Table>,
     hasher: Hasher,
-    /// Filters whose tails were read.
+    /// How many times the rest of a filter was read.
     reads: AtomicU64,
 }
 
@@ -38,8 +38,8 @@ impl Resident {
         Resident { resident, files, table, hasher, reads: AtomicU64::new(0) }
     }
 
-    /// Whether what was cut off a filter allows the key too.
-    fn tail_allows(&self, asked: &collection::Asked, found: collection::Found) -> Result<bool> {
+    /// Whether the bits of a filter that are not in memory allow the key too.
+    fn tail_allows(&self, query: &collection::Query, found: collection::Candidate) -> Result<bool> {
         let filter = &self.table.filters[found.id as usize];
         let bits = filter.bits()?;
         if found.kept >= bits {
@@ -47,10 +47,15 @@ impl Resident {
         }
         self.reads.fetch_add(1, Relaxed);
         let mut tail = Tail::new(&self.files, self.table.places[found.id as usize]);
-        may_hold(filter, asked, found.kept..bits, &mut tail)
+        may_hold(filter, query, found.kept..bits, &mut tail)
     }
 
-    fn ask(&self, hashes: &[Hash128], limit: usize, hybrid: bool) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn lookup(
+        &self,
+        hashes: &[Hash128],
+        limit: usize,
+        hybrid: bool,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
         let (mut counts, mut pairs) = (vec![0u32; hashes.len()], Vec::new());
         let mut failed = Ok(());
         for (chunk, hashes) in hashes.chunks(TOGETHER).enumerate() {
@@ -58,8 +63,8 @@ impl Resident {
             let before = pairs.len();
             self.resident.candidates_many(hashes, |found| {
                 if hybrid {
-                    let asked = self.resident.asked(hashes[found.key as usize]);
-                    match self.tail_allows(&asked, found) {
+                    let query = self.resident.query(hashes[found.key as usize]);
+                    match self.tail_allows(&query, found) {
                         Ok(true) => {}
                         Ok(false) => return true,
                         Err(error) => {
@@ -73,7 +78,7 @@ impl Resident {
                 pairs.push((found.key, found.id));
                 (*count as usize) < limit
             });
-            // By key; within one they came in order of utility.
+            // Sort by key; the candidates of a key are already in order of utility.
             pairs[before..].sort_by_key(|&(key, _)| key);
         }
         failed?;
@@ -83,7 +88,7 @@ impl Resident {
 
 #[pymethods]
 impl Resident {
-    /// The filters that may hold a key, the most asked first.
+    /// The filters that may hold a key, the most queried first.
     fn candidates<'py>(
         &self,
         py: Python<'py>,
@@ -95,10 +100,10 @@ impl Resident {
         let mut ids = Vec::new();
         if limit > 0 {
             py.detach(|| {
-                let asked = self.resident.asked(hash);
+                let query = self.resident.query(hash);
                 let mut failed = Ok(());
-                self.resident.candidates(&asked, |found| {
-                    let allowed = if hybrid { self.tail_allows(&asked, found) } else { Ok(true) };
+                self.resident.candidates(&query, |found| {
+                    let allowed = if hybrid { self.tail_allows(&query, found) } else { Ok(true) };
                     match allowed {
                         Ok(true) => ids.push(found.id),
                         Ok(false) => {}
@@ -112,7 +117,7 @@ impl Resident {
         Ok(PyArray1::from_vec(py, ids))
     }
 
-    /// The same for many keys: where the filters of each key end, and all of them.
+    /// The same for many keys: offsets of the filters of each key, and the filters.
     #[expect(clippy::type_complexity)] // two arrays
     fn candidates_many<'py>(
         &self,
@@ -134,15 +139,15 @@ impl Resident {
             };
             let share = hashes.len().div_ceil(threads).max(1);
             std::thread::scope(|scope| {
-                let ask = |part| self.ask(part, limit, hybrid);
+                let lookup = |part| self.lookup(part, limit, hybrid);
                 let mut parts = hashes.chunks(share);
                 let own = parts.next().unwrap_or_default();
-                let others: Vec<_> = parts.map(|part| scope.spawn(move || ask(part))).collect();
+                let others: Vec<_> = parts.map(|part| scope.spawn(move || lookup(part))).collect();
                 let others = others.into_iter().map(|thread| match thread.join() {
                     Ok(answer) => answer,
                     Err(panic) => std::panic::resume_unwind(panic),
                 });
-                std::iter::once(ask(own)).chain(others).collect::<Result<Vec<_>>>()
+                std::iter::once(lookup(own)).chain(others).collect::<Result<Vec<_>>>()
             })
         })?;
         let mut ends = vec![0];
@@ -156,7 +161,7 @@ impl Resident {
         Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, ids)))
     }
 
-    /// Bits of all prefixes.
+    /// Total bits of the prefixes.
     #[getter]
     fn bits(&self) -> u64 {
         self.resident.bits()

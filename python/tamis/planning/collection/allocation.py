@@ -1,9 +1,9 @@
 """Many filters under one budget: how many bits of each to keep in memory.
 
-Minimize Σ uᵢ·εᵢ(mᵢ) with Σ mᵢ ≤ B over whole bits, where uᵢ is how often filter i is asked and εᵢ
-how its rate falls with the bits kept of it (`curves`). Mersy, Wang, Sintos, Krishnan 2024 pose the
-problem and solve a relaxation with a conic solver (`baselines`, to compare with); the exact optimum
-is a search for one price (`prices`).
+Minimize Σ uᵢ·εᵢ(mᵢ) with Σ mᵢ ≤ B over whole bits, where uᵢ is how often filter i is queried and εᵢ
+is its false-positive rate with mᵢ bits (`curves`). Mersy, Wang, Sintos, Krishnan 2024 pose the
+problem and solve a relaxation with a conic solver (`baselines`, for comparison). The exact optimum
+is found by a search for one price per bit (`prices`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Method = Literal[
 ]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The kinds of filters that are cut to a prefix, in the order of their numbers in a plan."""
+"""The kinds of filters that can be cut to a prefix, in the order of their numbers in a plan."""
 
 _METHODS: dict[Method, Callable[[Mixed, Floats, int], Ints]] = {
     "optimal": optimal,
@@ -65,7 +65,7 @@ BloomCurve = TypeVar("BloomCurve", bound=Segmented | Truncated)
 
 @dataclass(frozen=True)
 class Allocation:
-    """How many bits of each filter to keep, and what that leads to.
+    """How many bits of each filter to keep, and the expected false-positive rates.
 
     >>> print(plan_collection([1000, 1000, 1000], [1, 10, 100], budget=9000, kind="segmented"))
     3 filters, 9,000 of 9,000 bits, weighted rate 0.0772
@@ -98,12 +98,13 @@ def plan_collection(
     bits: npt.ArrayLike | None = None,
     hashes: npt.ArrayLike | None = None,
 ) -> Allocation:
-    """Allocate a budget in bits to filters of so many keys; or find the least for a target rate.
+    """Allocate a budget in bits to filters, or find the smallest budget for a target rate.
 
-    ``utility`` says how often each filter is asked (all alike without it, as in Monkey), ``fpr`` is
-    the rate of the full filters. Bloom filters of other sizes are given by ``bits`` and ``hashes``.
-    With ``kind="auto"`` each filter has the kind that serves it best. ``method`` names the optimum,
-    the relaxations of Mersy et al. 2024 (for Bloom filters only) or one of their baselines.
+    ``keys`` has the number of keys of each filter. ``utility`` says how often each is queried
+    (default: equally, as in Monkey). ``fpr`` is the false-positive rate of the full filters; for
+    Bloom filters of other sizes, pass ``bits`` and ``hashes``. ``kind="auto"`` chooses the best
+    kind for each filter. ``method`` is "optimal", a relaxation of Mersy et al. 2024 (for Bloom
+    filters only), or one of their baselines.
 
     >>> p = plan_collection([1000, 1000], [1, 9], budget=10_000, kind="ribbon")
     >>> p.kept.tolist(), round(p.expected_fpr, 3)
@@ -114,14 +115,16 @@ def plan_collection(
     counts = _counts("keys", keys)
     weights = utilities(utility, len(counts))
     if (budget is None) == (target is None):
-        given = "neither" if budget is None else "both"
-        raise ValueError(f"{given} of budget and target given; exactly one is wanted")
+        raise ValueError("pass exactly one of budget or target")
     if kind != "auto" and kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; auto, {', '.join(KINDS)} are possible")
+        kinds = ", ".join(map(repr, ("auto", *KINDS)))
+        raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
     if not (isinstance(fpr, float | int) and 2.0**-32 <= fpr < 1):
-        raise ValueError(f"fpr is {fpr!r}; a rate from 2**-32 to below 1 is wanted")
+        raise ValueError(f"fpr must be a rate from 2**-32 to below 1, not {fpr!r}")
     if (bits is None) != (hashes is None) or (bits is not None and kind in ("auto", "ribbon")):
-        raise ValueError("bits and hashes go together, with kind segmented or truncated")
+        raise ValueError(
+            "bits and hashes must be passed together, with kind 'segmented' or 'truncated'"
+        )
     if kind == "auto":
         numbers, sizes = _distinct(counts)
         segmented, ribbons = _blooms(Segmented, numbers, fpr), _ribbons(numbers, fpr)
@@ -132,21 +135,21 @@ def plan_collection(
         mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(KINDS))
     if budget is not None:
         if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
-            raise ValueError(f"budget is {budget!r}; a whole number of bits from 0 on is wanted")
+            raise ValueError(f"budget must be a number of bits from 0 on, not {budget!r}")
         kept = allocate(method, mixed, weights, int(budget))
     else:
         if method != "optimal":
-            raise ValueError(f"method is {method!r} with a target; only optimal finds the least")
+            raise ValueError(f"method must be 'optimal' with a target, not {method!r}")
         if not (isinstance(target, float | int) and 0 < target <= 1):
-            raise ValueError(f"target is {target!r}; a rate above 0 and up to 1 is wanted")
+            raise ValueError(f"target must be a rate above 0 and up to 1, not {target!r}")
         kept = least(mixed, weights, float(target))
     return allocation(mixed, kept, weights, which, budget)
 
 
 def allocate(method: Method, curve: Mixed, utility: Floats, budget: int) -> Ints:
-    """Allocate a budget in bits by a method; how many bits to keep of each filter."""
+    """Return the bits to keep of each filter, by a method, within a budget in bits."""
     if method not in _METHODS:
-        raise ValueError(f"method is {method!r}; one of {', '.join(_METHODS)} is possible")
+        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, not {method!r}")
     return _METHODS[method](curve, utility, budget)
 
 
@@ -157,13 +160,23 @@ def allocation(
     kinds: npt.NDArray[np.uint8],
     budget: int | None = None,
 ) -> Allocation:
-    """Say what keeping these bits leads to."""
-    rates = curve.rate(kept)
-    total, bits = float(utility.sum()), int(kept.sum())
-    weighted = float(utility @ rates) / total if total > 0 else 0.0
+    """Return the allocation that keeps these bits."""
+    rates, bits = curve.rate(kept), int(kept.sum())
     return Allocation(
-        kept, rates, kinds, utility, bits if budget is None else budget, bits, weighted
+        kept,
+        rates,
+        kinds,
+        utility,
+        bits if budget is None else budget,
+        bits,
+        weighted_rate(utility, rates),
     )
+
+
+def weighted_rate(utility: Floats, rates: Floats) -> float:
+    """Return the mean of rates weighted by utility; 0 if no filter has any utility."""
+    total = float(utility.sum())
+    return float(utility @ rates) / total if total > 0 else 0.0
 
 
 def full(
@@ -173,18 +186,18 @@ def full(
     bits: npt.ArrayLike | None = None,
     hashes: npt.ArrayLike | None = None,
 ) -> Curve:
-    """The full filters of a kind that reach a rate, as a curve of what may be kept of them."""
+    """Return the curve of full filters of a kind and rate, or of given sizes."""
     if bits is None or hashes is None:
-        # Sizes follow from the number of keys alone, and many sets have the same.
+        # Sizes depend only on the number of keys, which many sets share.
         numbers, which = _distinct(keys)
         if kind == "ribbon":
             return _ribbons(numbers, fpr).take(which)
         return _blooms(_BLOOM[kind], numbers, fpr).take(which)
     sizes, probes = _counts("bits", bits), _counts("hashes", hashes)
     if not len(sizes) == len(probes) == len(keys):
-        raise ValueError("bits, hashes and keys differ in length")
+        raise ValueError("bits, hashes and keys must have the same length")
     if ((keys > 0) & ((probes < 1) | (sizes < probes))).any():
-        raise ValueError("hashes: each filter has from 1 to as many as it has bits")
+        raise ValueError("hashes must be from 1 to the number of bits of each filter")
     return _BLOOM[kind](sizes * (keys > 0), probes, keys)
 
 
@@ -200,13 +213,13 @@ def _blooms(kind: type[BloomCurve], keys: Ints, fpr: float) -> BloomCurve:
 
 
 def _known(curve: AnyCurve) -> AnyCurve:
-    """Compute what a curve needs of its filters, so that `take` hands it on."""
+    """Compute the cached values of a curve, so that `take` copies them."""
     curve.worth(0.0, np.zeros(len(curve.bits)))
     return curve
 
 
 def _distinct(numbers: Ints) -> tuple[Ints, npt.NDArray[np.intp]]:
-    """The distinct numbers, and for each of all where it is among them."""
+    """Return the distinct numbers, and the index of each number among them."""
     if not len(numbers) or int(numbers.max()) > 4 * len(numbers):
         return np.unique(numbers, return_inverse=True)
     there = np.zeros(int(numbers.max()) + 1, np.bool_)
@@ -215,7 +228,7 @@ def _distinct(numbers: Ints) -> tuple[Ints, npt.NDArray[np.intp]]:
 
 
 def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
-    """Size Bloom filters as the textbook does: n·log2(1/ε)/ln 2 bits, log2(1/ε) probes, rounded.
+    """Size Bloom filters by the textbook: n·log2(1/ε)/ln 2 bits and log2(1/ε) probes, rounded.
 
     >>> bloom_size(np.array([1000]), 1e-4)
     (array([19171]), array([13]))
@@ -229,20 +242,23 @@ def _counts(name: str, values: npt.ArrayLike) -> Ints:
     given = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(
-            f"{name} is of shape {given.shape}, {given.dtype}; a row of ints is wanted"
+            f"{name} must be a one-dimensional array of ints, "
+            f"not {given.dtype} of shape {given.shape}"
         )
     if given.size and (int(given.min()) < 0 or int(given.max()) > 2**48):
-        raise ValueError(f"{name} has values below 0 or above 2**48")
+        raise ValueError(f"{name} must be from 0 to 2**48")
     return given.astype(np.int64)
 
 
 def utilities(utility: npt.ArrayLike | None, length: int) -> Floats:
-    """Read utilities: one finite number from 0 on per filter, or 1 for all."""
+    """Return utilities as an array: one finite number from 0 on per filter (default: 1)."""
     if utility is None:
         return np.ones(length)
     weights = np.asarray(utility, np.float64)
     if weights.shape != (length,):
-        raise ValueError(f"utility is of shape {weights.shape}; one number per filter is wanted")
+        raise ValueError(
+            f"utility must have one number per filter, {length}, not shape {weights.shape}"
+        )
     if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError("utility has values that are negative or not finite")
+        raise ValueError("utility must be finite and not negative")
     return weights

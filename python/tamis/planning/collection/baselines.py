@@ -1,7 +1,7 @@
-"""What the optimum of a collection is compared with: Mersy, Wang, Sintos, Krishnan 2024.
+"""Methods to compare the optimum with, from Mersy, Wang, Sintos, Krishnan 2024.
 
 Their two relaxations of the problem, for Bloom filters, and the baselines of their evaluation. Each
-takes filters, utilities and a budget in bits, and tells how many bits of each filter to keep.
+takes filters, utilities and a budget in bits, and returns the bits to keep of each filter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tamis.planning.collection.curves import Exponential, Floats, Ints, Mixed, S
 from tamis.planning.collection.prices import optimal
 
 LEVELS = 7
-"""Sizes that a filter can have in the elastic baseline, none and all included."""
+"""Sizes of a filter in the elastic baseline, including none and all."""
 
 
 def relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
@@ -27,7 +27,7 @@ def relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 
 
 def further_relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Minimize 0.618^(m'/n): the relaxation for filters with the best number of probes."""
+    """Minimize 0.618^(m'/n): the relaxation for filters with the optimal number of probes."""
     part = _bloom(mixed, "further relaxation")
     decay = math.log(2) ** 2 / np.maximum(part.keys, 1)
     return optimal(Exponential(part.bits, decay), utility, budget)
@@ -36,7 +36,7 @@ def further_relaxation(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 def _bloom(mixed: Mixed, method: str) -> Truncated | Segmented:
     if len(mixed.parts) == 1 and isinstance(mixed.parts[0][1], Truncated | Segmented):
         return mixed.parts[0][1]
-    raise ValueError(f"method is {method!r}; it is for kind truncated or segmented")
+    raise ValueError(f"method {method!r} needs kind 'truncated' or 'segmented'")
 
 
 def untruncated(mixed: Mixed, utility: Floats, budget: int) -> Ints:
@@ -45,7 +45,7 @@ def untruncated(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 
 
 def proportional(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Cut every filter to the same share."""
+    """Cut every filter to the same fraction."""
     bits = mixed.bits
     total = int(bits.sum())
     if total <= budget:
@@ -55,7 +55,7 @@ def proportional(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 
 
 def top_utility(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Keep whole filters, the most asked first, until the next does not fit."""
+    """Keep whole filters, the most queried first, until the next does not fit."""
     return _whole_filters(mixed.bits, np.argsort(-utility, kind="stable"), budget, part=False)
 
 
@@ -77,7 +77,7 @@ def _whole_filters(bits: Ints, order: npt.NDArray[np.intp], budget: int, *, part
 
 
 def elastic(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Fill caches of equal size with filters of 6/6, 5/6, … of their bits, the most asked first."""
+    """Fill caches of equal size with 6/6, 5/6, … of each filter, the most queried first."""
     bits = mixed.bits
     total, units = int(bits.sum()), LEVELS - 1
     kept = np.zeros(len(bits), np.int64)

@@ -1,13 +1,13 @@
-"""How the rate of a truncated filter falls with the bits that are kept of it.
+"""How the false-positive rate of a truncated filter falls with the bits kept.
 
-A curve holds many filters of one kind as arrays and answers for all of them at once:
+A curve holds many filters of one kind as arrays:
 
 * `rate(kept)`: the rate of each filter cut to its first ``kept`` bits;
 * `worth(log_price, log_utility)`: how many bits each filter should keep if a bit costs
   ``exp(log_price)`` of weighted rate.
 
-All curves are convex on whole bits (ribbons: on whole columns), so what is worth a price is a
-prefix, and one price for all filters is the optimum of Mersy, Wang, Sintos, Krishnan 2024.
+All curves are convex in whole bits (ribbons: in whole columns). So the bits worth a price are a
+prefix, and one price for all filters gives the optimum of Mersy, Wang, Sintos, Krishnan 2024.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Curve(Protocol):
-    """Filters of one kind, each with its rate by bits kept."""
+    """Filters of one kind, and their rates as functions of the bits kept."""
 
     @property
     def bits(self) -> Ints:
-        """The bits of each full filter."""
+        """Bits of each full filter."""
         ...
 
     def take(self, which: npt.NDArray[np.intp]) -> Self:
@@ -41,15 +41,15 @@ class Curve(Protocol):
         ...
 
     def worth(self, log_price: float, log_utility: Floats) -> Ints:
-        """Tell how many bits of each are worth this price."""
+        """Return how many bits of each filter are worth this price."""
         ...
 
 
 class Arrays:
-    """Equally long arrays that are selected from together."""
+    """Arrays of equal length that are indexed together."""
 
     def take(self, which: npt.NDArray[np.intp]) -> Self:
-        """Select some of the filters, with what was computed of them already."""
+        """Select some of the filters, including their cached values."""
         given = [field.name for field in fields(self)]  # type: ignore[arg-type]
         taken = type(self)(*(getattr(self, name)[which] for name in given))
         for name in vars(self).keys() - set(given):
@@ -62,8 +62,8 @@ class Arrays:
 class Truncated(Arrays):
     """Bloom filters whose probes fall anywhere: m bits, k hashes, n keys.
 
-    Of k probes, V ~ Bin(k, p) fall into the share p = m'/m that is kept, so the rate is E[w^V] with
-    w = 1 − (1 − 1/m)^(kn), which the paper sums (Eq. 3) and which is (1 − p(1−w))^k.
+    Of k probes, V ~ Bin(k, p) fall into the fraction p = m'/m that is kept, so the rate is E[w^V]
+    with w = 1 − (1 − 1/m)^(kn). The paper sums it (Eq. 3); the closed form is (1 − p(1−w))^k.
     """
 
     bits: Ints
@@ -72,7 +72,7 @@ class Truncated(Arrays):
 
     @cached_property
     def _zeros(self) -> Floats:
-        """1 − w: the share of bits that no key sets."""
+        """1 − w: the fraction of bits that no key sets."""
         with np.errstate(divide="ignore"):
             lone = np.log1p(-1 / np.maximum(self.bits, 1))
         zeros: Floats = np.exp(np.maximum(self.hashes * self.keys, 1e-300) * lone)
@@ -80,13 +80,13 @@ class Truncated(Arrays):
 
     @cached_property
     def _log_slope(self) -> Floats:
-        """Log of what the first bit gains: k·(1−w)/m."""
+        """Log of the gain of the first bit: k·(1−w)/m."""
         with np.errstate(divide="ignore"):
             return np.log(self.hashes * self._slope)
 
     @cached_property
     def _slope(self) -> Floats:
-        """What a bit takes off 1 − s·m', whose k-th power is the rate: (1−w)/m; 0 without keys."""
+        """The slope s in the rate (1 − s·m')^k: (1−w)/m; 0 without keys."""
         slope: Floats = np.where(self.keys > 0, self._zeros / np.maximum(self.bits, 1), 0.0)
         return slope
 
@@ -103,7 +103,7 @@ class Truncated(Arrays):
         return np.where(self.keys > 0, rate, 0.0)
 
     def worth(self, log_price: float, log_utility: Floats) -> Ints:
-        """Where the derivative is the price, corrected to whole bits by the gain of a bit."""
+        """Solve for the derivative at the price, then round by the exact gain of a bit."""
         k, slope = self.hashes, self._slope
         # −d/dm' (1 − s·m')^k = k·s·(1 − s·m')^(k−1) ≥ price
         above = log_price - log_utility
@@ -115,8 +115,8 @@ class Truncated(Arrays):
         if single.any():
             place[single] = np.where(above <= 0, self.bits, 0)[single]
         found = place.astype(np.int64)
-        # The derivative is that gain at a point of the next bit, by Rolle; it is the middle but for
-        # a share of a bit that is far below k·s.
+        # By the mean value theorem the gain of the next bit is the derivative at a point within it:
+        # the middle, up to far less than k·s of a bit.
         beyond = place
         beyond -= found
         beyond -= 0.5
@@ -139,7 +139,7 @@ class Truncated(Arrays):
 
 @dataclass(frozen=True)
 class _Segments(Arrays):
-    """The short length, how many segments are longer, and 1 − w of the long and the short."""
+    """Length of the short segments, number of longer ones, and 1 − w of the long and the short."""
 
     length: Ints
     longer: Ints
@@ -159,7 +159,7 @@ class _Segments(Arrays):
 
 @dataclass(frozen=True)
 class _Logs(Arrays):
-    """Logs of what a bit of the first long segment gains, and of 1/w; likewise of the short."""
+    """Logs of the gain of a bit of the first long segment, and of 1/w; likewise for the short."""
 
     long: Floats
     long_decay: Floats
@@ -171,9 +171,9 @@ class _Logs(Arrays):
 class Segmented(Arrays):
     """Bloom filters whose probe j stays in segment j: m bits, k hashes, n keys.
 
-    A prefix keeps the first segments whole, each a factor w = 1 − (1 − 1/length)^n, and a share of
-    the next: the paper's lower bound (Eq. 4) at each whole segment. Segments have ⌊m/k⌋ bits, the
-    first m mod k one more.
+    A prefix keeps the first segments whole, each a factor w = 1 − (1 − 1/length)^n, and a part of
+    the next. At whole segments this is the paper's lower bound (Eq. 4). Segments have ⌊m/k⌋ bits,
+    the first m mod k one more.
     """
 
     bits: Ints
@@ -215,10 +215,10 @@ class Segmented(Arrays):
 
 @dataclass(frozen=True)
 class Ribbon(Arrays):
-    """Ribbon filters by columns: slots of a column, columns, rows' width, bits before the columns.
+    """Ribbon filters by columns: slots per column, columns, row width, bits before the columns.
 
-    Each column kept halves the rate. A part of one tells only of rows that lie inside it, so a plan
-    takes whole columns and gives the remainder to one filter that can use it.
+    Each column halves the rate. A part of a column only checks the rows that lie inside it, so a
+    plan takes whole columns and gives the remainder to one filter that can use it.
     """
 
     slots: Ints
@@ -229,32 +229,31 @@ class Ribbon(Arrays):
 
     @property
     def bits(self) -> Ints:
-        """The bits of each full filter."""
+        """Bits of each full filter."""
         return np.where(self.keys > 0, self.codes + self.slots * self.columns, 0)
 
     @cached_property
     def log_first(self) -> Floats:
-        """Log of what a bit gains of the codes and the first column."""
+        """Log of the gain of a bit of the codes and the first column."""
         logs: Floats = -np.log(2 * np.maximum(self.slots + self.codes, 1))
         return np.where(self.keys > 0, logs, -np.inf)
 
     @cached_property
     def log_second(self) -> Floats:
-        """Log of what a bit of the second column gains."""
+        """Log of the gain of a bit of the second column."""
         logs: Floats = -np.log(4 * np.maximum(self.slots, 1))
         return logs
 
     def whole(self, kept: Ints) -> tuple[Ints, Ints]:
-        """Return the columns kept and the bits behind them."""
+        """Return the whole columns kept, and the bits after them."""
         behind = np.maximum(kept - self.codes, 0)
-        # Bits are below 2**48 and columns at most 32, so this is exact, and quicker than whole
-        # numbers are divided.
+        # Exact, as bits are below 2**48 and columns at most 32, and faster than integer division.
         columns = (behind / np.maximum(self.slots, 1)).astype(np.int64)
         rest = behind - columns * self.slots
         return np.minimum(columns, self.columns), np.where(columns < self.columns, rest, 0)
 
     def rate(self, kept: Ints) -> Floats:
-        """2^−columns, and half of it for the rows inside the part that follows."""
+        """2^−columns, and half of it for rows inside the part that follows."""
         columns, rest = self.whole(kept)
         starts = np.maximum(self.slots - self.width + 1, 1)
         inside = np.clip((rest - self.width + 1) / starts, 0, 1)
@@ -262,7 +261,7 @@ class Ribbon(Arrays):
         return np.where(self.keys > 0, rate, 0.0)
 
     def worth(self, log_price: float, log_utility: Floats) -> Ints:
-        """Whole columns: a bit of column j gains 2^−(j+1)/slots, the first also pays the codes."""
+        """Whole columns: a bit of column j gains 2^−(j+1)/slots; the first also pays the codes."""
         above = log_utility - log_price
         first = above + self.log_first >= 0
         above += self.log_second
@@ -272,7 +271,7 @@ class Ribbon(Arrays):
 
 @dataclass(frozen=True)
 class Exponential(Arrays):
-    """A rate of exp(−decay·kept): the paper's relaxations, which a plan may minimize instead."""
+    """A rate of exp(−decay·kept), as in the paper's relaxations."""
 
     bits: Ints
     decay: Floats
@@ -290,7 +289,7 @@ class Exponential(Arrays):
 
 @dataclass(frozen=True)
 class Mixed:
-    """Filters of several kinds, each on the curve of its own; ``slice(None)`` are all."""
+    """Filters of several kinds, each with its own curve; ``slice(None)`` selects all."""
 
     parts: tuple[tuple[npt.NDArray[np.intp] | slice, Curve], ...]
     length: int
@@ -302,7 +301,7 @@ class Mixed:
         curves: Sequence[Curve],
         sizes: npt.NDArray[np.intp] | None = None,
     ) -> Mixed:
-        """Take filter i from ``curves[which[i]]``, where it is number i, or ``sizes[i]``."""
+        """Take filter i from ``curves[which[i]]``, at index i, or ``sizes[i]`` if given."""
         numbers = np.bincount(which, minlength=len(curves)).tolist()
         if len(which) in numbers and len(which) > 0:
             curve = curves[numbers.index(len(which))]
@@ -325,7 +324,7 @@ class Mixed:
 
     @property
     def bits(self) -> Ints:
-        """The bits of each full filter."""
+        """Bits of each full filter."""
         return self._ints(lambda _, curve: curve.bits)
 
     def take(self, which: npt.NDArray[np.intp]) -> Mixed:
@@ -354,14 +353,14 @@ class Mixed:
         return out
 
     def worth(self, log_price: float, log_utility: Floats) -> Ints:
-        """Tell how many bits of each are worth this price."""
+        """Return how many bits of each filter are worth this price."""
         return self._ints(lambda own, curve: curve.worth(log_price, log_utility[own]))
 
 
 def _steps(above: Floats, decay: Floats) -> Ints:
-    """How many steps have a gain at or above the price: j = 0, 1, … while above − j·decay ≥ 0."""
+    """Return how many steps gain at least the price: j = 0, 1, … while above − j·decay ≥ 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.floor(above / decay) + 1
-    # A decay of 0 never ends, one that is infinite ends with the first step.
+    # With a decay of 0 there is no last step; with an infinite one, the first step is the last.
     steps = np.where(np.isnan(steps), np.where(above >= 0, 1.0, 0.0), steps)
     return np.where(above >= 0, np.minimum(steps, 2.0**52), 0).astype(np.int64)

@@ -1,15 +1,15 @@
-"""One price for a bit: the allocation of a budget to many filters, and its dual.
+"""The optimal allocation of a budget to many filters, and its dual, by one price per bit.
 
-The curves of all filters are convex (`curves`), so the optimum keeps of each filter the bits
-whose gain in weighted rate is at or above one price. As the price falls, what is kept
-grows; the search for the price that spends the budget is all there is to solve.
+The curves of all filters are convex (`curves`), so the optimum keeps the bits of each filter whose
+gain in weighted rate is at or above one price. As the price falls, more bits are kept. The problem
+reduces to a search for the price that spends the budget.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,10 @@ from tamis.planning.collection.curves import Curve, Floats, Ints, Mixed, Ribbon,
 
 
 def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:
-    """Find the whole bits to keep of each filter with the least weighted rate in the budget.
+    """Return the bits to keep of each filter that minimize the weighted rate within a budget.
 
-    Exact where single bits count (Bloom filters). Columns of ribbons are taken whole by gain per
-    bit, then those that still fit; what is left over goes where a part of a column helps.
+    Exact for Bloom filters, where single bits count. Whole columns of ribbons are taken by gain per
+    bit, then those that still fit; the remainder goes where a part of a column helps most.
     """
     few, many = _bracket(curve, utility, _spent, budget)
     kept = few.copy()
@@ -43,7 +43,7 @@ def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:
 
 
 def least(curve: Curve, utility: Floats, target: float) -> Ints:
-    """Find the least bits whose weighted rate is at most the target; all if none reach it."""
+    """Return the fewest bits with a weighted rate of at most the target; all if none reach it."""
     most = target * float(utility.sum())
     if float(utility @ curve.rate(curve.bits)) > most:
         return curve.bits
@@ -52,7 +52,7 @@ def least(curve: Curve, utility: Floats, target: float) -> Ints:
         return float(weights.sum() - weights @ part.rate(kept))
 
     few, many = _bracket(curve, utility, spared, float(utility.sum()) - most)
-    # Filters between the two gain alike per bit: as many of them as are needed.
+    # Filters that differ gain equally per bit: take as many of them as needed.
     gain = utility * (curve.rate(few) - curve.rate(many))
     needed = float(utility @ curve.rate(few)) - most
     order = np.flatnonzero(many > few)
@@ -64,7 +64,7 @@ def least(curve: Curve, utility: Floats, target: float) -> Ints:
 
 
 Measure: TypeAlias = Callable[[Curve, Ints, Floats], float]
-"""What rises as the price falls, summed over filters: from curve, bits kept and utilities."""
+"""A sum over filters that rises as the price falls, from curve, bits kept and utilities."""
 
 
 def _spent(_: Curve, kept: Ints, __: Floats) -> float:
@@ -72,98 +72,121 @@ def _spent(_: Curve, kept: Ints, __: Floats) -> float:
 
 
 _SAMPLE = 1 << 15
-"""Filters that tell the price to a few percent, before all are asked for the rest of it."""
+"""Filters in a sample that gives the price to a few percent."""
 
 _SLACK = 0.01
-"""How far from the price of the sample that of all is looked for first."""
+"""First distance, in log price, from the price of the sample."""
 
 
 def _bracket(curve: Curve, utility: Floats, measure: Measure, most: float) -> tuple[Ints, Ints]:
-    """Bits at the lowest price at which the measure is at most ``most``, and just below that price.
+    """Return the bits at the lowest price at which the measure is at most ``most``, and just below.
 
-    The two differ only in filters whose next bits gain alike.
+    The two differ only in filters whose next bits gain equally.
     """
-    asked = np.flatnonzero(utility > 0)
+    used = np.flatnonzero(utility > 0)
     few, many = np.zeros(len(utility), np.int64), np.zeros(len(utility), np.int64)
-    if not len(asked):
+    if not len(used):
         return few, many
-    part = curve if len(asked) == len(utility) else curve.take(asked)
-    weights = utility[asked]
-    few[asked], many[asked], _ = _search(part, weights, measure, most)
+    part = curve if len(used) == len(utility) else curve.take(used)
+    few[used], many[used], _ = _search(part, utility[used], measure, most)
     return few, many
+
+
+class _Priced(NamedTuple):
+    """The bits worth a price, and their measure."""
+
+    log_price: float
+    kept: Ints
+    value: float
 
 
 def _search(
     curve: Curve, utility: Floats, measure: Measure, most: float, tolerance: float = 0.0
 ) -> tuple[Ints, Ints, float]:
-    """Search for the price between two that enclose it, and tell it too, up to a tolerance.
+    """Search for the lowest price at which the measure is at most ``most``, up to a tolerance.
 
-    Between them the measure is interpolated, a little inwards of both so that either may move, and
-    halved where that gains little. Filters that keep as many bits at both ends are settled and not
-    asked again.
+    Returns the bits at that price, the bits just below it, and its logarithm. The measure is
+    interpolated between two prices, and the interval is halved where that gains little.
     """
-    logs = np.log(utility)
-    # No bit gains more than its utility; a gain below e⁻⁷⁰⁰ of it is none.
-    highest, lowest = float(logs.max()) + 1, float(logs.min()) - 700
-    guess = None
-    if len(logs) > 2 * _SAMPLE:
-        which = np.random.default_rng(0).integers(0, len(logs), _SAMPLE)
-        share = most * _SAMPLE / len(logs)
-        guess = _search(curve.take(which), utility[which], measure, share, _SLACK / 4)[2]
-    low, high, step = lowest, highest, _SLACK
-    if guess is not None:
-        low, high = max(lowest, guess - step), min(highest, guess + step)
-    while True:
-        many = curve.worth(low, logs)
-        above = measure(curve, many, utility)
-        if above > most or low <= lowest:
-            break
-        low, high, step = max(lowest, low - 4 * step), low, 4 * step
-    if above <= most:
-        return many, many.copy(), low
-    step = _SLACK
-    while True:
-        few = curve.worth(high, logs)
-        below = measure(curve, few, utility)
-        if below <= most or high >= highest:
-            break
-        low, high, many, above, step = high, min(highest, high + 4 * step), few, below, 4 * step
-    open_: npt.NDArray[np.intp] | slice = slice(None)
-    part, weights, settled, halve = curve, utility, 0.0, False
+    cheap, dear = _enclose(curve, utility, measure, most)
+    low, many, above = cheap
+    high, few, below = dear
+    # Filters that keep as many bits at both prices are settled, and left out from then on.
+    unsettled: npt.NDArray[np.intp] | slice = slice(None)
+    part, weights, log_utility = curve, utility, np.log(utility)
+    settled, halve = 0.0, False
     while len(weights) and high - low > tolerance:
+        width = high - low
         share = (above - most) / (above - below) if above > below else 0.5
-        middle = low + (high - low) * (0.5 if halve else min(max(share, 0.02), 0.98))
+        # A little inside the interval, so that either end may move.
+        middle = low + width * (0.5 if halve else min(max(share, 0.02), 0.98))
         if not low < middle < high:
             break
-        width = high - low
-        found = part.worth(middle, logs)
-        value = settled + measure(part, found, weights)
+        kept = part.worth(middle, log_utility)
+        value = settled + measure(part, kept, weights)
         if value <= most:
-            high, few[open_], below = middle, found, value
+            high, below = middle, value
+            few[unsettled] = kept
         else:
-            low, many[open_], above = middle, found, value
+            low, above = middle, value
+            many[unsettled] = kept
         halve = not halve and high - low > width / 2
-        still = np.flatnonzero(few[open_] < many[open_])
+        still = np.flatnonzero(few[unsettled] < many[unsettled])
         if len(still) < 0.7 * len(weights):
-            open_ = still if isinstance(open_, slice) else open_[still]
-            part, logs, weights = part.take(still), logs[still], weights[still]
-            settled = below - measure(part, few[open_], weights)
+            unsettled = still if isinstance(unsettled, slice) else unsettled[still]
+            part, weights, log_utility = part.take(still), weights[still], log_utility[still]
+            settled = below - measure(part, few[unsettled], weights)
     return few, many, high
 
 
+def _enclose(
+    curve: Curve, utility: Floats, measure: Measure, most: float
+) -> tuple[_Priced, _Priced]:
+    """Find a price with a measure above ``most``, and a higher one with at most that.
+
+    The search starts near the price of a sample. If no measure is above ``most``, both are the
+    lowest price.
+    """
+    log_utility = np.log(utility)
+    # No bit gains more than its utility, and gains below e⁻⁷⁰⁰ of it are ignored.
+    lowest, highest = float(log_utility.min()) - 700, float(log_utility.max()) + 1
+
+    def at(log_price: float) -> _Priced:
+        kept = curve.worth(log_price, log_utility)
+        return _Priced(log_price, kept, measure(curve, kept, utility))
+
+    low, high = lowest, highest
+    if len(utility) > 2 * _SAMPLE:
+        which = np.random.default_rng(0).integers(0, len(utility), _SAMPLE)
+        share = most * _SAMPLE / len(utility)
+        _, _, guess = _search(curve.take(which), utility[which], measure, share, _SLACK / 4)
+        low, high = max(lowest, guess - _SLACK), min(highest, guess + _SLACK)
+    cheap, step = at(low), _SLACK
+    while cheap.value <= most and cheap.log_price > lowest:
+        high, step = cheap.log_price, 4 * step
+        cheap = at(max(lowest, high - step))
+    if cheap.value <= most:
+        return cheap, cheap
+    dear, step = at(high), _SLACK
+    while dear.value > most and dear.log_price < highest:
+        cheap, step = dear, 4 * step
+        dear = at(min(highest, cheap.log_price + step))
+    return cheap, dear
+
+
 def _fill(curve: Curve, utility: Floats, kept: Ints, many: Ints, budget: int) -> None:
-    """Hand out what is left among filters whose next bits gain alike, the most asked first."""
+    """Spend the rest of the budget on filters whose next bits gain equally, by utility."""
     order = np.flatnonzero(many > kept)
     order = order[np.argsort(-utility[order], kind="stable")]
-    room = np.zeros(len(kept), np.bool_)
+    by_columns = np.zeros(len(kept), np.bool_)
     for own, part in _parts(curve):
-        room[own] = isinstance(part, Ribbon)
+        by_columns[own] = isinstance(part, Ribbon)
     left = budget - int(kept.sum())
     wanted = (many - kept)[order]
     ends = np.cumsum(wanted)
     given = np.clip(left - (ends - wanted), 0, wanted)
-    # A column is taken whole or left to `_more_columns`.
-    given[(given < wanted) & room[order]] = 0
+    # Columns are taken whole; `_more_columns` handles the rest.
+    given[(given < wanted) & by_columns[order]] = 0
     kept[order] += given
 
 
@@ -172,10 +195,10 @@ def _parts(curve: Curve) -> tuple[tuple[npt.NDArray[np.intp] | slice, Curve], ..
 
 
 def _more_columns(curve: Ribbon, utility: Floats, kept: Ints, left: int) -> Ints:
-    """Add columns that fit into what is left, the best first; then the best part of one."""
+    """Add columns that fit into the rest of the budget, the best first; then a part of one."""
     kept = kept.copy()
     length = np.where(kept == 0, curve.codes, 0) + curve.slots
-    # Whole columns are kept so far, and one more halves the rate.
+    # So far all columns are whole, and one more halves the rate.
     gain = np.where(kept < curve.bits, utility * curve.rate(kept) / 2, 0.0)
     while True:
         fits = np.flatnonzero((length <= left) & (gain > 0))
@@ -193,9 +216,9 @@ def _more_columns(curve: Ribbon, utility: Floats, kept: Ints, left: int) -> Ints
 
 
 def _part_of_a_column(curve: Ribbon, utility: Floats, kept: Ints, whole: Floats, left: int) -> None:
-    """Add what is left to the filter that gains most by it: less than by a ``whole`` column.
+    """Add the rest of the budget to the filter that gains most: less than by a ``whole`` column.
 
-    Rows that lie inside the part tell something, so it has to be as long as one.
+    Only rows that lie inside the part are checked, so it must be at least one row long.
     """
     needed = np.where(kept == 0, curve.codes, 0) + curve.width
     room = np.flatnonzero((needed <= left) & (whole > 0))
@@ -219,25 +242,22 @@ def best_kinds(
     budget: int | None,
     target: float | None,
 ) -> npt.NDArray[np.uint8]:
-    """Choose 0, segmented, or 1, ribbon, for each filter, given by its place among the sizes.
+    """Choose 0 (segmented) or 1 (ribbon) for each filter, given the index of its size.
 
-    Ribbons of most sizes are better at any price. For others the kind is taken that has the least
-    rate and price of bits under the price that the better of the two kinds would have, were all
-    filters of it: between kinds it hardly differs.
+    Ribbons of most sizes are better at any price. The others take the kind with the lower cost,
+    rate plus price of bits, at the price that an allocation of the better kind alone would have;
+    the prices of the two kinds hardly differ.
     """
     which = np.zeros(len(utility), np.uint8)
-    asked = np.flatnonzero(utility > 0)
-    if not len(asked):
+    used = np.flatnonzero(utility > 0)
+    if not len(used):
         return which
     which[dominates(ribbon, segmented)[sizes]] = 1
-    unsure = asked[which[asked] == 0]
+    unsure = used[which[used] == 0]
     if not len(unsure):
         return which
-    price, weights = (
-        _common_price((segmented, ribbon), sizes, utility, budget, target),
-        utility[unsure],
-    )
-    costs = []
+    price = _common_price((segmented, ribbon), sizes, utility, budget, target)
+    weights, costs = utility[unsure], []
     for curve in (segmented, ribbon):
         some = curve.take(sizes[unsure])
         kept = some.worth(price, np.log(weights))
@@ -247,10 +267,10 @@ def best_kinds(
 
 
 def dominates(ribbon: Ribbon, other: Curve) -> npt.NDArray[np.bool_]:
-    """Whether each ribbon has the lower sum of rate and price of bits at every price.
+    """Whether each ribbon has the lower cost, rate plus price of bits, at every price.
 
-    As functions of the price both are concave, and the ribbon's is a line between prices at which
-    it takes one more column, so there it has to be the lower; and at none, where all bits are kept.
+    Both costs are concave in the price, and the cost of the ribbon is linear between the prices at
+    which it gains a column. So it suffices to compare them at these prices, and at price 0.
     """
     best = (ribbon.keys > 0) & (ribbon.rate(ribbon.bits) <= other.rate(other.bits))
     steps = range(int(ribbon.columns.max(initial=1)) - 1)
@@ -262,7 +282,7 @@ def dominates(ribbon: Ribbon, other: Curve) -> npt.NDArray[np.bool_]:
             for curve in (ribbon, other)
             for kept in [curve.worth(0.0, -log_price)]
         ]
-        best &= costs[0] <= costs[1] * (1 + 1e-12)  # but for rounding
+        best &= costs[0] <= costs[1] * (1 + 1e-12)  # up to rounding
     return best
 
 
@@ -273,7 +293,7 @@ def _common_price(
     budget: int | None,
     target: float | None,
 ) -> float:
-    """Find the log of the price of a bit if all filters were of the better kind, from a sample."""
+    """Return the log price of a bit if all filters had the better kind, from a sample."""
     sample = np.flatnonzero(utility > 0)
     if budget is not None and len(sample) > 2 * _SAMPLE:
         budget = budget * _SAMPLE // len(sample)

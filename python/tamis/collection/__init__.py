@@ -1,0 +1,13 @@
+"""Many filters under one memory budget.
+
+* `collection`: `Collection`, the filters of many sets
+* `storage`: full filters in a file, by name
+* `prefixes`: what is in memory
+* `utility`: how often each set is queried
+"""
+
+from tamis.collection.collection import Collection, Sets
+from tamis.collection.storage import Names
+from tamis.collection.utility import Utility
+
+__all__ = ["Collection", "Names", "Sets", "Utility"]

@@ -1,0 +1,155 @@
+"""Full filters in a file, by name: what `Collection` and `tamis.text.SearchIndex` share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis._files import save_whole
+from tamis._types import FilePath
+from tamis.errors import FormatError
+from tamis.planning import ribbon
+from tamis.planning.collection.allocation import bloom_size
+from tamis.planning.collection.curves import Floats
+
+Item = TypeVar("Item")
+
+
+def create_filters(
+    path: FilePath | None,
+    seed: int,
+    key: bytes | None,
+    texts: _native.TextOptions | None = None,
+) -> _native.Filters:
+    """Create an empty set of filters in a temporary file, in the folder of ``path`` if given.
+
+    The native object duplicates the descriptor, so the file lives as long as the object.
+    """
+    folder = None if path is None else Path(os.path.realpath(os.fsdecode(path))).parent
+    with tempfile.TemporaryFile(prefix=".tamis-", dir=folder) as spill:
+        return _native.Filters(spill.fileno(), seed, key, texts)
+
+
+def open_filters(
+    path: FilePath, key: bytes | None, *, texts: bool = False, length: int | None = None
+) -> tuple[_native.Filters, Floats]:
+    """Open the file of a collection or text index; return its full filters and utilities."""
+    with tempfile.TemporaryFile(prefix=".tamis-") as spill, path_in_errors(path):
+        return _native.Filters.open(os.fsdecode(path), spill.fileno(), key, texts, length)
+
+
+def save_filters(path: FilePath, filters: _native.Filters, utility: Floats) -> None:
+    """Write full filters and utilities to a file, atomically."""
+    save_whole(path, lambda descriptor: filters.write(descriptor, utility))
+
+
+@contextmanager
+def path_in_errors(path: FilePath) -> Iterator[None]:
+    """Put the path of a damaged file in front of the error message."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
+
+
+class Names(Sequence[str]):
+    """The names of sets, by number or by an array of numbers."""
+
+    def __init__(self, filters: _native.Filters) -> None:
+        self._filters = filters
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice | npt.ArrayLike) -> Any: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return a name, or an array of names."""
+        ids = np.arange(len(self))[index]
+        if np.ndim(ids) == 0:
+            return self._filters.name(int(ids))
+        names = np.empty(len(ids), object)
+        names[:] = [self._filters.name(id) for id in ids.tolist()]
+        return names
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._filters.name(id) for id in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} names>"
+
+    def find(self, name: str) -> int:
+        """Return the number of a name; `KeyError` if there is none."""
+        id = self._filters.find(name)
+        if id is None:
+            raise KeyError(name)
+        return id
+
+    def check_new(
+        self, items: Mapping[str, Item] | Iterable[tuple[str, Item]], what: str
+    ) -> Iterator[tuple[str, Item]]:
+        """Yield named items; raise if a name is not a str, or is taken."""
+        taken = set(self)
+        for name, item in items.items() if isinstance(items, Mapping) else items:
+            if not isinstance(name, str):
+                raise TypeError(f"name must be a str, not {name!r} of type {type(name).__name__}")
+            if name in taken:
+                raise ValueError(f"name must be new, but there is already a {what} named {name!r}")
+            taken.add(name)
+            yield name, item
+
+
+class FullSize(NamedTuple):
+    """The size of a full filter, as `_native.Full` takes it."""
+
+    kind: str
+    hashes: int
+    bits: int = 0
+    levels: Sequence[int] = ()
+
+
+def full_size(keys: int, kind: str, fpr: float) -> FullSize:
+    """Size the full filter of a set; kind "auto" is the smaller of ribbon and segmented."""
+    if keys == 0:
+        return FullSize("empty", 0)
+    size = ribbon.size(keys, fpr=fpr)
+    bits, hashes = (int(each[0]) for each in bloom_size(np.array([keys], np.int64), fpr))
+    bits = max(bits, hashes)
+    if kind == "auto":
+        kind = "ribbon" if size.bits <= bits else "segmented"
+    if kind == "ribbon":
+        return FullSize(kind, size.columns, levels=size.levels)
+    return FullSize(kind, hashes, bits)
+
+
+def full_filter(keys: _native.Distinct, kind: str, fpr: float) -> _native.Full:
+    """Build the full filter of a set; several threads may do so at once."""
+    return _native.Full(keys, *full_size(len(keys), kind, fpr))
+
+
+def read_limit(name: str, limit: int | None) -> int:
+    """Return a limit as a number; None is no limit."""
+    if limit is None:
+        return 2**62
+    if limit < 0:
+        raise ValueError(f"{name} must be an int from 0 on, or None, not {limit}")
+    return limit
+
+
+def filter_bits(budget: int, overhead: int, what: str) -> int:
+    """Return the bits that a budget in bytes leaves for filters."""
+    if budget < overhead:
+        raise ValueError(
+            f"budget must be at least {overhead} bytes, the names and sizes of {what}, not {budget}"
+        )
+    return 8 * (budget - overhead)

@@ -1,0 +1,162 @@
+"""Build, open, update and write the state of an index."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from tamis._files import save_whole
+from tamis.collection import Collection
+from tamis.errors import FormatError
+from tamis.parquet import columns as families
+from tamis.parquet import manifest as persisted
+from tamis.parquet.answering import Flags, State
+from tamis.parquet.lake import FileWatch, Lake, Source, Stamp
+from tamis.parquet.manifest import Manifest
+from tamis.parquet.reading import Options, Reader, unify_schemas
+from tamis.planning.collection.allocation import utilities
+
+
+def build_state(
+    lake: Lake,
+    stamps: Mapping[str, Stamp],
+    columns: Sequence[str],
+    options: Options,
+    utility: npt.ArrayLike | None,
+    *,
+    hybrid: bool,
+    threads: int | None,
+    progress: bool | None,
+) -> State:
+    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1."""
+    reader = Reader(lake, stamps, columns, None, options, threads)
+    collection = Collection.build((), parts=len(columns), seed=options.seed, hybrid=hybrid)
+    collection.extend(reader.sets(0, progress), allocate=False)
+    manifest = reader.manifest
+    weights = utilities(reader.utility if utility is None else utility, len(manifest.rows))
+    return State(lake, options, manifest, collection, weights)
+
+
+def open_state(
+    path: str, source: Source | None, filesystem: Any, *, hybrid: bool
+) -> tuple[State, bool]:
+    """Open the file of an index; return its state, and whether the file is intact."""
+    try:
+        opened = persisted.read(path)
+    except FormatError:
+        if source is None:
+            raise
+        opened = None
+    if source is not None:
+        lake = Lake.of(source, filesystem)
+    else:
+        assert opened is not None
+        lake = Lake.from_json(opened.sources, filesystem)
+    options = Options("auto", 1e-4, 0, None)
+    if opened:
+        options = replace(options, **opened.sources["options"])
+    manifest, collection = opened.manifest if opened else None, None
+    if opened and manifest and opened.frame is not None:
+        collection = open_collection(path, opened.frame, manifest, hybrid)
+    if manifest is None:
+        manifest = empty_manifest(lake, opened.sources["columns"] if opened else None)
+    weights = np.ones(len(manifest.rows))
+    if collection is not None:
+        weights = collection.utility[:: len(manifest.columns)].copy()
+    state = State(lake, options, manifest, collection, weights)
+    return state, opened is not None and opened.intact
+
+
+class Update(NamedTuple):
+    """An updated state."""
+
+    state: State
+    remaining: Flags
+    """Which row groups of the state before are part of it."""
+    files_read: int
+
+
+def update_state(
+    state: State, lake: Lake, *, force: bool, threads: int | None, progress: bool | None
+) -> Update | None:
+    """Read files that are new, changed or damaged, and drop those that are gone.
+
+    Returns None if there is nothing to do, unless ``force``.
+    """
+    stamps = lake.files()
+    files = FileWatch(0.0, threads).check(lake, state.manifest.files)
+    gone = set(np.flatnonzero(~files.fresh).tolist()) | state.damaged_files()
+    rest, remaining = state.manifest.without(gone)
+    kept = {file.path for file in rest.files}
+    unread = {path: stamp for path, stamp in stamps.items() if path not in kept}
+    if not gone and not unread and lake == state.lake and not force:
+        return None
+    width = len(rest.columns)
+    if state.collection is None:
+        collection = Collection.build((), parts=width, seed=state.options.seed)
+    else:
+        # A copy, so that queries under way keep the old one.
+        collection = copy.copy(state.collection)
+        collection.drop(np.flatnonzero(np.repeat(~remaining, width)))
+    reader = Reader(lake, unread, (), rest, state.options, threads)
+    first = 1 + int(collection.names[-1]) if len(collection) else 0
+    collection.extend(reader.sets(first, progress), allocate=False)
+    before, added = state.utility[remaining], reader.utility
+    if state.options.utility is None and len(before):
+        added = np.full(len(added), before.mean())
+    weights = np.concatenate([before, added])
+    manifest = rest.concatenate(reader.manifest)
+    return Update(State(lake, state.options, manifest, collection, weights), remaining, len(unread))
+
+
+def write_state(state: State, path: str) -> int:
+    """Write the file of an index, atomically; return the length of its collection."""
+    collection = state.collection
+    if collection is None or len(collection.damaged):
+        raise ValueError("filters of the index are damaged: call refresh() to rebuild them")
+    frame = 0
+
+    def write(descriptor: int) -> None:
+        nonlocal frame
+        collection.write(descriptor)
+        frame = os.fstat(descriptor).st_size
+        persisted.write(descriptor, state.manifest, state.sources)
+
+    save_whole(path, write)
+    return frame
+
+
+def open_collection(path: str, frame: int, manifest: Manifest, hybrid: bool) -> Collection | None:
+    """Open the filters of an index; None if they are damaged or do not belong to the manifest."""
+    parts = len(manifest.columns)
+    try:
+        collection = Collection.open(
+            path, parts=parts, length=frame, hybrid=hybrid, salvage=True, allocate=False
+        )
+    except FormatError:
+        return None
+    return collection if len(collection) == parts * len(manifest.rows) else None
+
+
+def empty_manifest(lake: Lake, columns: Sequence[Sequence[str]] | None) -> Manifest:
+    """Return a manifest without files, so that all are read in full.
+
+    Its columns are those given, or all that can be indexed.
+    """
+    schemas = []
+    for path in lake.files():
+        with lake.filesystem.open_input_file(path) as source:
+            schemas.append(pq.read_schema(source))
+    schema = unify_schemas(schemas)
+    found = {field.name: families.family(field.type) for field in schema}
+    known = found.items() if columns is None else columns
+    named = {name: kind for name, kind in known if kind is not None}
+    none = np.zeros((len(named), 0), np.uint64)
+    return Manifest(named, schema, (), np.zeros(0, np.int64), none, none)
