@@ -195,7 +195,7 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     assert g.get_many(range(1, 400, 2)) == [str(i) for i in range(1, 400, 2)]
     assert len(g.filter) == 200
     g.save()
-    store.release(g._owner)
+    store.release(g._trust.owner)
     g = tamis.Guard(store, made(), snapshot=path)
     assert g.stats.rebuilds == 0
     assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
@@ -250,8 +250,8 @@ def test_the_remote_lists_a_put_under_way_once():
     put_many = store.put_many
 
     def listed():
-        run = g._remote.run(0, 2**64 - 1).tolist()
-        scan = [row for part in g._remote.scan() for row in part.tolist()]
+        run = g._trust.remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g._trust.remote.scan() for row in part.tolist()]
         assert len(run) == len(scan)
         seen.append([run.count(row) + scan.count(row) for row in coming])
 
@@ -273,7 +273,7 @@ def test_the_remote_lists_a_put_under_way_once():
 def test_growth_keeps_the_slot_of_a_put_under_way():
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
-    regions = g._regions.of(tamis.hash_keys(range(200), seed=3))
+    regions = g._trust.regions.of(tamis.hash_keys(range(200), seed=3))
     coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
     put_many, capacity = store.put_many, g.filter.capacity
     putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
@@ -359,7 +359,7 @@ def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
         assert g.stats.rebuilds == 0
         assert g.filter.to_bytes() == grown
         g.put(1000, "z")
-        g._snapshot = None  # as if it had crashed here
+        g._trust.snapshot = None  # as if it had crashed here
     if kind == "RocksDB":  # which has no journal
         with opened() as g:
             assert g.stats.rebuilds == 1
@@ -381,7 +381,7 @@ def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
         g.put(100, "y")
         g.save()
         g.put(101, "z")
-        g._snapshot = None  # as if it had crashed here
+        g._trust.snapshot = None  # as if it had crashed here
     with tamis.Guard(store, quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 1
         assert g.get_many([100, 101]) == ["y", "z"]
@@ -435,7 +435,7 @@ def test_a_stale_filter_passes_everything_and_is_rebuilt():
     one.put_many((i, "x") for i in range(50))
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.passed == 50
-    two._mending.join()
+    two._trust._rebuilding.join()
     assert two.stats.trusted
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.true_positives == 50
@@ -673,7 +673,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @rule()
     def reopen(self):
-        self.store.release(self.guard._owner)
+        self.store.release(self.guard._trust.owner)
         self.open()
 
     def teardown(self):

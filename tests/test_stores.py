@@ -113,7 +113,7 @@ def test_epochs_name_states_of_the_set(opened):
             assert (epoch not in seen) == change
             assert change or epoch == seen[-1]
             seen.append(epoch)
-        assert g._epoch == epoch
+        assert g._trust.epoch == epoch
 
 
 def test_a_snapshot_outlives_the_process(opened, tmp_path):
@@ -123,7 +123,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 0
         assert g.get_many(range(100)) == ["x"] * 100
-        g._snapshot = None  # nothing is saved, as after a crash
+        g._trust.snapshot = None  # nothing is saved, as after a crash
         g.put(100, "y")
         g.delete(0)
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
@@ -152,7 +152,7 @@ def test_one_writer_at_a_time(opened):
     with pytest.raises(tamis.LeaseError):
         two.put("b", "2")
     with pytest.raises(tamis.LeaseError):
-        two.store.put_many([b"b"], ["2"], two._owner)
+        two.store.put_many([b"b"], ["2"], two._trust.owner)
     assert two.get_many(["a", "b"]) == ["1", None]
     one.close()
     two.put("b", "2")
