@@ -11,6 +11,7 @@ __all__ = [
     "CapacityWarning",
     "FormatError",
     "IncompatibleError",
+    "LeaseError",
     "TamisError",
 ]
 
@@ -33,6 +34,10 @@ class CapacityError(TamisError, ValueError):
 
 class BuildError(TamisError, ValueError):
     """A structure that could not be built from these keys."""
+
+
+class LeaseError(TamisError, RuntimeError):
+    """A write to a store whose lease another guard holds; nothing was written."""
 
 
 class CapacityWarning(UserWarning):

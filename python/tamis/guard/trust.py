@@ -20,7 +20,7 @@ from typing import Any
 
 from tamis._native import hash_keys
 from tamis._types import FilePath
-from tamis.errors import CapacityError
+from tamis.errors import CapacityError, LeaseError
 from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
 from tamis.guard.clock import now
@@ -28,7 +28,7 @@ from tamis.guard.filling import adapts, checked, filled, insert
 from tamis.guard.keys import of_each_kind
 from tamis.guard.regions import Before, Regions, Remote
 from tamis.guard.statistics import Tally
-from tamis.stores.contract import Commit, Hashes, LeaseError, Store
+from tamis.stores.contract import Commit, Hashes, Store
 
 _log = logging.getLogger("tamis.guard")
 

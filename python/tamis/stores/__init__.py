@@ -3,7 +3,8 @@
 `RocksDB`, `Redis` and `Postgres` need the extra of that name: ``pip install tamis[rocksdb]``.
 """
 
-from tamis.stores.contract import Changes, Commit, LeaseError, Store
+from tamis.errors import LeaseError
+from tamis.stores.contract import Changes, Commit, Store
 from tamis.stores.hashes import Hashes
 from tamis.stores.memory import Memory
 from tamis.stores.postgres import Postgres

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import TamisError
+from tamis.errors import LeaseError
 
 Plain: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -24,10 +24,6 @@ Hasher: TypeAlias = Callable[[Sequence[Any]], Hashes]
 
 BATCH = 4096
 """Keys that are read from a store, or hashed for its index, at a time."""
-
-
-class LeaseError(TamisError, RuntimeError):
-    """A write without the store's lease, which another guard holds."""
 
 
 class Commit(NamedTuple):
