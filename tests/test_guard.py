@@ -56,7 +56,7 @@ def test_counts_what_it_saves():
     absent = g.get_many(np.arange(1000, 21_000))
     assert absent == [None] * 20_000
     s = g.stats
-    assert s.questions == 21_000
+    assert s.queries == 21_000
     assert s.true_positives == 1000
     assert s.false_positives + s.reads_saved == s.negatives == 20_000
     assert s.interval[0] <= s.expected_fpr <= s.interval[1]

@@ -16,7 +16,7 @@ from tamis.planning.costs import told as duration_told
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
-    from tamis.guard.statistics import Stretch
+    from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
 
 COLOURS = {
@@ -112,11 +112,11 @@ def draw_plan(plan: Plan, ax: Any = None) -> Any:
     return ax
 
 
-def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
+def drawn_history(stretches: list[Window], expected: float, ax: Any = None) -> Any:
     """Draw the rate of each stretch of questions, and their mean so far; return the axes."""
     ax = axes() if ax is None else ax
     stretches = _joined(stretches)
-    ends = [each.questions for each in stretches]
+    ends = [each.queries for each in stretches]
     ax.step(
         ends,
         [each.false_positives / each.negatives for each in stretches],
@@ -140,7 +140,7 @@ def drawn_history(stretches: list[Stretch], expected: float, ax: Any = None) -> 
     return ax
 
 
-def _joined(stretches: list[Stretch]) -> list[Stretch]:
+def _joined(stretches: list[Window]) -> list[Window]:
     """Join neighbours until there are few enough for each to be seen."""
     width = -(-len(stretches) // _STRETCHES)
     parts = [stretches[start : start + width] for start in range(0, len(stretches), max(width, 1))]

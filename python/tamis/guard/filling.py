@@ -11,8 +11,8 @@ import numpy as np
 
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
-from tamis.guard.keys import kinds, of_each_kind
-from tamis.guard.regions import Nothing
+from tamis.guard.keys import apply_by_type, split_by_type
+from tamis.guard.regions import EmptyRemote
 from tamis.stores.contract import Store
 
 
@@ -28,7 +28,7 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             f"a {type(filter).__name__} filter takes no insertions; guard a set that changes "
             "with one that does, such as tamis.Quotient"
         )
-    for part in kinds(keys):
+    for part in split_by_type(keys):
         some = [keys[i] for i in part]
         if remote is not None and adapts(filter):
             filter.update(some, remote)
@@ -36,7 +36,7 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             filter.update(some)
 
 
-def filled(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
+def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
     """Return a filter of all keys of the store, and their epoch; ``empty`` is it without them.
 
     Without a remote, which would list keys that the filter is still to get: one that is too
@@ -46,10 +46,10 @@ def filled(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
     while True:
         filter = from_bytes(zlib.decompress(empty), key=key)
         for _ in range(doublings):
-            filter.grow(Nothing())
+            filter.grow(EmptyRemote())
         epoch, parts = store.contents()
         try:
-            with _ended(parts):
+            with _closing(parts):
                 for keys in parts:
                     insert(filter, keys, None)
             return filter, epoch
@@ -59,12 +59,12 @@ def filled(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
             doublings += 1
 
 
-def checked(filter: Any, store: Store) -> str:
+def check_filter(filter: Any, store: Store) -> str:
     """Return the epoch of the store's keys, once the filter has passed them all."""
     epoch, parts = store.contents()
-    with _ended(parts):
+    with _closing(parts):
         for keys in parts:
-            there = of_each_kind(filter.contains, keys)
+            there = apply_by_type(filter.contains, keys)
             if not there.all():
                 key = keys[int(np.argmin(there))]
                 raise ValueError(
@@ -75,7 +75,7 @@ def checked(filter: Any, store: Store) -> str:
 
 
 @contextmanager
-def _ended(parts: Any) -> Iterator[None]:
+def _closing(parts: Any) -> Iterator[None]:
     """End the reading of a store's keys: its transaction would keep the lease from going back."""
     try:
         yield

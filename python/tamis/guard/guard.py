@@ -11,13 +11,13 @@ import numpy as np
 from tamis._types import FilePath, Key, Keys
 from tamis.filters.telescoping import AdaptiveQuotient
 from tamis.guard.filling import adapts, insert
-from tamis.guard.keys import listed, of_each_kind
+from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
 from tamis.guard.regions import REGIONS
-from tamis.guard.statistics import History, Statistics, Stretch, Tally, Watch
+from tamis.guard.statistics import Counters, GuardStats, History, RateMonitor, Window
 from tamis.guard.trust import Trust
 from tamis.pictures import drawn_history
-from tamis.stores.contract import Hashes, Plain, Store, Value, plain
+from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
 
 _log = logging.getLogger("tamis.guard")
 
@@ -42,7 +42,7 @@ class Guard:
     ('1815', None, True)
     >>> g.delete("grace")
     True
-    >>> g.stats.questions, g.stats.reads_saved
+    >>> g.stats.queries, g.stats.reads_saved
     (3, 1)
     """
 
@@ -55,7 +55,7 @@ class Guard:
         key: bytes | None = None,
         lease: float = 10.0,
         adaptations_per_second: float | None = None,
-        on_rate: Callable[[Statistics], object] | None = None,
+        on_rate: Callable[[GuardStats], object] | None = None,
     ) -> None:
         """Open the store: from the snapshot if it is of the store's epoch, or by reading all keys.
 
@@ -70,10 +70,10 @@ class Guard:
             )
         self.store = store
         self._limit = Limit(adaptations_per_second)
-        self._on_rate, self._watch, self._history = on_rate, Watch(), History()
-        self._tally = Tally()
+        self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
+        self._counters = Counters()
         self._trust = Trust(
-            store, filter, self._tally, key=key, lease=float(lease), snapshot=snapshot
+            store, filter, self._counters, key=key, lease=float(lease), snapshot=snapshot
         )
 
     @property
@@ -81,53 +81,53 @@ class Guard:
         """The filter; a rebuild replaces it by another."""
         return self._trust.filter
 
-    # Questions.
+    # Queries.
 
     def get(self, key: Key) -> Value | None:
         """Return the value of a key, or `None` if it is absent."""
         if not self._trust.is_current():
-            value = self.store.get_many([plain(key)])[0]
-            self._tally.count(questions=1, passed=1)
+            value = self.store.get_many([plain_key(key)])[0]
+            self._counters.count(queries=1, passed=1)
             return value
         if key not in self.filter:
-            self._answered(1, 1, 0, [])
+            self._record(1, 1, 0, [])
             return None
         hashes = self._trust.hashes([key])
         counts = self._trust.regions.counts(self._trust.regions.of(hashes))
-        value = self.store.get_many([plain(key)])[0]
+        value = self.store.get_many([plain_key(key)])[0]
         if value is not None:
-            self._answered(1, 0, 1, [])
+            self._record(1, 0, 1, [])
             return value
-        self._answered(1, 0, 0, hashes[:, 1].tolist())
-        self._learn([key], hashes, counts)
+        self._record(1, 0, 0, hashes[:, 1].tolist())
+        self._feed_back([key], hashes, counts)
         return None
 
     def get_many(self, keys: Keys) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        given = listed(keys)
+        given = to_list(keys)
         if not self._trust.is_current():
-            values = self.store.get_many([plain(key) for key in given])
-            self._tally.count(questions=len(given), passed=len(given))
+            values = self.store.get_many([plain_key(key) for key in given])
+            self._counters.count(queries=len(given), passed=len(given))
             return values
         answers: list[Value | None] = [None] * len(given)
-        places = self._maybe(given)
+        places = self._positives(given)
         maybe = [given[i] for i in places]
         hashes = self._trust.hashes(maybe)
         counts = self._trust.regions.counts(self._trust.regions.of(hashes))
-        values = self.store.get_many([plain(key) for key in maybe])
+        values = self.store.get_many([plain_key(key) for key in maybe])
         wrong = [i for i, value in enumerate(values) if value is None]
         for i, value in zip(places, values, strict=True):
             answers[i] = value
         saved, found = len(given) - len(places), len(places) - len(wrong)
-        self._answered(len(given), saved, found, hashes[wrong, 1].tolist())
+        self._record(len(given), saved, found, hashes[wrong, 1].tolist())
         if wrong:
-            self._learn([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
+            self._feed_back([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
         return answers
 
     def __contains__(self, key: Key) -> bool:
         return self.get(key) is not None
 
-    def __iter__(self) -> Iterator[Plain]:
+    def __iter__(self) -> Iterator[PlainKey]:
         """Go through the keys of the store, text as bytes."""
         _, parts = self.store.contents()
         for part in parts:
@@ -142,21 +142,21 @@ class Guard:
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         pairs: Iterable[tuple[Key, Value]] = items.items() if hasattr(items, "items") else items
-        values: dict[Plain, Value] = {}
+        values: dict[PlainKey, Value] = {}
         for key, value in pairs:
             if not isinstance(value, (bytes, str)):
                 kind = type(value).__name__
                 raise TypeError(
                     f"the value of {key!r} is {value!r} (of type {kind}); bytes or str is wanted"
                 )
-            values[plain(key)] = value
+            values[plain_key(key)] = value
         if not values:
             return
         keys = list(values)
         hashes = self._trust.hashes(keys)
         self._trust.require_lease()
-        with self._trust.regions.written(self._write_regions(hashes)):
-            new = self._absent(keys)
+        with self._trust.regions.write_locked(self._write_regions(hashes)):
+            new = self._new_keys(keys)
             fresh = hashes[new]
             if new:
                 self._insert([keys[i] for i in new], fresh)
@@ -165,21 +165,21 @@ class Guard:
                     lambda owner: self.store.put_many(keys, list(values.values()), owner)
                 )
             finally:
-                self._trust.remote.ended(fresh)
+                self._trust.remote.end_put(fresh)
 
     def delete(self, key: Key) -> bool:
         """Remove a key; tell whether it was there."""
-        return self.delete_many([plain(key)])[0]  # type: ignore[arg-type]
+        return self.delete_many([plain_key(key)])[0]  # type: ignore[arg-type]
 
     def delete_many(self, keys: Keys) -> list[bool]:
         """Remove keys in one commit; tell for each whether it was there."""
-        given = [plain(key) for key in listed(keys)]
+        given = [plain_key(key) for key in to_list(keys)]
         distinct = list(dict.fromkeys(given))
         if not distinct:
             return []
         hashes = self._trust.hashes(distinct)
         self._trust.require_lease()
-        with self._trust.regions.written(self._write_regions(hashes)):
+        with self._trust.regions.write_locked(self._write_regions(hashes)):
             commit = self._trust.commit(lambda owner: self.store.delete_many(distinct, owner))
             existed = dict(zip(distinct, commit.existed, strict=True))
             self._trust.remove([key for key in distinct if existed[key]])
@@ -189,9 +189,11 @@ class Guard:
     # State.
 
     @property
-    def stats(self) -> Statistics:
+    def stats(self) -> GuardStats:
         """What the guard did so far."""
-        return self._tally.read(trusted=self._trust.trusted, expected_fpr=self.filter.expected_fpr)
+        return self._counters.read(
+            trusted=self._trust.trusted, expected_fpr=self.filter.expected_fpr
+        )
 
     def rebuild(self) -> None:
         """Fill the filter anew from the store, or check it if it is one that takes no keys.
@@ -205,12 +207,12 @@ class Guard:
         self._trust.save()
 
     @property
-    def history(self) -> list[Stretch]:
-        """The rate over time: stretches of questions, each with its false positives."""
+    def history(self) -> list[Window]:
+        """The rate over time: stretches of queries, each with its false positives."""
         return self._history.read()
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the rate over the questions so far, beside the expected one; return the axes."""
+        """Draw the rate over the queries so far, beside the expected one; return the axes."""
         return drawn_history(self.history, self.filter.expected_fpr, ax)
 
     def close(self) -> None:
@@ -232,40 +234,40 @@ class Guard:
         s = self.stats
         return (
             f"<tamis.Guard: {type(self.filter).__name__} before {type(self.store).__name__}, "
-            f"{s.questions:,} questions, {s.reads_saved:,} reads saved, "
+            f"{s.queries:,} queries, {s.reads_saved:,} reads saved, "
             f"{s.false_positives:,} wasted>"
         )
 
     # The filter.
 
-    def _write_regions(self, hashes: Hashes) -> list[int] | None:
+    def _write_regions(self, hashes: HashRows) -> list[int] | None:
         # Where others write, a write may have to replay their changes anywhere: it takes all.
         return None if self.store.shared else self._trust.regions.of(hashes)
 
-    def _maybe(self, keys: Sequence[Any]) -> list[int]:
+    def _positives(self, keys: Sequence[Any]) -> list[int]:
         """Return the places of the keys that the filter does not deny."""
-        places: list[int] = np.flatnonzero(of_each_kind(self.filter.contains, keys)).tolist()
+        places: list[int] = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
         return places
 
-    def _absent(self, keys: list[Plain]) -> list[int]:
+    def _new_keys(self, keys: list[PlainKey]) -> list[int]:
         """Return the places of the keys that the filter does not count yet."""
-        maybe = self._maybe(keys)
+        maybe = self._positives(keys)
         values = self.store.get_many([keys[i] for i in maybe])
         there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
         return [i for i in range(len(keys)) if i not in there]
 
-    def _insert(self, keys: list[Plain], hashes: Hashes) -> None:
+    def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:
             insert(self.filter, keys, self._trust.remote)
-            self._trust.remote.began(hashes)
+            self._trust.remote.begin_put(hashes)
 
-    def _learn(self, keys: list[Any], hashes: Hashes, counts: list[int]) -> None:
+    def _feed_back(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
         """Feed false positives back, unless a write came between the answer and now."""
         if not (adapts(self.filter) and self._trust.holds_lease() and self._trust.attached):
             return
         allowed = self._limit.take(len(keys))
         regions = self._trust.regions.of(hashes[:allowed])
-        with self._trust.regions.held(self._around(regions)), self._trust.changing:
+        with self._trust.regions.locked(self._adapted_regions(regions)), self._trust.changing:
             still = [
                 i
                 for i, (count, then) in enumerate(
@@ -276,12 +278,12 @@ class Guard:
             fixed = 0
             if still and self._trust.trusted:
                 fixed = int(np.sum(self._adapt([keys[i] for i in still])))
-        self._tally.count(adaptations=fixed, adaptations_skipped=len(keys) - fixed)
+        self._counters.count(adaptations=fixed, adaptations_skipped=len(keys) - fixed)
 
     def _adapt(self, keys: list[Any]) -> Any:
-        return of_each_kind(lambda some: self.filter.adapt_many(some, self._trust.remote), keys)
+        return apply_by_type(lambda some: self.filter.adapt_many(some, self._trust.remote), keys)
 
-    def _around(self, regions: list[int]) -> list[int] | None:
+    def _adapted_regions(self, regions: list[int]) -> list[int] | None:
         """Return the regions that an adaptation may touch.
 
         A quotient's run may reach over the edge of its region; other filters move keys anywhere.
@@ -292,20 +294,20 @@ class Guard:
         near = {region + step for region in regions for step in (-1, 0, 1)}
         return [region for region in near if 0 <= region < REGIONS]
 
-    def _answered(self, questions: int, saved: int, found: int, wrong: list[int]) -> None:
+    def _record(self, queries: int, saved: int, found: int, wrong: list[int]) -> None:
         """Count answers, the false positives by a word of their hash.
 
-        Says so when the rate of the latest questions leaves its bound, and when it is back.
+        Says so when the rate of the latest queries leaves its bound, and when it is back.
         """
-        self._tally.count(
-            questions=questions,
+        self._counters.count(
+            queries=queries,
             reads_saved=saved,
             true_positives=found,
             false_positives=len(wrong),
         )
-        self._tally.repeat(wrong)
-        self._history.saw(questions, saved + len(wrong), len(wrong))
-        window = self._watch.saw(saved, wrong, lambda: self.filter.expected_fpr)
+        self._counters.count_repeats(wrong)
+        self._history.record(queries, saved + len(wrong), len(wrong))
+        window = self._monitor.record(saved, wrong, lambda: self.filter.expected_fpr)
         if window is None:
             return
         if self._on_rate is not None:
@@ -313,7 +315,7 @@ class Guard:
             return
         _log.warning(
             "false positives are %s: %.3g observed (%.3g to %.3g), %.3g expected",
-            "more than expected" if self._watch.above else "as expected again",
+            "more than expected" if self._monitor.above else "as expected again",
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,

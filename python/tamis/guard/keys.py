@@ -1,4 +1,4 @@
-"""Keys of two kinds, text and integers, which no one column holds."""
+"""Keys of two types, text and integers, which no one column holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tamis._types import Keys
 
 
-def kinds(keys: Sequence[Any]) -> list[list[int]]:
+def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
     """Return the places of the text keys and of the integers, which no one column holds."""
     parts: tuple[list[int], list[int]] = ([], [])
     for i, key in enumerate(keys):
@@ -18,18 +18,18 @@ def kinds(keys: Sequence[Any]) -> list[list[int]]:
     return [part for part in parts if part]
 
 
-def of_each_kind(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
+def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
     """Call a function of keys of one kind; of those of each kind apart if they are mixed."""
     try:
         return function(keys)
     except TypeError:
-        if len(parts := kinds(keys)) < 2:
+        if len(parts := split_by_type(keys)) < 2:
             raise
     answers = [function([keys[i] for i in part]) for part in parts]
     return np.concatenate(answers)[np.argsort(np.concatenate(parts))]
 
 
-def listed(keys: Keys) -> list[Any]:
+def to_list(keys: Keys) -> list[Any]:
     """Return keys as a list of Python objects."""
     for name in ("tolist", "to_pylist", "to_list"):
         if hasattr(keys, name):

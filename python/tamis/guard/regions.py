@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.stores.contract import Hashes, Store
+from tamis.stores.contract import HashRows, Store
 
 REGIONS = 64
 _SHIFT = np.uint64(64 - 6)
@@ -28,13 +28,13 @@ class Regions:
         self._counts = [0] * REGIONS
 
     @staticmethod
-    def of(hashes: Hashes) -> list[int]:
+    def of(hashes: HashRows) -> list[int]:
         """Return the region of each hash."""
         regions: list[int] = (hashes[:, 0] >> _SHIFT).tolist()
         return regions
 
     @contextmanager
-    def held(self, regions: Sequence[int] | None = None) -> Iterator[None]:
+    def locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
         """Hold these regions, or all, always in the same order."""
         with ExitStack() as stack:
             for region in range(REGIONS) if regions is None else sorted(set(regions)):
@@ -42,10 +42,10 @@ class Regions:
             yield
 
     @contextmanager
-    def written(self, regions: Sequence[int] | None = None) -> Iterator[None]:
+    def write_locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
         """Hold regions for a write, and count it."""
         touched = range(REGIONS) if regions is None else sorted(set(regions))
-        with self.held(regions):
+        with self.locked(regions):
             for region in touched:
                 self._counts[region] += 1
             try:
@@ -69,73 +69,73 @@ class Remote:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._pending: dict[int, Hashes] = {}
+        self._pending: dict[int, HashRows] = {}
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return all hashes whose first word is from ``lo`` to ``hi``, both included."""
-        pending = self._under_way()
+        pending = self._pending_rows()
         within = (pending[:, 0] >= np.uint64(lo)) & (pending[:, 0] <= np.uint64(hi))
         stored = self._store.run(lo, hi)
-        return np.concatenate([stored, _except(pending[within], stored)])
+        return np.concatenate([stored, _without(pending[within], stored)])
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes."""
-        pending = self._under_way()
+        pending = self._pending_rows()
         for part in self._store.scan():
-            pending = _except(pending, part)
+            pending = _without(pending, part)
             yield part
         yield pending
 
-    def began(self, hashes: Hashes) -> None:
+    def begin_put(self, hashes: HashRows) -> None:
         """Remember the hashes of a put whose keys the filter has and the store has not yet."""
         with self._lock:
             self._pending[id(hashes)] = hashes
 
-    def ended(self, hashes: Hashes) -> None:
+    def end_put(self, hashes: HashRows) -> None:
         """Forget them."""
         with self._lock:
             self._pending.pop(id(hashes), None)
 
-    def _under_way(self) -> Hashes:
+    def _pending_rows(self) -> HashRows:
         with self._lock:
             none = np.empty((0, 2), dtype=np.uint64)
             return np.concatenate([none, *self._pending.values()])
 
 
-class Before:
+class RemoteWithout:
     """A remote without the hashes that the filter is about to take, which its index has already."""
 
-    def __init__(self, remote: Remote, coming: Hashes) -> None:
+    def __init__(self, remote: Remote, coming: HashRows) -> None:
         self._remote, self._coming = remote, coming
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes of a range but those to come."""
-        return _except(self._remote.run(lo, hi), self._coming)
+        return _without(self._remote.run(lo, hi), self._coming)
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes but those to come."""
-        return (_except(part, self._coming) for part in self._remote.scan())
+        return (_without(part, self._coming) for part in self._remote.scan())
 
 
-class Nothing:
+class EmptyRemote:
     """The remote of an empty filter."""
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return no hash."""
         return np.empty((0, 2), dtype=np.uint64)
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Return no hash."""
         return iter(())
 
 
-def _except(hashes: Hashes, others: Hashes) -> Hashes:
+def _without(hashes: HashRows, others: HashRows) -> HashRows:
     """Return the hashes that are not among others."""
     if not len(hashes) or not len(others):
         return hashes
-    return hashes[~np.isin(_whole(hashes), _whole(others))]
+    return hashes[~np.isin(_single_values(hashes), _single_values(others))]
 
 
-def _whole(hashes: Hashes) -> np.ndarray[Any, Any]:
+def _single_values(hashes: HashRows) -> np.ndarray[Any, Any]:
     """Return each hash as one value of sixteen bytes."""
     return np.ascontiguousarray(hashes).view("V16").ravel()

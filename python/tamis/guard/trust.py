@@ -24,11 +24,11 @@ from tamis.errors import CapacityError, LeaseError
 from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
 from tamis.guard.clock import now
-from tamis.guard.filling import adapts, checked, filled, insert
-from tamis.guard.keys import of_each_kind
-from tamis.guard.regions import Before, Regions, Remote
-from tamis.guard.statistics import Tally
-from tamis.stores.contract import Commit, Hashes, Store
+from tamis.guard.filling import adapts, build_filter, check_filter, insert
+from tamis.guard.keys import apply_by_type
+from tamis.guard.regions import Regions, Remote, RemoteWithout
+from tamis.guard.statistics import Counters
+from tamis.stores.contract import Commit, HashRows, Store
 
 _log = logging.getLogger("tamis.guard")
 
@@ -46,7 +46,7 @@ class Trust:
         self,
         store: Store,
         filter: Any,
-        counters: Tally,
+        counters: Counters,
         *,
         key: bytes | None,
         lease: float,
@@ -119,7 +119,7 @@ class Trust:
         if self.epoch:
             if expired:
                 # Another guard may have written in the meantime, and indexed with its own hash.
-                with self.regions.held(), self.committing:
+                with self.regions.locked(), self.committing:
                     self._attach()
             # Even if the lease never expired: a server that crashed may have lost recent writes.
             self.trusted = self.trusted and self._catch_up()
@@ -147,7 +147,7 @@ class Trust:
         """Bring the filter to the store's epoch; return whether that succeeded."""
         if self.store.epoch() == self.epoch:
             return True
-        with self.regions.held(), self.committing:
+        with self.regions.locked(), self.committing:
             return self._replay(None)
 
     def _replay(self, until: str | None) -> bool:
@@ -158,7 +158,7 @@ class Trust:
         try:
             if changes.added:
                 # The index has these hashes already, but the filter does not.
-                before = Before(self.remote, self.hashes(changes.added))
+                before = RemoteWithout(self.remote, self.hashes(changes.added))
                 with self.changing:
                     insert(self.filter, changes.added, before if self.attached else None)
             self.remove(changes.removed)
@@ -174,13 +174,13 @@ class Trust:
 
         Queries continue meanwhile, against the store; writes wait.
         """
-        with self.regions.held():
+        with self.regions.locked():
             if self.holds_lease():
                 self._attach()
             if self._empty is None:
-                filter, epoch = self.filter, checked(self.filter, self.store)
+                filter, epoch = self.filter, check_filter(self.filter, self.store)
             else:
-                filter, epoch = filled(self._empty, self._key, self.store)
+                filter, epoch = build_filter(self._empty, self._key, self.store)
             self.filter, self.epoch, self.trusted = filter, epoch, True
             self._rebuild_delay = _FIRST_DELAY
             self._counters.count(rebuilds=1)
@@ -189,7 +189,7 @@ class Trust:
 
     def _distrust(self, reason: str) -> bool:
         if self.trusted:
-            _log.warning("every question goes to the store until the filter is rebuilt: %s", reason)
+            _log.warning("every query goes to the store until the filter is rebuilt: %s", reason)
         self.trusted = False
         self._start_rebuild()
         return False
@@ -210,16 +210,16 @@ class Trust:
         try:
             self.rebuild()
         except Exception:
-            _log.exception("the filter could not be rebuilt; questions go to the store")
+            _log.exception("the filter could not be rebuilt; queries go to the store")
 
     # The filter's hash, and removals, which replays share with the guard.
 
-    def hashes(self, keys: Sequence[Any]) -> Hashes:
+    def hashes(self, keys: Sequence[Any]) -> HashRows:
         """Hash keys as the filter does."""
         secret: dict[str, Any] = (
             {"seed": self.filter.seed} if self._key is None else {"key": self._key}
         )
-        hashes: Hashes = of_each_kind(lambda some: hash_keys(some, **secret), keys)
+        hashes: HashRows = apply_by_type(lambda some: hash_keys(some, **secret), keys)
         return hashes
 
     def remove(self, keys: list[Any]) -> None:
@@ -261,7 +261,7 @@ class Trust:
         """Write the snapshot, unless the filter cannot be trusted now."""
         if self.snapshot is None:
             raise ValueError("snapshot is None; give a path for it when making the guard")
-        with self.regions.held(), self.committing:
+        with self.regions.locked(), self.committing:
             if self.trusted:
                 snapshots.save(self.snapshot, self.filter, self._store_identity(), self.epoch)
 
@@ -296,7 +296,7 @@ class Trust:
         self.filter, self.epoch, self.trusted = filter, epoch, True
         if self.holds_lease():
             self._attach()
-        with self.regions.held(), self.committing:
+        with self.regions.locked(), self.committing:
             changes = self.store.changes(epoch)
             self.trusted = changes is not None and self._replay(None)
         return self.trusted

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from tamis.errors import LeaseError
 
-Plain: TypeAlias = bytes | int
+PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
 
 Value: TypeAlias = bytes | str
 """A value, given back as it was put."""
 
-Hashes: TypeAlias = npt.NDArray[np.uint64]
+HashRows: TypeAlias = npt.NDArray[np.uint64]
 """Hashes as `tamis.hash_keys` makes them: one row of two words per key."""
 
-Hasher: TypeAlias = Callable[[Sequence[Any]], Hashes]
+Hasher: TypeAlias = Callable[[Sequence[Any]], HashRows]
 """From keys to their hashes."""
 
 BATCH = 4096
@@ -53,15 +53,15 @@ class Store(Protocol):
     shared: bool
     """Whether others write without a guard: then the epoch is asked before each "no"."""
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         ...
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes in one commit; `LeaseError` without the lease."""
         ...
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Remove distinct keys and their hashes in one commit; `LeaseError` without the lease."""
         ...
 
@@ -72,11 +72,11 @@ class Store(Protocol):
         """
         ...
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return all indexed hashes whose first word is from ``lo`` to ``hi``, both included."""
         ...
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all indexed hashes."""
         ...
 
@@ -109,10 +109,10 @@ class Store(Protocol):
         ...
 
 
-def plain(key: Any) -> Plain:
+def plain_key(key: Any) -> PlainKey:
     r"""Return a key in the form that stores take.
 
-    >>> plain("é"), plain(b"a"), plain(5)
+    >>> plain_key("é"), plain_key(b"a"), plain_key(5)
     (b'\xc3\xa9', b'a', 5)
     """
     if isinstance(key, str):
@@ -124,7 +124,7 @@ def plain(key: Any) -> Plain:
     raise TypeError(f"a key is {key!r} (of type {type(key).__name__}); str, bytes or int is wanted")
 
 
-def encode_key(key: Plain) -> bytes:
+def encode_key(key: PlainKey) -> bytes:
     """Write a key as bytes in which text and integers differ.
 
     >>> encode_key(b"1"), encode_key(1)
@@ -133,7 +133,7 @@ def encode_key(key: Plain) -> bytes:
     return b"b" + key if isinstance(key, bytes) else b"i%d" % key
 
 
-def decode_key(data: bytes) -> Plain:
+def decode_key(data: bytes) -> PlainKey:
     """Undo `encode_key`."""
     return data[1:] if data[:1] == b"b" else int(data[1:])
 
@@ -152,14 +152,14 @@ def decode_value(data: bytes) -> Value:
     return data[1:] if data[:1] == b"b" else data[1:].decode()
 
 
-def pairs(hashes: Hashes) -> list[bytes]:
+def encode_hashes(hashes: HashRows) -> list[bytes]:
     """Write each hash as sixteen bytes that sort as the numbers do."""
     data = hashes.astype(">u8").tobytes()
     return [data[i : i + 16] for i in range(0, len(data), 16)]
 
 
-def from_pairs(data: Sequence[bytes]) -> Hashes:
-    """Undo `pairs`."""
+def decode_hashes(data: Sequence[bytes]) -> HashRows:
+    """Undo `encode_hashes`."""
     words = np.frombuffer(b"".join(data), dtype=">u8").reshape(-1, 2)
     return words.astype(np.uint64)
 
@@ -169,7 +169,7 @@ def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[list[Any]]:
     return (list(items[i : i + size]) for i in range(0, len(items), size))
 
 
-def lease_refused(holder: str | None) -> LeaseError:
+def lease_error(holder: str | None) -> LeaseError:
     """Make the error of a write without the lease."""
     who = "nobody holds it" if holder is None else "another guard holds it"
     return LeaseError(f"the store's lease is not this guard's ({who}), so nothing was written")

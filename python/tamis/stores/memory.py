@@ -13,13 +13,13 @@ from tamis.stores.contract import (
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     batches,
-    from_pairs,
-    lease_refused,
-    pairs,
+    decode_hashes,
+    encode_hashes,
+    lease_error,
 )
 
 
@@ -37,7 +37,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._values: dict[Plain, Value] = {}
+        self._values: dict[PlainKey, Value] = {}
         self._hashes: list[bytes] = []
         self._notes: dict[str, bytes] = {}
         self._count = 0
@@ -47,14 +47,14 @@ class Memory:
         self._hasher: Hasher | None = None
         self._name: bytes | None = None
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         return [self._values.get(key) for key in keys]
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
             for pair in self._pairs([k for k, was in zip(keys, existed, strict=True) if not was]):
@@ -62,10 +62,10 @@ class Memory:
             self._values.update(zip(keys, values, strict=True))
             return self._committed(existed, before, not all(existed))
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Remove distinct keys and their hashes."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
@@ -80,17 +80,17 @@ class Memory:
             keys = list(self._values)
             return self._epoch, batches(keys)
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         with self._lock:
             start = bisect_left(self._hashes, lo.to_bytes(8, "big"))
             stop = bisect_left(self._hashes, hi.to_bytes(8, "big") + b"\xff" * 9)
-            return from_pairs(self._hashes[start:stop])
+            return decode_hashes(self._hashes[start:stop])
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes."""
         with self._lock:
-            return iter([from_pairs(self._hashes)])
+            return iter([decode_hashes(self._hashes)])
 
     def epoch(self) -> str:
         """Return the present epoch."""
@@ -104,7 +104,7 @@ class Memory:
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Keep the hashes of this function."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             self._hasher = hasher
             if name != self._name:
                 self._hashes = sorted(self._pairs(list(self._values)))
@@ -135,12 +135,12 @@ class Memory:
     def close(self) -> None:
         """Do nothing: the content stays for the next guard."""
 
-    def _pairs(self, keys: Sequence[Plain]) -> list[bytes]:
-        return pairs(self._hasher(keys)) if self._hasher and keys else []
+    def _pairs(self, keys: Sequence[PlainKey]) -> list[bytes]:
+        return encode_hashes(self._hasher(keys)) if self._hasher and keys else []
 
-    def _check(self, owner: str) -> None:
+    def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
-            raise lease_refused(self._holder)
+            raise lease_error(self._holder)
 
     def _committed(self, existed: list[bool], before: str, changed: bool) -> Commit:
         if changed:

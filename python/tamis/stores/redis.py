@@ -16,17 +16,17 @@ from tamis.stores.contract import (
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     batches,
+    decode_hashes,
     decode_key,
     decode_value,
+    encode_hashes,
     encode_key,
     encode_value,
-    from_pairs,
-    lease_refused,
-    pairs,
+    lease_error,
 )
 
 _LEASE = """
@@ -90,19 +90,19 @@ class Redis:
         self._hasher: Hasher | None = None
         self._client.set(self._e, f"1.{secrets.token_hex(8)}", nx=True)
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
         found = self._client.hmget(self._d, [encode_key(key) for key in keys])
         return [None if data is None else decode_value(data) for data in found]
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes in one script."""
         written = [encode_value(value) for value in values]
         return self._write(self._put, owner, self._entries(keys), written)
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Remove distinct keys and their hashes in one script."""
         return self._write(self._delete, owner, self._entries(keys))
 
@@ -110,16 +110,16 @@ class Redis:
         """Return the epoch and the keys, in batches: those of the index, which come only once."""
         return self.epoch(), ([decode_key(entry[16:]) for entry in part] for part in self._pages())
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         first = b"[" + lo.to_bytes(8, "big")
         last = b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big")
         entries = self._client.zrangebylex(self._h, first, last)
-        return from_pairs([entry[:16] for entry in entries])
+        return decode_hashes([entry[:16] for entry in entries])
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes, a batch at a time."""
-        return (from_pairs([entry[:16] for entry in part]) for part in self._pages())
+        return (decode_hashes([entry[:16] for entry in part]) for part in self._pages())
 
     def epoch(self) -> str:
         """Return the present epoch."""
@@ -135,7 +135,7 @@ class Redis:
         """Keep the index with this function; made anew, beside the old one, if it had another."""
         holder = self._client.get(self._l)
         if holder != owner.encode():
-            raise lease_refused(holder and holder.decode())
+            raise lease_error(holder and holder.decode())
         self._hasher = hasher
         if self.note("index") == name:
             return
@@ -181,16 +181,16 @@ class Redis:
             arguments += entry if values is None else (*entry, values[i])
         answer = script(keys=[self._d, self._h, self._e, self._l], args=arguments)
         if len(answer) == 1:
-            raise lease_refused(answer[0].decode() or None)
+            raise lease_error(answer[0].decode() or None)
         before, after, existed = answer
         return Commit([was == 1 for was in existed], before.decode(), after.decode())
 
-    def _entries(self, keys: Sequence[Plain]) -> list[tuple[bytes, bytes]]:
+    def _entries(self, keys: Sequence[PlainKey]) -> list[tuple[bytes, bytes]]:
         """Return each key as it is written, and its entry in the index."""
         if self._hasher is None:
-            raise lease_refused("")  # who has the lease attaches its function first
+            raise lease_error("")  # who has the lease attaches its function first
         written = [encode_key(key) for key in keys]
-        hashes = pairs(self._hasher(keys)) if keys else []
+        hashes = encode_hashes(self._hasher(keys)) if keys else []
         return [(key, pair + key) for key, pair in zip(written, hashes, strict=True)]
 
     def _pages(self) -> Iterator[list[bytes]]:

@@ -19,17 +19,17 @@ from tamis.stores.contract import (
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     batches,
+    decode_hashes,
     decode_key,
     decode_value,
+    encode_hashes,
     encode_key,
     encode_value,
-    from_pairs,
-    lease_refused,
-    pairs,
+    lease_error,
 )
 
 
@@ -54,12 +54,12 @@ class RocksDB:
         if self._db.get(b"e") is None:
             self._db.put(b"e", _next("0."))
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         found: list[bytes | None] = self._db.get([b"d" + encode_key(key) for key in keys])
         return [None if data is None else decode_value(data) for data in found]
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
@@ -71,7 +71,7 @@ class RocksDB:
                 batch.put(entry, b"")
             return self._commit(batch, existed, changed=bool(new))
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Remove distinct keys and their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
@@ -86,7 +86,7 @@ class RocksDB:
         """Return the epoch and the keys, in batches."""
         return self.epoch(), self._keys()
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
@@ -94,12 +94,12 @@ class RocksDB:
             if entry[:17] > last:
                 break
             found.append(entry[1:17])
-        return from_pairs(found)
+        return decode_hashes(found)
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes, a batch at a time."""
         for part in self._prefixed(b"h"):
-            yield from_pairs([entry[1:17] for entry in part])
+            yield decode_hashes([entry[1:17] for entry in part])
 
     def epoch(self) -> str:
         """Return the present epoch."""
@@ -114,7 +114,7 @@ class RocksDB:
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Keep the index with this function; made anew if it had another name."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             self._hasher = hasher
             if self.note("index") == name:
                 return
@@ -153,7 +153,7 @@ class RocksDB:
         """Close the database."""
         self._db.close()
 
-    def _keys(self) -> Iterator[list[Plain]]:
+    def _keys(self) -> Iterator[list[PlainKey]]:
         for part in self._prefixed(b"d"):
             yield [decode_key(entry[1:]) for entry in part]
 
@@ -169,19 +169,19 @@ class RocksDB:
         if part:
             yield part
 
-    def _entries(self, keys: Sequence[Plain]) -> list[bytes]:
+    def _entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
         """Return the index's entries of keys."""
         entries = []
         if self._hasher is not None:
             for part in batches(keys):
-                hashes = pairs(self._hasher(part))
+                hashes = encode_hashes(self._hasher(part))
                 entries += [
                     b"h" + pair + encode_key(key) for pair, key in zip(hashes, part, strict=True)
                 ]
         return entries
 
-    def _existing(self, keys: Sequence[Plain], owner: str) -> list[bool]:
-        self._check(owner)
+    def _existing(self, keys: Sequence[PlainKey], owner: str) -> list[bool]:
+        self._check_lease(owner)
         return [value is not None for value in self.get_many(keys)]
 
     def _commit(self, batch: Any, existed: list[bool], *, changed: bool) -> Commit:
@@ -191,9 +191,9 @@ class RocksDB:
         self._db.write(batch)
         return Commit(existed, before, self.epoch())
 
-    def _check(self, owner: str) -> None:
+    def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
-            raise lease_refused(self._holder)
+            raise lease_error(self._holder)
 
 
 def _next(epoch: str) -> bytes:

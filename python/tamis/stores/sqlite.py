@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from tamis._types import FilePath
-from tamis.stores._sql import SIGN, Journaled, unsigned
-from tamis.stores.contract import BATCH, Commit, Hashes, Plain, batches, encode_key
+from tamis.stores._sql import SIGN, Journaled, from_signed
+from tamis.stores.contract import BATCH, Commit, HashRows, PlainKey, batches, encode_key
 
 
 class SQLite(Journaled):
@@ -27,7 +27,7 @@ class SQLite(Journaled):
     ('1815', None)
     """
 
-    _mark = "?"
+    _param = "?"
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SQLite(Journaled):
             if not self.shared:
                 self._db.execute("PRAGMA journal_mode = WAL")
             with self._transaction():
-                self._prepare()
+                self._create_tables()
         except BaseException:
             self._db.close()
             raise
@@ -55,20 +55,22 @@ class SQLite(Journaled):
         """Return the epoch and the keys at it, in batches, all from one read transaction."""
         if self._path == ":memory:":
             with self._lock:
-                keys = [self._plain(key) for part in self._keys(self._db) for key in part]
+                keys = [
+                    self._from_column(key) for part in self._read_keys(self._db) for key in part
+                ]
                 return self.epoch(), batches(keys)
         db = self._connect()
         db.execute("BEGIN")
-        epoch = self._last(db)
+        epoch = self._last_epoch(db)
 
         def read() -> Iterator[list[Any]]:
             with closing(db):
-                for part in self._keys(db):
-                    yield [self._plain(key) for key in part]
+                for part in self._read_keys(db):
+                    yield [self._from_column(key) for key in part]
 
         return epoch, read()
 
-    def scan(self) -> Iterator[Hashes]:
+    def scan(self) -> Iterator[HashRows]:
         """Go through all hashes, in order, a batch at a time."""
         last: tuple[int, int, Any] = (-SIGN, -SIGN, None)
         query = (
@@ -81,7 +83,7 @@ class SQLite(Journaled):
             if not rows:
                 return
             last = rows[-1]
-            yield unsigned([row[:2] for row in rows])
+            yield from_signed([row[:2] for row in rows])
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease; its end is in the clock of the day, which processes share."""
@@ -104,7 +106,7 @@ class SQLite(Journaled):
         with self._lock:
             with self._transaction():
                 for name in ("insert", "delete", "leave", "enter"):
-                    trigger = self._quoted(f"tamis_{self._table}_{name}")
+                    trigger = self._quote(f"tamis_{self._table}_{name}")
                     self._db.execute(f"DROP TRIGGER IF EXISTS {trigger}")
                 for table in (self._t_hash, self._t_journal, self._t_note):
                     self._db.execute(f"DROP TABLE {table}")
@@ -117,10 +119,10 @@ class SQLite(Journaled):
             self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
         )
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         """Make the tables and triggers that are not there yet."""
         if self.shared:
-            self._type = self._inspected()
+            self._type = self._inspect_table()
         else:
             self._type = "blob"
             self._db.execute(
@@ -147,21 +149,21 @@ class SQLite(Journaled):
         column = f"{row}.{self._k}"
         changed = f"AND old.{self._k} IS NOT new.{self._k}" if event == "UPDATE" else ""
         return (
-            f"TRIGGER IF NOT EXISTS {self._quoted(f'tamis_{self._table}_{name}')} "
+            f"TRIGGER IF NOT EXISTS {self._quote(f'tamis_{self._table}_{name}')} "
             f"AFTER {event} ON {self._t} WHEN {_is_key(column)} {changed} BEGIN "
             f"INSERT INTO {self._t_journal} (added, key) VALUES ({added}, {column}); END"
         )
 
-    def _inspected(self) -> str:
+    def _inspect_table(self) -> str:
         """Check an existing table and return what its key column holds."""
         columns = {
             row[1]: (row[2].upper(), row[5])
             for row in self._db.execute(f"PRAGMA table_info({self._t})")
         }
-        self._named(columns)
+        self._check_columns(columns)
         declared, primary = columns[self._key]
         row_id = primary and declared == "INTEGER"
-        if not (row_id or self._unique()):
+        if not (row_id or self._has_unique_index()):
             raise ValueError(
                 f"key is {self._key!r}, which no unique index covers alone and byte by byte "
                 "(collation BINARY); a key has one row"
@@ -178,12 +180,12 @@ class SQLite(Journaled):
             "wanted"
         )
 
-    def _unique(self) -> bool:
+    def _has_unique_index(self) -> bool:
         indexes = self._db.execute(f"PRAGMA index_list({self._t})").fetchall()
         return any(
             [
                 (row[2], row[4])
-                for row in self._db.execute(f"PRAGMA index_xinfo({self._quoted(index[1])})")
+                for row in self._db.execute(f"PRAGMA index_xinfo({self._quote(index[1])})")
                 if row[5]
             ]
             == [(self._key, "BINARY")]
@@ -192,44 +194,44 @@ class SQLite(Journaled):
         )
 
     @staticmethod
-    def _quoted(name: str) -> str:
+    def _quote(name: str) -> str:
         if "\0" in name:
             raise ValueError(f"{name!r} is not a name of SQLite: it has a null character")
         return '"' + name.replace('"', '""') + '"'
 
     # Keys as the table holds them.
 
-    def _column(self, key: Plain) -> Any:
+    def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
         if isinstance(key, int):
             return key if self._type == "integer" and -SIGN <= key < SIGN else None
         return {"text": _text(key), "blob": key}.get(self._type)
 
-    def _rows(self, keys: Sequence[Plain], columns: str) -> list[Any]:
+    def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
         rows: list[Any] = []
-        held = [column for key in keys if (column := self._column(key)) is not None]
+        held = [column for key in keys if (column := self._to_column(key)) is not None]
         for batch in batches(held, 500):
             if self.shared and self._type == "blob":
                 # The column may hold text as well, which differs from the same bytes as a blob.
                 batch += [text for key in batch if (text := _text(key)) is not None]
             query = (
-                f"SELECT {columns} FROM {self._t} WHERE {self._k} IN ({self._marks(len(batch))})"
+                f"SELECT {columns} FROM {self._t} WHERE {self._k} IN ({self._params(len(batch))})"
             )
             rows += self._db.execute(query, batch).fetchall()
         return rows
 
-    def _keys(self, db: sqlite3.Connection) -> Iterator[list[Any]]:
+    def _read_keys(self, db: sqlite3.Connection) -> Iterator[list[Any]]:
         rows = db.execute(f"SELECT {self._k} FROM {self._t} WHERE {_is_key(self._k)}")
         while batch := rows.fetchmany(BATCH):
             yield [key for (key,) in batch]
 
     # Statements and transactions.
 
-    def _do(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+    def _execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
         return self._db.execute(statement, arguments)
 
-    def _many(self, statement: str, rows: list[Any]) -> None:
+    def _execute_many(self, statement: str, rows: list[Any]) -> None:
         self._db.executemany(statement, rows)
 
     @contextmanager
@@ -243,11 +245,11 @@ class SQLite(Journaled):
             raise
         self._db.execute("COMMIT")
 
-    def _committed(self, write: Callable[[], Commit]) -> Commit:
+    def _run_write(self, write: Callable[[], Commit]) -> Commit:
         with self._lock, self._transaction():
             return write()
 
-    def _follow_others(self) -> None:
+    def _lock_journal(self) -> None:
         """Do nothing: the transaction has the write lock."""
 
 
