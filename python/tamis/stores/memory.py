@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis.stores._keyvalue import changes_without_journal, next_epoch
 from tamis.stores.contract import (
     Changes,
     Commit,
@@ -40,8 +40,7 @@ class Memory:
         self._values: dict[PlainKey, Value] = {}
         self._hashes: list[bytes] = []
         self._notes: dict[str, bytes] = {}
-        self._count = 0
-        self._epoch = f"0.{secrets.token_hex(8)}"
+        self._epoch = next_epoch("0")
         self._holder: str | None = None
         self._until = 0.0
         self._hasher: Hasher | None = None
@@ -98,8 +97,7 @@ class Memory:
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
         """Tell that nothing changed, or that it cannot tell what."""
-        now = self._epoch if until is None else until
-        return Changes(now, [], []) if since == now else None
+        return changes_without_journal(since, self._epoch if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Keep the hashes of this function."""
@@ -144,6 +142,5 @@ class Memory:
 
     def _committed(self, existed: list[bool], before: str, changed: bool) -> Commit:
         if changed:
-            self._count += 1
-            self._epoch = f"{self._count}.{secrets.token_hex(8)}"
+            self._epoch = next_epoch(self._epoch)
         return Commit(existed, before, self._epoch)

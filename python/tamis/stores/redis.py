@@ -11,6 +11,14 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis.stores._keyvalue import (
+    changes_without_journal,
+    entry_hashes,
+    entry_keys,
+    index_entries,
+    load_values,
+    next_epoch,
+)
 from tamis.stores.contract import (
     BATCH,
     Changes,
@@ -20,10 +28,7 @@ from tamis.stores.contract import (
     PlainKey,
     Value,
     batches,
-    decode_hashes,
     decode_key,
-    decode_value,
-    encode_hashes,
     encode_key,
     encode_value,
     lease_error,
@@ -88,38 +93,35 @@ class Redis:
         self._lease = self._client.register_script(_LEASE)
         self._release = self._client.register_script(_RELEASE)
         self._hasher: Hasher | None = None
-        self._client.set(self._e, f"1.{secrets.token_hex(8)}", nx=True)
+        self._client.set(self._e, next_epoch("0"), nx=True)
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        found = self._client.hmget(self._d, [encode_key(key) for key in keys])
-        return [None if data is None else decode_value(data) for data in found]
+        return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes in one script."""
-        written = [encode_value(value) for value in values]
-        return self._write(self._put, owner, self._entries(keys), written)
+        return self._write(self._put, owner, keys, [encode_value(value) for value in values])
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Remove distinct keys and their hashes in one script."""
-        return self._write(self._delete, owner, self._entries(keys))
+        return self._write(self._delete, owner, keys)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys, in batches: those of the index, which come only once."""
-        return self.epoch(), ([decode_key(entry[16:]) for entry in part] for part in self._pages())
+        return self.epoch(), map(entry_keys, self._pages())
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         first = b"[" + lo.to_bytes(8, "big")
         last = b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big")
-        entries = self._client.zrangebylex(self._h, first, last)
-        return decode_hashes([entry[:16] for entry in entries])
+        return entry_hashes(self._client.zrangebylex(self._h, first, last))
 
     def scan(self) -> Iterator[HashRows]:
         """Go through all hashes, a batch at a time."""
-        return (decode_hashes([entry[:16] for entry in part]) for part in self._pages())
+        return map(entry_hashes, self._pages())
 
     def epoch(self) -> str:
         """Return the present epoch."""
@@ -128,8 +130,7 @@ class Redis:
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
         """Tell that nothing changed, or that it cannot tell what."""
-        now = self.epoch() if until is None else until
-        return Changes(now, [], []) if since == now else None
+        return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Keep the index with this function; made anew, beside the old one, if it had another."""
@@ -142,7 +143,7 @@ class Redis:
         fresh = f"{self._h}:new"
         self._client.delete(fresh)
         for part in batches([decode_key(key) for key in self._client.hkeys(self._d)]):
-            self._client.zadd(fresh, {entry: 0 for _, entry in self._entries(part)})
+            self._client.zadd(fresh, dict.fromkeys(index_entries(hasher, part), 0))
         pipe = self._client.pipeline(transaction=True)
         if self._client.exists(fresh):
             pipe.rename(fresh, self._h)
@@ -173,25 +174,22 @@ class Redis:
         self,
         script: Any,
         owner: str,
-        entries: list[tuple[bytes, bytes]],
-        values: Sequence[bytes] | None = None,
+        keys: Sequence[PlainKey],
+        values: list[bytes] | None = None,
     ) -> Commit:
+        if self._hasher is None:
+            raise lease_error("")  # whoever takes the lease attaches its hasher first
+        columns = [[encode_key(key) for key in keys], index_entries(self._hasher, keys)]
+        if values is not None:
+            columns.append(values)
         arguments: list[Any] = [owner, secrets.token_hex(8)]
-        for i, entry in enumerate(entries):
-            arguments += entry if values is None else (*entry, values[i])
+        for row in zip(*columns, strict=True):
+            arguments += row
         answer = script(keys=[self._d, self._h, self._e, self._l], args=arguments)
         if len(answer) == 1:
             raise lease_error(answer[0].decode() or None)
         before, after, existed = answer
         return Commit([was == 1 for was in existed], before.decode(), after.decode())
-
-    def _entries(self, keys: Sequence[PlainKey]) -> list[tuple[bytes, bytes]]:
-        """Return each key as it is written, and its entry in the index."""
-        if self._hasher is None:
-            raise lease_error("")  # who has the lease attaches its function first
-        written = [encode_key(key) for key in keys]
-        hashes = encode_hashes(self._hasher(keys)) if keys else []
-        return [(key, pair + key) for key, pair in zip(written, hashes, strict=True)]
 
     def _pages(self) -> Iterator[list[bytes]]:
         start = b"-"

@@ -8,12 +8,18 @@ batch, which RocksDB applies whole or not at all.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tamis._types import FilePath
+from tamis.stores._keyvalue import (
+    changes_without_journal,
+    entry_hashes,
+    index_entries,
+    load_values,
+    next_epoch,
+)
 from tamis.stores.contract import (
     BATCH,
     Changes,
@@ -22,11 +28,7 @@ from tamis.stores.contract import (
     HashRows,
     PlainKey,
     Value,
-    batches,
-    decode_hashes,
     decode_key,
-    decode_value,
-    encode_hashes,
     encode_key,
     encode_value,
     lease_error,
@@ -52,12 +54,11 @@ class RocksDB:
         self._hasher: Hasher | None = None
         self._holder: str | None = None
         if self._db.get(b"e") is None:
-            self._db.put(b"e", _next("0."))
+            self._db.put(b"e", next_epoch("0").encode())
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        found: list[bytes | None] = self._db.get([b"d" + encode_key(key) for key in keys])
-        return [None if data is None else decode_value(data) for data in found]
+        return load_values(self._db.get([b"d" + encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys with their hashes in one batch."""
@@ -91,15 +92,14 @@ class RocksDB:
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
         for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
-            if entry[:17] > last:
+            if entry[: len(last)] > last:
                 break
-            found.append(entry[1:17])
-        return decode_hashes(found)
+            found.append(entry[1:])
+        return entry_hashes(found)
 
     def scan(self) -> Iterator[HashRows]:
         """Go through all hashes, a batch at a time."""
-        for part in self._prefixed(b"h"):
-            yield decode_hashes([entry[1:17] for entry in part])
+        return map(entry_hashes, self._prefixed(b"h"))
 
     def epoch(self) -> str:
         """Return the present epoch."""
@@ -108,8 +108,7 @@ class RocksDB:
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
         """Tell that nothing changed, or that it cannot tell what."""
-        now = self.epoch() if until is None else until
-        return Changes(now, [], []) if since == now else None
+        return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Keep the index with this function; made anew if it had another name."""
@@ -155,14 +154,14 @@ class RocksDB:
 
     def _keys(self) -> Iterator[list[PlainKey]]:
         for part in self._prefixed(b"d"):
-            yield [decode_key(entry[1:]) for entry in part]
+            yield [decode_key(entry) for entry in part]
 
     def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
         part: list[bytes] = []
         for entry in self._db.keys(from_key=prefix):
             if not entry.startswith(prefix):
                 break
-            part.append(entry)
+            part.append(entry[1:])
             if len(part) == BATCH:
                 yield part
                 part = []
@@ -171,14 +170,9 @@ class RocksDB:
 
     def _entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
         """Return the index's entries of keys."""
-        entries = []
-        if self._hasher is not None:
-            for part in batches(keys):
-                hashes = encode_hashes(self._hasher(part))
-                entries += [
-                    b"h" + pair + encode_key(key) for pair, key in zip(hashes, part, strict=True)
-                ]
-        return entries
+        if self._hasher is None:
+            return []
+        return [b"h" + entry for entry in index_entries(self._hasher, keys)]
 
     def _existing(self, keys: Sequence[PlainKey], owner: str) -> list[bool]:
         self._check_lease(owner)
@@ -187,14 +181,10 @@ class RocksDB:
     def _commit(self, batch: Any, existed: list[bool], *, changed: bool) -> Commit:
         before = self.epoch()
         if changed:
-            batch.put(b"e", _next(before))
+            batch.put(b"e", next_epoch(before).encode())
         self._db.write(batch)
         return Commit(existed, before, self.epoch())
 
     def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
             raise lease_error(self._holder)
-
-
-def _next(epoch: str) -> bytes:
-    return f"{int(epoch.split('.')[0]) + 1}.{secrets.token_hex(8)}".encode()
