@@ -221,15 +221,15 @@ def test_postgres_passes_no_late_commit_by(table):
 def test_postgres_refuses_what_it_cannot_guard(table):
     url, name, _ = table
     for arguments, says in (
-        ({"table": name}, "give all three"),
-        ({"table": "x", "key": "id", "value": "born"}, "does not have"),
-        ({"table": name, "key": "x", "value": "born"}, "the columns of"),
-        ({"table": name, "key": "born", "value": "id"}, "no unique index"),
+        ({"table": name}, "pass all of table, key and value"),
+        ({"table": "x", "key": "id", "value": "born"}, "must be a table of the database, not 'x'"),
+        ({"table": name, "key": "x", "value": "born"}, "must be a column of"),
+        ({"table": name, "key": "born", "value": "id"}, "a unique index of its own"),
         ({"table": name, "key": "n", "value": "id"}, "of type real"),
     ):
         with pytest.raises(ValueError, match=says):
             stores.Postgres(url, **arguments)
     with tamis.Guard(in_place(table), quotient()) as g:
         assert g.get(5) is None
-        with pytest.raises(TypeError, match="does not hold"):
+        with pytest.raises(TypeError, match="cannot hold the key"):
             g.put(5, "x")

@@ -17,23 +17,24 @@ from tamis.guard.regions import REGIONS
 from tamis.guard.statistics import Counters, GuardStats, History, RateMonitor, Window
 from tamis.guard.trust import Trust
 from tamis.pictures import drawn_history
-from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
+from tamis.stores.contract import HashRows, PlainKey, Store, Value, check_store, plain_key
 
 _log = logging.getLogger("tamis.guard")
 
 
 class Guard:
-    """A filter in front of a store: asks the store only what the filter does not deny.
+    """A filter in front of a store: queries that the filter answers "no" never reach the store.
 
-    ``filter`` is an empty filter that takes insertions, which the guard fills, or a filter of all
-    keys of the store, which it checks. It learns from false positives if it can.
+    ``filter`` is an empty filter that supports insertion, which the guard fills from the store, or
+    a filter of all the store's keys, which the guard checks. If it is adaptive, the guard feeds
+    false positives back to it.
 
-    ``snapshot`` names a file for the filter between runs; without one, opening reads all keys.
-    ``key`` is the filter's secret key if it has one; the store keeps it for the next time.
-    ``lease`` is how many seconds another guard has to wait when this one dies.
-    ``adaptations_per_second`` bounds what strangers can make the filter do.
-    ``on_rate`` is called with the statistics when more false positives come than expected, and
-    when that is over; without it a warning is logged.
+    ``snapshot`` is a file that keeps the filter between runs; without it, opening reads all keys.
+    ``key`` is the filter's secret key, if it has one; the store keeps it for the next run.
+    ``lease`` is how many seconds other guards must wait to write after this one crashed.
+    ``adaptations_per_second`` limits the work that hostile queries can cause.
+    ``on_rate`` is called with a `GuardStats` of recent queries when their false-positive rate rises
+    above the expected one, and again when it is back to normal; by default a warning is logged.
 
     >>> import tamis
     >>> g = Guard(tamis.stores.Memory(), tamis.Quotient(capacity=1000, fpr=2**-8))
@@ -57,16 +58,17 @@ class Guard:
         adaptations_per_second: float | None = None,
         on_rate: Callable[[GuardStats], object] | None = None,
     ) -> None:
-        """Open the store: from the snapshot if it is of the store's epoch, or by reading all keys.
+        """Load the filter from the snapshot, or from the store's keys if the snapshot is unusable.
 
-        If another guard holds the lease, this one answers but does not write.
+        If another guard holds the lease, this one answers queries but cannot write.
         """
+        check_store(store)
         if not lease > 0:
-            raise ValueError(f"lease is {lease}; a number of seconds above 0 is wanted")
+            raise ValueError(f"lease must be a number of seconds above 0, not {lease!r}")
         if adaptations_per_second is not None and not adaptations_per_second >= 0:
             raise ValueError(
-                f"adaptations_per_second is {adaptations_per_second}; a number from 0, or None for "
-                "no limit, is wanted"
+                "adaptations_per_second must be 0 or more, or None for no limit, not "
+                f"{adaptations_per_second!r}"
             )
         self.store = store
         self._limit = Limit(adaptations_per_second)
@@ -78,7 +80,7 @@ class Guard:
 
     @property
     def filter(self) -> Any:
-        """The filter; a rebuild replaces it by another."""
+        """The current filter; a rebuild replaces it with a new one."""
         return self._trust.filter
 
     # Queries.
@@ -99,7 +101,7 @@ class Guard:
             self._record(1, 0, 1, [])
             return value
         self._record(1, 0, 0, hashes[:, 1].tolist())
-        self._feed_back([key], hashes, counts)
+        self._adapt([key], hashes, counts)
         return None
 
     def get_many(self, keys: Keys) -> list[Value | None]:
@@ -110,25 +112,25 @@ class Guard:
             self._counters.count(queries=len(given), passed=len(given))
             return values
         answers: list[Value | None] = [None] * len(given)
-        places = self._positives(given)
-        maybe = [given[i] for i in places]
+        indices = self._positives(given)
+        maybe = [given[i] for i in indices]
         hashes = self._trust.hashes(maybe)
         counts = self._trust.regions.counts(self._trust.regions.of(hashes))
         values = self.store.get_many([plain_key(key) for key in maybe])
         wrong = [i for i, value in enumerate(values) if value is None]
-        for i, value in zip(places, values, strict=True):
+        for i, value in zip(indices, values, strict=True):
             answers[i] = value
-        saved, found = len(given) - len(places), len(places) - len(wrong)
+        saved, found = len(given) - len(indices), len(indices) - len(wrong)
         self._record(len(given), saved, found, hashes[wrong, 1].tolist())
         if wrong:
-            self._feed_back([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
+            self._adapt([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
         return answers
 
     def __contains__(self, key: Key) -> bool:
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[PlainKey]:
-        """Go through the keys of the store, text as bytes."""
+        """Iterate over the keys of the store, text as bytes."""
         _, parts = self.store.contents()
         for part in parts:
             yield from part
@@ -145,9 +147,9 @@ class Guard:
         values: dict[PlainKey, Value] = {}
         for key, value in pairs:
             if not isinstance(value, (bytes, str)):
-                kind = type(value).__name__
                 raise TypeError(
-                    f"the value of {key!r} is {value!r} (of type {kind}); bytes or str is wanted"
+                    f"the value of key {key!r} must be bytes or str, not {value!r} "
+                    f"(of type {type(value).__name__})"
                 )
             values[plain_key(key)] = value
         if not values:
@@ -168,11 +170,11 @@ class Guard:
                 self._trust.remote.end_put(fresh)
 
     def delete(self, key: Key) -> bool:
-        """Remove a key; tell whether it was there."""
+        """Delete a key; return whether it was present."""
         return self.delete_many([plain_key(key)])[0]  # type: ignore[arg-type]
 
     def delete_many(self, keys: Keys) -> list[bool]:
-        """Remove keys in one commit; tell for each whether it was there."""
+        """Delete keys in one commit; return for each whether it was present."""
         given = [plain_key(key) for key in to_list(keys)]
         distinct = list(dict.fromkeys(given))
         if not distinct:
@@ -183,22 +185,22 @@ class Guard:
             commit = self._trust.commit(lambda owner: self.store.delete_many(distinct, owner))
             existed = dict(zip(distinct, commit.existed, strict=True))
             self._trust.remove([key for key in distinct if existed[key]])
-        # A key that is given twice is there only the first time.
+        # A key that is given twice is present only the first time.
         return [existed.pop(key, False) for key in given]
 
     # State.
 
     @property
     def stats(self) -> GuardStats:
-        """What the guard did so far."""
+        """Counts of queries, reads saved and false positives so far."""
         return self._counters.read(
             trusted=self._trust.trusted, expected_fpr=self.filter.expected_fpr
         )
 
     def rebuild(self) -> None:
-        """Fill the filter anew from the store, or check it if it is one that takes no keys.
+        """Rebuild the filter from the store's keys, or check it if the guard was given a full one.
 
-        Reads go on meanwhile, to the store; writes wait.
+        Queries continue meanwhile, against the store; writes wait.
         """
         self._trust.rebuild()
 
@@ -208,15 +210,15 @@ class Guard:
 
     @property
     def history(self) -> list[Window]:
-        """The rate over time: stretches of queries, each with its false positives."""
+        """The false-positive rate over time, in windows of consecutive queries."""
         return self._history.read()
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the rate over the queries so far, beside the expected one; return the axes."""
+        """Plot the observed and the expected false-positive rate over time; return the axes."""
         return drawn_history(self.history, self.filter.expected_fpr, ax)
 
     def close(self) -> None:
-        """Write the snapshot if there is a place for it, give the lease back, close the store."""
+        """Write the snapshot if there is a path for it, release the lease and close the store."""
         if self._trust.closed:
             return
         try:
@@ -233,71 +235,70 @@ class Guard:
     def __repr__(self) -> str:
         s = self.stats
         return (
-            f"<tamis.Guard: {type(self.filter).__name__} before {type(self.store).__name__}, "
+            f"<tamis.Guard: {type(self.filter).__name__} in front of {type(self.store).__name__}, "
             f"{s.queries:,} queries, {s.reads_saved:,} reads saved, "
-            f"{s.false_positives:,} wasted>"
+            f"{s.false_positives:,} reads wasted>"
         )
 
     # The filter.
 
     def _write_regions(self, hashes: HashRows) -> list[int] | None:
-        # Where others write, a write may have to replay their changes anywhere: it takes all.
+        # In a shared table a write may first have to replay others' changes, in any region.
         return None if self.store.shared else self._trust.regions.of(hashes)
 
     def _positives(self, keys: Sequence[Any]) -> list[int]:
-        """Return the places of the keys that the filter does not deny."""
-        places: list[int] = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
-        return places
+        """Return the indices of the keys that the filter accepts."""
+        indices: list[int] = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
+        return indices
 
     def _new_keys(self, keys: list[PlainKey]) -> list[int]:
-        """Return the places of the keys that the filter does not count yet."""
+        """Return the indices of the keys that the store, and so the filter, does not have yet."""
         maybe = self._positives(keys)
         values = self.store.get_many([keys[i] for i in maybe])
-        there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        return [i for i in range(len(keys)) if i not in there]
+        present = {i for i, value in zip(maybe, values, strict=True) if value is not None}
+        return [i for i in range(len(keys)) if i not in present]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:
             insert(self.filter, keys, self._trust.remote)
             self._trust.remote.begin_put(hashes)
 
-    def _feed_back(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
-        """Feed false positives back, unless a write came between the answer and now."""
+    def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
+        """Adapt the filter to false positives, except where a write came after the query."""
         if not (adapts(self.filter) and self._trust.holds_lease() and self._trust.attached):
             return
         allowed = self._limit.take(len(keys))
         regions = self._trust.regions.of(hashes[:allowed])
         with self._trust.regions.locked(self._adapted_regions(regions)), self._trust.changing:
-            still = [
-                i
-                for i, (count, then) in enumerate(
-                    zip(self._trust.regions.counts(regions), counts[:allowed], strict=True)
-                )
-                if count == then and count % 2 == 0
+            latest = self._trust.regions.counts(regions)
+            unchanged = [
+                key
+                for key, before, after in zip(keys[:allowed], counts[:allowed], latest, strict=True)
+                if before == after and after % 2 == 0
             ]
-            fixed = 0
-            if still and self._trust.trusted:
-                fixed = int(np.sum(self._adapt([keys[i] for i in still])))
-        self._counters.count(adaptations=fixed, adaptations_skipped=len(keys) - fixed)
+            adapted = 0
+            if unchanged and self._trust.trusted:
+                adapted = int(np.sum(apply_by_type(self._adapt_many, unchanged)))
+        self._counters.count(adaptations=adapted, adaptations_skipped=len(keys) - adapted)
 
-    def _adapt(self, keys: list[Any]) -> Any:
-        return apply_by_type(lambda some: self.filter.adapt_many(some, self._trust.remote), keys)
+    def _adapt_many(self, keys: Sequence[Any]) -> Any:
+        return self.filter.adapt_many(keys, self._trust.remote)
 
     def _adapted_regions(self, regions: list[int]) -> list[int] | None:
-        """Return the regions that an adaptation may touch.
+        """Return the regions that an adaptation may change; `None` is all of them.
 
-        A quotient's run may reach over the edge of its region; other filters move keys anywhere.
+        A quotient filter's run may reach into the next region; other filters move keys anywhere.
         """
-        few = self.filter.capacity < REGIONS * 256
-        if few or not isinstance(self.filter, AdaptiveQuotient):
+        small = self.filter.capacity < REGIONS * 256
+        if small or not isinstance(self.filter, AdaptiveQuotient):
             return None
         near = {region + step for region in regions for step in (-1, 0, 1)}
         return [region for region in near if 0 <= region < REGIONS]
 
     def _record(self, queries: int, saved: int, found: int, wrong: list[int]) -> None:
-        """Count answers, the false positives by a word of their hash.
+        """Count queries; ``wrong`` has a word of the hash of each false positive.
 
-        Says so when the rate of the latest queries leaves its bound, and when it is back.
+        Report when the rate of recent queries rises above the expected one, and when it is back.
         """
         self._counters.count(
             queries=queries,
@@ -314,8 +315,8 @@ class Guard:
             self._on_rate(window)
             return
         _log.warning(
-            "false positives are %s: %.3g observed (%.3g to %.3g), %.3g expected",
-            "more than expected" if self._monitor.above else "as expected again",
+            "false-positive rate is %s: %.3g observed (%.3g to %.3g), %.3g expected",
+            "above the expected one" if self._monitor.above else "back to normal",
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,

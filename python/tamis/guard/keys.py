@@ -1,4 +1,4 @@
-"""Keys of two types, text and integers, which no one column holds."""
+"""Batches of keys that mix text and integers, which no typed column can hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tamis._types import Keys
 
 
 def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
-    """Return the places of the text keys and of the integers, which no one column holds."""
+    """Return the indices of the integer keys and those of the text keys, without empty lists."""
     parts: tuple[list[int], list[int]] = ([], [])
     for i, key in enumerate(keys):
         parts[isinstance(key, (str, bytes))].append(i)
@@ -19,7 +19,7 @@ def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
 
 
 def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
-    """Call a function of keys of one kind; of those of each kind apart if they are mixed."""
+    """Call a function that takes keys of one type, once per type if the keys are mixed."""
     try:
         return function(keys)
     except TypeError:

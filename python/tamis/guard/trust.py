@@ -33,7 +33,7 @@ from tamis.stores.contract import Commit, HashRows, Store
 _log = logging.getLogger("tamis.guard")
 
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
-"""Seconds between attempts to rebuild: doubled after each failure, up to the second."""
+"""Seconds between attempts to rebuild: doubled after each failure, up to the longest."""
 
 
 class Trust:
@@ -62,7 +62,7 @@ class Trust:
         """Held from a commit until its epoch is recorded, so that epochs are seen in order."""
         self.trusted = False
         self.attached = False
-        """Whether the store's index is kept with this filter's hash."""
+        """Whether the store indexes keys by this filter's hash."""
         self.lease_until = 0.0
         self.epoch = ""
         self.snapshot = snapshot
@@ -82,7 +82,7 @@ class Trust:
             raise
 
     def is_current(self) -> bool:
-        """Return whether a "no" of the filter holds now; if not, see to it that it will."""
+        """Return whether the filter matches the store; if not, start to bring it up to date."""
         if not self.trusted:
             self._start_rebuild()
             return False
@@ -102,11 +102,11 @@ class Trust:
         return self.lease_until > 0 and self._take_lease()
 
     def require_lease(self) -> None:
-        """Take the lease if need be; raise `LeaseError` if another guard holds it."""
+        """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         if not self.holds_lease() and not self._take_lease():
             raise LeaseError(
-                "another guard holds the store's lease, so this one cannot write; close the "
-                f"other, or wait until it was silent for its lease ({self._seconds:g} s if alike)"
+                "cannot write: another guard holds the store's lease; close that guard, or wait "
+                f"until its lease expires (this guard's lease lasts {self._seconds:g} s)"
             )
 
     def _take_lease(self) -> bool:
@@ -131,7 +131,7 @@ class Trust:
     # The epoch.
 
     def commit(self, write: Callable[[str], Commit]) -> Commit:
-        """Run a write to the store, given this guard's owner token, and move to its epoch."""
+        """Run ``write`` with this guard's owner token and move to the epoch of its commit."""
         try:
             with self.committing:
                 commit = write(self.owner)
@@ -154,7 +154,7 @@ class Trust:
         """Apply the store's changes since the filter's epoch, up to another or to the present."""
         changes = self.store.changes(self.epoch, until)
         if changes is None:
-            return self._distrust("the store changed, and its journal does not say how")
+            return self._distrust("the store changed, and its journal does not cover the changes")
         try:
             if changes.added:
                 # The index has these hashes already, but the filter does not.
@@ -163,7 +163,7 @@ class Trust:
                     insert(self.filter, changes.added, before if self.attached else None)
             self.remove(changes.removed)
         except (CapacityError, TypeError) as error:
-            return self._distrust(f"the filter cannot follow the store: {error}")
+            return self._distrust(f"the filter cannot take the store's changes: {error}")
         self.epoch = changes.epoch
         return True
 
@@ -189,7 +189,7 @@ class Trust:
 
     def _distrust(self, reason: str) -> bool:
         if self.trusted:
-            _log.warning("every query goes to the store until the filter is rebuilt: %s", reason)
+            _log.warning("all queries go to the store until the filter is rebuilt: %s", reason)
         self.trusted = False
         self._start_rebuild()
         return False
@@ -210,7 +210,7 @@ class Trust:
         try:
             self.rebuild()
         except Exception:
-            _log.exception("the filter could not be rebuilt; queries go to the store")
+            _log.exception("rebuilding the filter failed; queries still go to the store")
 
     # The filter's hash, and removals, which replays share with the guard.
 
@@ -234,7 +234,7 @@ class Trust:
                     self.filter.remove(key, *remote)
 
     def _attach(self) -> None:
-        """Let the store keep its index with this filter's hash."""
+        """Make the store index keys by this filter's hash."""
         if self._key is not None:
             name = b"key " + hashlib.blake2b(self._key, digest_size=16).digest()
         else:
@@ -243,15 +243,19 @@ class Trust:
         self.attached = True
 
     def _find_key(self, key: bytes | None) -> bytes | None:
-        """Return the filter's secret key: the one given, or the one that the store keeps."""
+        """Return the filter's secret key: the one passed in, or the one that the store keeps."""
         if self.filter.seed is not None:
             if key is not None:
-                raise ValueError("key is given, but the filter has a seed and no secret key")
+                raise ValueError(
+                    "key must be None for a filter with a seed instead of a secret key"
+                )
             return None
         if key is None:
             key = self.store.note("key")
         if key is None:
-            raise ValueError("key is None; the filter has a secret key, and the store keeps none")
+            raise ValueError(
+                "key must be the filter's secret key, not None: the store does not have the key yet"
+            )
         from_bytes(self.filter.to_bytes(), key=key)  # IncompatibleError if it is another key
         return self.store.note("key", key)
 
@@ -260,13 +264,13 @@ class Trust:
     def save(self) -> None:
         """Write the snapshot, unless the filter cannot be trusted now."""
         if self.snapshot is None:
-            raise ValueError("snapshot is None; give a path for it when making the guard")
+            raise ValueError("snapshot must be a path, not None, for a guard that is to be saved")
         with self.regions.locked(), self.committing:
             if self.trusted:
                 snapshots.save(self.snapshot, self.filter, self._store_identity(), self.epoch)
 
     def close(self) -> None:
-        """Wait for a rebuild under way, write the snapshot and release the lease."""
+        """Wait for a running rebuild, write the snapshot and release the lease."""
         self.closed = True
         if self._rebuilding is not None:
             self._rebuilding.join()
@@ -275,12 +279,12 @@ class Trust:
         self.store.release(self.owner)
 
     def _store_identity(self) -> bytes:
-        """Return a random name that the store keeps, so that snapshots of others are refused."""
+        """Return the random identifier of the store, by which a snapshot is matched to it."""
         known = self.store.note("identity")
         return known or self.store.note("identity", secrets.token_bytes(16)) or b""
 
     def _load_snapshot(self) -> bool:
-        """Take the filter from the snapshot if it is intact and the store can say what changed."""
+        """Load the snapshot if it is intact and the store can say what changed since."""
         if self.snapshot is None:
             return False
         try:
@@ -288,10 +292,10 @@ class Trust:
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
-            _log.warning("the snapshot is of no use: %s", error)
+            _log.warning("ignoring the snapshot: %s", error)
             return False
         if type(filter) is not type(self.filter) or store != self._store_identity():
-            _log.warning("the snapshot is of another filter or store, and is not used")
+            _log.warning("ignoring the snapshot: it belongs to another filter or store")
             return False
         self.filter, self.epoch, self.trusted = filter, epoch, True
         if self.holds_lease():

@@ -1,4 +1,4 @@
-"""Stores that a guard can stand in front of: one small adapter each, to one protocol.
+"""Stores that a guard can be put in front of: one adapter per database, one protocol.
 
 `RocksDB`, `Redis` and `Postgres` need the extra of that name: ``pip install tamis[rocksdb]``.
 """

@@ -1,8 +1,8 @@
 """What the key-value stores share: how entries are written, and epochs without a journal.
 
 Keys and values are written by `encode_key` and `encode_value`. The store also keeps an index with
-one entry per key: the key's hash in sixteen bytes, then the key. Entries sort by hash, so a range of
-hashes is a range of entries.
+one entry per key: the key's hash in sixteen bytes, then the key. Entries sort by hash, so a range
+of hashes is a range of entries.
 """
 
 from __future__ import annotations

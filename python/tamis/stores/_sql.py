@@ -1,12 +1,12 @@
-"""What the stores in tables of SQL databases share: the tables beside the guarded one.
+"""What the SQL stores share: the tables beside the guarded one.
 
-Beside a table T lie three of the guard's: ``tamis_T_hash`` is the index on the hash,
-``tamis_T_journal`` has a row for each key that came or went, and ``tamis_T_note`` holds the lease,
-the secret and how far the index has come. Triggers write the journal, so that it is whole whoever
-writes to T; they cannot hash, because a writer without tamis has no such function, so the guard
-that holds the lease brings the index along when it reads the journal. The epoch is the last row of
-the journal: its number, and a random token that tells it from a row of the same number in another
-history, such as that of a restored backup.
+For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
+``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
+the secret key and how far the index has caught up. Triggers write the journal, so it is complete
+whoever writes to T. Triggers cannot hash, as a writer without tamis has no such function; so the
+guard that holds the lease updates the index from the journal. The epoch is the last row of the
+journal: its number, and a random token that distinguishes it from a row of the same number in
+another history, such as that of a restored backup.
 """
 
 from __future__ import annotations
@@ -33,31 +33,30 @@ from tamis.stores.contract import (
 )
 
 _KEPT = 100_000
-"""Rows of the journal that stay for guards that fell behind; one further behind rebuilds."""
+"""Rows of the journal to keep. A guard that is further behind has to rebuild."""
 
 SIGN = 1 << 63
-"""Its integers are signed: a word of a hash is stored less this, so that the order stays."""
+"""SQL integers are signed: a word of a hash is stored less this, which keeps the order."""
 
 
 class Journaled(ABC):
-    """A table with an index on the hash, a journal and notes beside it.
+    """A table with an index by hash, a journal and notes beside it.
 
-    A store of one database fills in how to run a statement, what its columns hold, and how the
-    tables and triggers are made.
+    The store of each database defines how to run a statement, what the columns can hold, and how to
+    create the tables and triggers.
     """
 
     _param: ClassVar[str]
-    """What stands for an argument in a statement."""
+    """The parameter marker in statements."""
 
     _row_lock: ClassVar[str] = ""
-    """What keeps a row that was read from being changed before the commit, where more is wanted
-    than the transaction itself."""
+    """Clause that locks a selected row until the commit, if the transaction itself does not."""
 
     def __init__(self, table: str | None, key: str | None, value: str | None) -> None:
         if len({table is None, key is None, value is None}) > 1:
             raise ValueError(
-                f"table is {table!r}, key is {key!r} and value is {value!r}; give all three to "
-                "guard a table in place, or none for a table of the guard's own"
+                "pass all of table, key and value to guard an existing table, or none of them to "
+                f"use a table of the guard's own; not table={table!r}, key={key!r}, value={value!r}"
             )
         self.shared = table is not None
         self._table, self._key, self._value = table or "tamis", key or "key", value or "value"
@@ -79,7 +78,7 @@ class Journaled(ABC):
         return [values.get(key) for key in keys]
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one transaction."""
+        """Write distinct keys and their hashes in one transaction."""
 
         def write() -> Commit:
             before, there = self._begin_write(keys, owner)
@@ -101,7 +100,7 @@ class Journaled(ABC):
         return self._run_write(write)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one transaction."""
+        """Delete distinct keys and their hashes in one transaction."""
 
         def write() -> Commit:
             before, there = self._begin_write(keys, owner)
@@ -122,12 +121,12 @@ class Journaled(ABC):
             return from_signed(self._execute(query, lo - SIGN, hi - SIGN).fetchall())
 
     def epoch(self) -> str:
-        """Return the present epoch: one look at the end of the journal."""
+        """Return the current epoch, which is the last row of the journal."""
         with self._lock:
             return self._last_epoch(self._db)
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return what the journal says since an epoch; `None` if it does not reach back to it."""
+        """Return the journal since an epoch; `None` if the journal does not reach back to it."""
         with self._lock:
             if self._owner is not None and self._holder() == self._owner:
                 with self._transaction():
@@ -137,12 +136,12 @@ class Journaled(ABC):
                 return None
             rows = self._read_journal(_number(since), _number(now))
         if any(key is None for key, _ in rows):
-            return None  # the table was emptied at once
+            return None  # the table was truncated
         added = [self._from_column(key) for key, sign in rows if sign]
         return Changes(now, added, [self._from_column(key) for key, sign in rows if not sign])
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew if it had another name."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock, self._transaction():
             self._check_lease(owner)
             self._owner, self._hasher = owner, hasher
@@ -153,7 +152,7 @@ class Journaled(ABC):
                 self._catch_up()
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         with self._lock:
             self._execute(
                 f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = {self._param}",
@@ -161,7 +160,7 @@ class Journaled(ABC):
             )
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         with self._lock:
             if value is not None:
                 self._execute(
@@ -179,12 +178,12 @@ class Journaled(ABC):
         with self._lock:
             self._db.close()
 
-    # What each database does in its own way.
+    # What each database defines.
 
     @staticmethod
     @abstractmethod
     def _quote(name: str) -> str:
-        """Return a name as statements have it."""
+        """Quote a name for use in a statement."""
 
     @abstractmethod
     def _execute(self, statement: str, *arguments: Any) -> Any:
@@ -196,7 +195,7 @@ class Journaled(ABC):
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Any]:
-        """Run what is within in one transaction."""
+        """Return a context that runs its body in one transaction."""
 
     @abstractmethod
     def _run_write(self, write: Callable[[], Commit]) -> Commit:
@@ -204,37 +203,38 @@ class Journaled(ABC):
 
     @abstractmethod
     def _lock_journal(self) -> None:
-        """Let no other transaction write to the journal before this one ends."""
+        """Keep other transactions from writing to the journal until this one ends."""
 
     @abstractmethod
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
-        """Go through the key column on a connection, in batches."""
+        """Iterate over the key column on a connection, in batches."""
 
     @abstractmethod
     def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
-        """Return these columns of the rows of those keys that are there."""
+        """Return these columns of the rows whose key is among ``keys``."""
 
     @abstractmethod
     def _to_column(self, key: PlainKey) -> Any:
-        """Return a key as the column holds it, or `None` if it cannot hold such a key."""
+        """Return a key as the column stores it, or `None` if the column cannot hold it."""
 
-    # Keys and values as the table holds them.
+    # Keys and values in the table.
 
     def _check_columns(self, columns: Mapping[str, object]) -> None:
-        """Check that an existing table has the columns that were named."""
+        """Check that an existing table has the key and value columns."""
         if not columns:
-            raise ValueError(f"table is {self._table!r}, which the database does not have")
+            raise ValueError(f"table must be a table of the database, not {self._table!r}")
         for name, column in (("key", self._key), ("value", self._value)):
             if column not in columns:
                 raise ValueError(
-                    f"{name} is {column!r}; the columns of {self._table!r} are {', '.join(columns)}"
+                    f"{name} must be a column of {self._table!r} ({', '.join(columns)}), "
+                    f"not {column!r}"
                 )
 
     def _require_column(self, key: PlainKey) -> Any:
         if (column := self._to_column(key)) is None:
             raise TypeError(
-                f"a key is {key!r}, which {self._table}.{self._key}, a column of type "
-                f"{self._type}, does not hold"
+                f"column {self._key!r} of {self._table!r}, of type {self._type}, cannot hold the "
+                f"key {key!r}"
             )
         return column
 
@@ -248,15 +248,15 @@ class Journaled(ABC):
     def _load_value(self, value: Any) -> Any:
         if not self.shared:
             return decode_value(bytes(value))
-        # `None` means that the key is absent, so a row without a value has an empty one.
+        # `None` would mean that the key is absent, so NULL is read as an empty value.
         return "" if value is None else value
 
     # The journal and the index.
 
     def _begin_write(self, keys: Sequence[PlainKey], owner: str) -> tuple[str, dict[PlainKey, Any]]:
-        """Return the epoch, which nobody changes before the commit, and the keys there.
+        """Return the epoch, which is then fixed until the commit, and the keys already present.
 
-        The keys with their form in the table.
+        The keys map to their form in the table.
         """
         self._check_lease(owner)
         self._lock_journal()
@@ -265,7 +265,7 @@ class Journaled(ABC):
         return self._last_epoch(self._db), there
 
     def _end_write(self, before: str) -> str:
-        """Note that the index is whole, cut the journal now and then, and return the epoch."""
+        """Record that the index is complete, trim the journal now and then, return the epoch."""
         epoch = self._last_epoch(self._db)
         last = _number(epoch)
         self._set_indexed(last)
@@ -292,7 +292,7 @@ class Journaled(ABC):
         return None if row is None else "{}.{}".format(*row)
 
     def _read_journal(self, after: int, until: int) -> list[tuple[Any, Any]]:
-        """Return keys, and whether they came or went, in order."""
+        """Return the keys of these rows and whether each was added or removed, in order."""
         rows: list[tuple[Any, Any]] = self._execute(
             f"SELECT key, added FROM {self._t_journal} WHERE seq > {self._param} "
             f"AND seq <= {self._param} AND added IS NOT NULL ORDER BY seq",
@@ -305,7 +305,7 @@ class Journaled(ABC):
         self.note("indexed", b"%d" % seq)
 
     def _catch_up(self) -> None:
-        """Bring the index to the end of the journal."""
+        """Update the index to the end of the journal."""
         if self._hasher is None:
             return
         done, last = int(self.note("indexed") or b"0"), _number(self._last_epoch(self._db))
@@ -345,8 +345,8 @@ class Journaled(ABC):
                     statement, [(*w, key) for w, key in zip(words, keys, strict=True)]
                 )
 
-    def _params(self, many: int) -> str:
-        return ", ".join([self._param] * many)
+    def _params(self, count: int) -> str:
+        return ", ".join([self._param] * count)
 
 
 def _number(epoch: str) -> int:
@@ -354,6 +354,6 @@ def _number(epoch: str) -> int:
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:
-    """Return hashes of rows of two words as the index has them."""
+    """Return the hashes of rows of two signed words, as the index stores them."""
     words = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return words.view(np.uint64) ^ np.uint64(SIGN)

@@ -1,4 +1,4 @@
-"""`tamis.stores.Memory`: a dictionary, for tests and for sets that fit in memory."""
+"""`tamis.stores.Memory`: a store in memory, for tests and for sets that fit there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tamis.stores.contract import (
 
 
 class Memory:
-    """A store in this process's memory. Several guards may share one.
+    """A store in the memory of this process. Several guards may share one.
 
     >>> import tamis
     >>> g = tamis.Guard(Memory(), tamis.Bloom(capacity=1000, fpr=0.01))
@@ -51,30 +51,32 @@ class Memory:
         return [self._values.get(key) for key in keys]
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes."""
+        """Write distinct keys and their hashes."""
         with self._lock:
             self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
-            for pair in self._pairs([k for k, was in zip(keys, existed, strict=True) if not was]):
-                insort(self._hashes, pair)
+            for encoded in self._encoded_hashes(
+                [k for k, was in zip(keys, existed, strict=True) if not was]
+            ):
+                insort(self._hashes, encoded)
             self._values.update(zip(keys, values, strict=True))
-            return self._committed(existed, before, not all(existed))
+            return self._commit(existed, before, not all(existed))
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Remove distinct keys and their hashes."""
+        """Delete distinct keys and their hashes."""
         with self._lock:
             self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            for key, pair in zip(gone, self._pairs(gone), strict=True):
+            for key, encoded in zip(gone, self._encoded_hashes(gone), strict=True):
                 del self._values[key]
-                del self._hashes[bisect_left(self._hashes, pair)]
-            return self._committed(existed, before, bool(gone))
+                del self._hashes[bisect_left(self._hashes, encoded)]
+            return self._commit(existed, before, bool(gone))
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys at it, in batches."""
+        """Return the epoch and the keys at that epoch, in batches."""
         with self._lock:
             keys = list(self._values)
             return self._epoch, batches(keys)
@@ -87,25 +89,25 @@ class Memory:
             return decode_hashes(self._hashes[start:stop])
 
     def scan(self) -> Iterator[HashRows]:
-        """Go through all hashes."""
+        """Iterate over all hashes."""
         with self._lock:
             return iter([decode_hashes(self._hashes)])
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         return self._epoch
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self._epoch if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the hashes of this function."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock:
             self._check_lease(owner)
             self._hasher = hasher
             if name != self._name:
-                self._hashes = sorted(self._pairs(list(self._values)))
+                self._hashes = sorted(self._encoded_hashes(list(self._values)))
                 self._name = name
 
     def lease(self, owner: str, seconds: float) -> bool:
@@ -118,29 +120,29 @@ class Memory:
             return True
 
     def release(self, owner: str) -> None:
-        """Give the lease back."""
+        """Release the lease if this owner holds it."""
         with self._lock:
             if self._holder == owner:
                 self._holder = None
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         with self._lock:
             if value is not None:
                 self._notes[name] = value
             return self._notes.get(name)
 
     def close(self) -> None:
-        """Do nothing: the content stays for the next guard."""
+        """Do nothing; the keys remain for the next guard."""
 
-    def _pairs(self, keys: Sequence[PlainKey]) -> list[bytes]:
+    def _encoded_hashes(self, keys: Sequence[PlainKey]) -> list[bytes]:
         return encode_hashes(self._hasher(keys)) if self._hasher and keys else []
 
     def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
             raise lease_error(self._holder)
 
-    def _committed(self, existed: list[bool], before: str, changed: bool) -> Commit:
+    def _commit(self, existed: list[bool], before: str, changed: bool) -> Commit:
         if changed:
             self._epoch = next_epoch(self._epoch)
         return Commit(existed, before, self._epoch)

@@ -1,9 +1,9 @@
-"""`tamis.stores.Postgres`: a table of a PostgreSQL database (``pip install tamis[postgres]``).
+"""`tamis.stores.Postgres`: a table in a PostgreSQL database (``pip install tamis[postgres]``).
 
-The tables beside the guarded one are those of `tamis.stores.SQLite`: an index on the hash, a
-journal that triggers write, and notes. The journal's numbers must come in the order of the commits,
-or a reader would pass by a row that is committed late: whoever writes a row holds an advisory lock
-from before the number is drawn until the end of the transaction.
+The tables beside the guarded one are those of `tamis.stores.SQLite`: an index by hash, a journal
+that triggers write, and notes. Rows of the journal must be numbered in the order of their commits,
+or a reader would miss a row that is committed late. So whoever writes a row holds an advisory lock
+from before its number is drawn until the end of the transaction.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 class Postgres(Journaled):
     """A table in a PostgreSQL database, version 14 or newer.
 
-    Alone it makes a table of its own, ``tamis``. With ``table``, ``key`` and ``value`` it guards an
-    existing table in place, to which others may go on writing; the key column is unique and of
-    text, integers or bytea.
+    By default it creates a table of its own, ``tamis``. To guard an existing table in place, pass
+    ``table``, ``key`` and ``value``: the names of the table, of its key column (unique; text,
+    integers or bytea) and of the column that `get` returns. Others may continue to write to it.
     """
 
     _param = "%s"
@@ -45,7 +45,7 @@ class Postgres(Journaled):
         key: str | None = None,
         value: str | None = None,
     ) -> None:
-        """Connect; ``conninfo`` is libpq's, such as ``"host=localhost dbname=shop"``."""
+        """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``."""
         super().__init__(table, key, value)
         try:
             import psycopg
@@ -64,7 +64,7 @@ class Postgres(Journaled):
             raise
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys at it, in batches, all from one snapshot."""
+        """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
         db = self._psycopg.connect(self._conninfo)
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         epoch = self._last_epoch(db)
@@ -77,13 +77,13 @@ class Postgres(Journaled):
         return epoch, read()
 
     def scan(self) -> Iterator[HashRows]:
-        """Go through all hashes."""
+        """Iterate over all hashes."""
         with self._lock:
             rows = self._execute(f"SELECT hi, lo FROM {self._t_hash}").fetchall()
         return iter([from_signed(rows)])
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which ends by the server's clock."""
+        """Take or renew the lease, which expires by the server's clock."""
         with self._lock:
             taken = self._execute(
                 f"INSERT INTO {self._t_note} AS n VALUES "
@@ -96,10 +96,10 @@ class Postgres(Journaled):
             return taken.fetchone() is not None
 
     def unguard(self) -> None:
-        """Drop the guard's tables and triggers beside the table, which stays, and close."""
+        """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._lock:
             with self._transaction():
-                # The triggers go with the function that they call.
+                # Dropping the function that they call drops the triggers.
                 log = self._quote(f"tamis_{self._table}_log")
                 self._execute(f"DROP FUNCTION {log} CASCADE")
                 self._execute(f"DROP TABLE {self._t_hash}, {self._t_journal}, {self._t_note}")
@@ -108,7 +108,7 @@ class Postgres(Journaled):
     # Tables and triggers.
 
     def _create_tables(self) -> None:
-        """Make the tables and triggers that are not there yet, one guard at a time."""
+        """Create the tables and triggers that do not exist yet, one guard at a time."""
         log = self._quote(f"tamis_{self._table}_log")
         literal = "'" + self._table.replace("'", "''") + "'"
         self._advisory = f"pg_advisory_xact_lock(1952542067, hashtext({literal}))"
@@ -150,7 +150,7 @@ class Postgres(Journaled):
             self._execute(f"INSERT INTO {self._t_journal} (added) VALUES (NULL)")
 
     def _inspect_table(self) -> str:
-        """Check an existing table and return the type of its key column."""
+        """Check an existing table; return the type of its key column."""
         columns = dict(
             self._execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
@@ -162,8 +162,8 @@ class Postgres(Journaled):
         declared: str = columns[self._key]
         if declared not in _KINDS:
             raise ValueError(
-                f"key is {self._key!r} of type {declared}; a column of text, integers or bytea is "
-                "wanted"
+                "key must be a column of text, integers or bytea, not "
+                f"{self._key!r} of type {declared}"
             )
         unique = self._execute(
             "SELECT 1 FROM pg_index JOIN pg_attribute a ON attrelid = indrelid AND attname = %s "
@@ -174,7 +174,7 @@ class Postgres(Journaled):
         ).fetchone()
         if not unique:
             raise ValueError(
-                f"key is {self._key!r}, which no unique index covers alone; a key has one row"
+                f"key must be a column with a unique index of its own, not {self._key!r}"
             )
         return declared
 
@@ -182,11 +182,12 @@ class Postgres(Journaled):
     def _quote(name: str) -> str:
         if "\0" in name or "%" in name:
             raise ValueError(
-                f"{name!r} is not a name that tamis can quote: it has a null or a percent"
+                "a table or column name must not contain a null character or a percent sign: "
+                f"{name!r}"
             )
         return '"' + name.replace('"', '""') + '"'
 
-    # Keys as the table holds them.
+    # Keys in the table.
 
     def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
@@ -227,7 +228,7 @@ class Postgres(Journaled):
         return transaction
 
     def _run_write(self, write: Callable[[], Commit]) -> Commit:
-        """Run a write in a transaction; again if it and a stranger's waited for each other."""
+        """Run a write in one transaction; retry if it deadlocked with another writer's."""
         for attempt in range(5):
             try:
                 with self._lock, self._transaction():

@@ -1,8 +1,9 @@
-"""`tamis.stores.Redis`: a part of a Redis database (``pip install tamis[redis]``).
+"""`tamis.stores.Redis`: keys in a Redis database (``pip install tamis[redis]``).
 
-Under one name lie a hash ``d`` of the values, a sorted set ``h`` whose members are the hash and the
-key (all of score 0, so that Redis sorts them by their bytes), the epoch ``e``, the lease ``l`` and
-a hash ``n`` of notes. A write is one script, which Redis runs whole; it checks the lease first.
+A store consists of five Redis keys, ``{name}:d`` and so on: ``d`` is a hash of the values, ``h`` a
+sorted set of the index entries (all of score 0, so that Redis sorts them by their bytes), ``e`` the
+epoch, ``l`` the lease and ``n`` a hash of notes. A write is one script, which checks the lease
+first and which Redis runs atomically.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ return 1
 
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
-# Arguments: the owner, the next epoch's token, then for each key the key, its entry in the index
-# and, to put it, its value.
+# Arguments: the owner, the random part of the next epoch, then for each key the encoded key, its
+# index entry and, for a put, its value.
 _WRITE = """
 local put, holder = %s, redis.call('GET', KEYS[4])
 if holder ~= ARGV[1] then return {holder or ''} end
@@ -71,16 +72,16 @@ return {before, after, existed}
 
 
 class Redis:
-    """A store in Redis, under one name. Only guards may write there, one at a time.
+    """A store in a Redis database. Only guards may write to it, one at a time.
 
-    A server that loses its latest writes in a crash (the default persistence may) takes the epoch
-    back with them, so a guard notices when it next renews its lease, and rebuilds.
+    A server that crashes may lose its most recent writes (under the default persistence), and the
+    epoch goes back with them. The guard notices when it next renews its lease, and rebuilds.
     """
 
     shared = False
 
     def __init__(self, url: str = "redis://localhost:6379", *, name: str = "tamis") -> None:
-        """Connect to a server; ``name`` keeps several stores in one database apart."""
+        """Connect to a server; ``name`` separates several stores in one database."""
         try:
             import redis
         except ImportError:
@@ -102,15 +103,15 @@ class Redis:
         return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one script."""
+        """Write distinct keys and their hashes in one script."""
         return self._write(self._put, owner, keys, [encode_value(value) for value in values])
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one script."""
+        """Delete distinct keys and their hashes in one script."""
         return self._write(self._delete, owner, keys)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys, in batches: those of the index, which come only once."""
+        """Return the epoch and the keys, in batches, from the index, which lists each key once."""
         return self.epoch(), map(entry_keys, self._pages())
 
     def run(self, lo: int, hi: int) -> HashRows:
@@ -120,20 +121,20 @@ class Redis:
         return entry_hashes(self._client.zrangebylex(self._h, first, last))
 
     def scan(self) -> Iterator[HashRows]:
-        """Go through all hashes, a batch at a time."""
+        """Iterate over all hashes, in batches."""
         return map(entry_hashes, self._pages())
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         epoch = self._client.get(self._e)
         return "lost" if epoch is None else epoch.decode()
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew, beside the old one, if it had another."""
+        """Index keys with this hasher; if the index had another name, build a new one and swap."""
         holder = self._client.get(self._l)
         if holder != owner.encode():
             raise lease_error(holder and holder.decode())
@@ -151,16 +152,16 @@ class Redis:
         pipe.execute()
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which ends by the server's clock."""
+        """Take or renew the lease, which expires by the server's clock."""
         milliseconds = max(int(seconds * 1000), 1)
         return bool(self._lease(keys=[self._l], args=[owner, milliseconds]))
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         self._release(keys=[self._l], args=[owner])
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         if value is not None:
             self._client.hset(self._n, name, value)
         noted: bytes | None = self._client.hget(self._n, name)

@@ -1,8 +1,8 @@
 """`tamis.stores.RocksDB`: a RocksDB database through rocksdict (``pip install tamis[rocksdb]``).
 
-Four kinds of entries, told apart by their first byte: ``d`` and a key hold its value, ``h``, the
-hash and a key are the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one
-batch, which RocksDB applies whole or not at all.
+The first byte of an entry says what it is: ``d`` and a key hold the key's value, ``h`` and an index
+entry make up the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one batch,
+which RocksDB applies atomically.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tamis.stores.contract import (
 
 
 class RocksDB:
-    """A RocksDB database. RocksDB itself lets only one process open it."""
+    """A RocksDB database. RocksDB lets only one process open it at a time."""
 
     shared = False
 
     def __init__(self, path: FilePath) -> None:
-        """Open the database in the folder ``path``, or make it."""
+        """Open the database in the folder ``path``; create it if it does not exist."""
         try:
             import rocksdict
         except ImportError:
@@ -61,7 +61,7 @@ class RocksDB:
         return load_values(self._db.get([b"d" + encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one batch."""
+        """Write distinct keys and their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
             batch = self._make_batch()
@@ -73,7 +73,7 @@ class RocksDB:
             return self._commit(batch, existed, changed=bool(new))
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one batch."""
+        """Delete distinct keys and their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
             batch = self._make_batch()
@@ -98,26 +98,26 @@ class RocksDB:
         return entry_hashes(found)
 
     def scan(self) -> Iterator[HashRows]:
-        """Go through all hashes, a batch at a time."""
+        """Iterate over all hashes, in batches."""
         return map(entry_hashes, self._prefixed(b"h"))
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         epoch: str = self._db.get(b"e").decode()
         return epoch
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew if it had another name."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock:
             self._check_lease(owner)
             self._hasher = hasher
             if self.note("index") == name:
                 return
-            # Until the index is whole it has no name, so that a crash here makes it anew.
+            # The index has no name until it is complete, so that it is rebuilt after a crash here.
             self.note("index", b"")
             self._db.delete_range(b"h", b"i")
             for keys in self._keys():
@@ -128,7 +128,7 @@ class RocksDB:
             self.note("index", name)
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take the lease; no other process has the database, so it is free if it was given back."""
+        """Take the lease, which is kept in memory: no other process can open the database."""
         with self._lock:
             if self._holder not in (None, owner):
                 return False
@@ -136,13 +136,13 @@ class RocksDB:
             return True
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         with self._lock:
             if self._holder == owner:
                 self._holder = None
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         if value is not None:
             self._db.put(b"n" + name.encode(), value)
         noted: bytes | None = self._db.get(b"n" + name.encode())
@@ -157,6 +157,7 @@ class RocksDB:
             yield [decode_key(entry) for entry in part]
 
     def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
+        """Iterate over the entries with this first byte, without it, in batches."""
         part: list[bytes] = []
         for entry in self._db.keys(from_key=prefix):
             if not entry.startswith(prefix):
@@ -169,7 +170,7 @@ class RocksDB:
             yield part
 
     def _entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
-        """Return the index's entries of keys."""
+        """Return the index entries of keys, with their first byte."""
         if self._hasher is None:
             return []
         return [b"h" + entry for entry in index_entries(self._hasher, keys)]
