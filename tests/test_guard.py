@@ -27,18 +27,18 @@ def telescoping():
 
 
 def adaptive_cuckoo():
-    """Which has the hashes of its keys itself, and needs none of the store."""
+    """It keeps the hashes of its keys itself and does not need the store's index."""
     return tamis.AdaptiveCuckoo(capacity=200, fpr=2**-3, seed=3)
 
 
 def adaptive_stacked():
-    """So coarse that mistakes are many, and so small that it soon grows."""
+    """So coarse that it has many false positives, and so small that it soon grows."""
     return tiny("quotient", room=5, seed=3)
 
 
 @pytest.fixture
 def fresh_stand_in(monkeypatch):
-    """Let guards make the stand-in anew, as they make a native filter of its empty bytes."""
+    """Let guards rebuild the stand-in, as they rebuild a native filter from its empty bytes."""
     opened = tamis.guard.filling.from_bytes
     monkeypatch.setattr(
         tamis.guard.filling,
@@ -123,7 +123,7 @@ def test_a_static_filter_of_all_keys_is_checked():
     g.close()
     with pytest.raises(ValueError, match=r"filter must be empty .* denies"):
         tamis.Guard(store, tamis.Ribbon.build(range(50), fpr=0.01))
-    tamis.Guard(store, quotient()).put(7, "z")  # the failed guard gave its lease back
+    tamis.Guard(store, quotient()).put(7, "z")  # the failed guard released its lease
 
 
 def test_a_filter_that_is_refused_leaves_the_table_free(tmp_path):
@@ -154,7 +154,7 @@ def test_keyed_filters_find_their_key_in_the_store(tmp_path):
         tamis.Guard(stores.Memory(), quotient(), key=key)
 
 
-# What it learns.
+# Adaptation.
 
 
 def test_a_false_positive_is_fixed(fresh_stand_in):
@@ -171,7 +171,7 @@ def test_a_false_positive_is_fixed(fresh_stand_in):
     g.get_many(absent)
     assert g.stats.false_positives == last
     assert g.get_many(range(40)) == [str(i) for i in range(40)]
-    # And after that keys still come and go.
+    # Keys can still be added and deleted.
     assert all(g.delete_many(range(0, 40, 2)))
     g.put_many((i, "again") for i in range(100, 140))
     assert g.get_many(range(1, 40, 2)) == [str(i) for i in range(1, 40, 2)]
@@ -193,7 +193,7 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     first, again = g.stats.adaptations, g.stats.false_positives
     assert first > 0
     g.get_many(absent)
-    # Fewer than at first: most that was told apart stays apart.
+    # Fewer than at first: most adaptations last.
     assert g.stats.false_positives - again < 0.5 * 4000 * g.filter.expected_fpr
     assert all(g.delete_many(range(0, 400, 2)))
     assert g.get_many(range(1, 400, 2)) == [str(i) for i in range(1, 400, 2)]
@@ -222,59 +222,59 @@ def test_adaptations_are_limited(fresh_stand_in):
 
 
 def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
-    """The store said "absent", then the key is put, then the filter would learn to deny it."""
+    """The store has no value, then the key is put, then the filter would adapt to deny it."""
     store = stores.Memory()
     g = tamis.Guard(store, Prefixes())
     g.put_many((i, str(i)) for i in range(20))
     overtaken = next(i for i in range(100, 1000) if i in g.filter)
-    asked, told, adapt_many = store.get_many, [], g.filter.adapt_many
-    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
+    get_many, adapted, adapt_many = store.get_many, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: adapted.extend(keys) or adapt_many(keys, remote)
 
     def slow(keys):
-        values = asked(keys)
-        store.get_many = asked
+        values = get_many(keys)
+        store.get_many = get_many
         g.put(overtaken, "now")
         return values
 
     store.get_many = slow
     assert g.get(overtaken) is None
-    assert (told, g.stats.adaptations) == ([], 0)
+    assert (adapted, g.stats.adaptations) == ([], 0)
     assert g.get(overtaken) == "now"
     wrong = next(i for i in range(100, 1000) if i != overtaken and i in g.filter)
     assert g.get_many([wrong]) == [None]
-    assert told == [wrong]
+    assert adapted == [wrong]
 
 
-def test_the_remote_lists_a_put_under_way_once():
-    """Whoever reads the index for a run meanwhile would take its slot for another's."""
+def test_the_remote_lists_a_pending_put_once():
+    """Otherwise its slot would be matched to another hash of the run."""
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
     g.put_many((i, "x") for i in range(20))
     coming, seen = tamis.hash_keys([20, 21], seed=3).tolist(), []
     put_many = store.put_many
 
-    def listed():
+    def count():
         run = g._trust.remote.run(0, 2**64 - 1).tolist()
         scan = [row for part in g._trust.remote.scan() for row in part.tolist()]
         assert len(run) == len(scan)
         seen.append([run.count(row) + scan.count(row) for row in coming])
 
     def commit(*arguments):
-        listed()
+        count()
         committed = put_many(*arguments)
-        listed()
+        count()
         return committed
 
     store.put_many = commit
     g.put_many({20: "y", 21: "z"})
-    listed()
+    count()
     assert seen == [[2, 2]] * 3
     assert g.delete(20)
-    listed()
+    count()
     assert seen[-1] == [0, 2]
 
 
-def test_growth_keeps_the_slot_of_a_put_under_way():
+def test_growth_keeps_the_slot_of_a_pending_put():
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
     regions = g._trust.regions.of(tamis.hash_keys(range(200), seed=3))
@@ -297,21 +297,21 @@ def test_growth_keeps_the_slot_of_a_put_under_way():
     assert len(g.filter) == 1 + len(others)
 
 
-def test_says_when_the_rate_leaves_its_bound(caplog):
-    told = []
+def test_reports_a_rate_above_the_expected_one(caplog):
+    reported = []
     keys = np.arange(200)
     store = stores.Memory()
     with tamis.Guard(store, quotient()) as g:
         g.put_many((int(i), "x") for i in keys)
     f = tamis.Bloom.build(keys, fpr=0.01)
     wrong = [i for i in range(10_000, 200_000) if i in f]
-    g = tamis.Guard(store, f, on_rate=told.append)
+    g = tamis.Guard(store, f, on_rate=reported.append)
     g.get_many(range(10_000, 30_000))
-    assert not told
+    assert not reported
     g.get_many(wrong)
     g.get_many(range(10_000, 30_000))
-    assert len(told) == 2  # and again when it is over
-    assert told[0].observed_fpr > told[0].expected_fpr
+    assert len(reported) == 2  # and again when the rate is back to normal
+    assert reported[0].observed_fpr > reported[0].expected_fpr
     g.close()
     quiet = tamis.Guard(store, tamis.Bloom.build(keys, fpr=0.01))
     with caplog.at_level(logging.WARNING, logger="tamis.guard"):
@@ -321,7 +321,7 @@ def test_says_when_the_rate_leaves_its_bound(caplog):
 
 
 def test_a_popular_false_positive_is_no_surprise():
-    """One key that fools the filter and makes half of the questions: within the interval."""
+    """One false positive that makes up half of the queries is within the interval."""
     f = tamis.Bloom.build(range(200), fpr=0.01)
     store = stores.Memory()
     with tamis.Guard(store, quotient()) as g:
@@ -336,7 +336,7 @@ def test_a_popular_false_positive_is_no_surprise():
 
 @pytest.mark.parametrize("kind", ["Memory", "SQLite", "RocksDB"])
 def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
-    """Layers from the store's hashes, kept by the snapshot; after a crash the first alone."""
+    """The snapshot keeps the layers; after a crash only the first is left."""
     if kind == "RocksDB":
         pytest.importorskip("rocksdict")
 
@@ -422,9 +422,9 @@ def test_only_the_guard_with_the_lease_writes():
     one.put("a", "1")
     with pytest.raises(tamis.LeaseError, match="another guard holds"):
         two.put("b", "2")
-    assert two.get("a") == "1"  # its filter is stale, and it knows
+    assert two.get("a") == "1"  # its filter is stale, and it notices
     assert two.stats.passed + two.stats.true_positives == 1
-    time.sleep(0.3)  # the first is silent for longer than its lease
+    time.sleep(0.3)  # the lease of the first expires
     two.put("b", "2")
     with pytest.raises(tamis.LeaseError):
         one.put("c", "3")
@@ -475,7 +475,7 @@ def test_many_threads_on_one_guard(fresh_stand_in):
         assert len(g.filter) == len(list(g))
 
 
-# A table that others write to.
+# An existing table, which others write to.
 
 
 @pytest.fixture
@@ -495,7 +495,7 @@ def test_guards_a_table_in_place(table, make, fresh_stand_in):
     path, db = table
     with tamis.Guard(stores.SQLite(path, table="users", key="name", value="born"), make()) as g:
         assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
-        # Strangers without tamis insert, delete and rename.
+        # Other programs insert, delete and rename.
         db.execute("INSERT INTO users VALUES ('ada', '1815')")
         db.execute("DELETE FROM users WHERE name = 'u0'")
         db.execute("UPDATE users SET name = 'renamed' WHERE name = 'u1'")
@@ -513,8 +513,8 @@ def test_guards_a_table_in_place(table, make, fresh_stand_in):
         assert len(g.store.run(0, 2**64 - 1)) == 1
 
 
-def test_growth_while_strangers_write_leaves_no_ghosts(table):
-    """What the index has and the filter is about to take is none of the filter's slots."""
+def test_growth_while_others_write_leaves_no_extra_slots(table):
+    """A key that is indexed but not inserted yet must not be matched to a slot of the filter."""
     path, db = table
     store = stores.SQLite(path, table="users", key="name", value="born")
     with tamis.Guard(store, telescoping()) as g:
@@ -539,7 +539,7 @@ def test_a_snapshot_follows_the_journal(table, tmp_path):
         assert g.stats.rebuilds == 0
         assert len(g.filter) == 50
         assert g.get_many(["ada", "u0", "u1"]) == ["1815", None, "1"]
-    # A journal that was cut, or is of another history, does not say what changed.
+    # A journal that was trimmed, or has another history, does not cover the changes.
     db.execute("UPDATE tamis_users_journal SET token = token + 1")
     with opened() as g:
         assert g.stats.rebuilds == 1
@@ -593,7 +593,7 @@ def test_columns_of_integers_and_blobs(tmp_path):
 
 
 class AgainstADictionary(RuleBasedStateMachine):
-    """Puts, deletes, questions, crashes and strangers; a dictionary says what is right."""
+    """Puts, deletes, queries, crashes and other writers, compared with a dictionary."""
 
     keys = st.integers(0, 12).map(lambda i: [f"key {i}", i][i % 2])
 
@@ -604,7 +604,7 @@ class AgainstADictionary(RuleBasedStateMachine):
     def begin(self, kind, make):
         self.make = make
         self.model = {}
-        self.stranger = None
+        self.other = None
         if kind == "memory":
             self.store = stores.Memory()
         elif kind == "sqlite":
@@ -624,7 +624,7 @@ class AgainstADictionary(RuleBasedStateMachine):
                 self.store.__init__(":memory:", table="t", key="k", value="v")
             finally:
                 stores.SQLite._connect = connect
-            self.stranger = made[0]
+            self.other = made[0]
         self.open()
 
     def open(self):
@@ -638,7 +638,7 @@ class AgainstADictionary(RuleBasedStateMachine):
             tamis.guard.filling.from_bytes = opened
 
     def fits(self, key):
-        return self.stranger is None or isinstance(key, str)
+        return self.other is None or isinstance(key, str)
 
     @rule(key=keys, value=st.sampled_from([b"x", "y"]))
     def put(self, key, value):
@@ -656,12 +656,12 @@ class AgainstADictionary(RuleBasedStateMachine):
         assert self.guard.get(key) == self.model.get(key)
 
     @rule(start=st.integers(0, 1000))
-    def strange_questions(self, start):
+    def absent_queries(self, start):
         assert self.guard.get_many(range(start + 100, start + 120)) == [None] * 20
 
     @rule(key=keys)
     def put_that_fails(self, key):
-        """The filter has the key, then the commit fails: a ghost."""
+        """The commit fails after the filter has the key, which leaves a false positive."""
         put_many = self.store.put_many
 
         def fails(*_):
@@ -672,14 +672,14 @@ class AgainstADictionary(RuleBasedStateMachine):
             self.guard.put(key, "lost")
         self.store.put_many = put_many
 
-    @rule(key=keys, come=st.booleans())
-    def stranger_writes(self, key, come):
-        if self.stranger and self.fits(key):
-            if come:
-                self.stranger.execute("INSERT OR REPLACE INTO t VALUES (?, 'z')", (key,))
+    @rule(key=keys, added=st.booleans())
+    def other_writes(self, key, added):
+        if self.other and self.fits(key):
+            if added:
+                self.other.execute("INSERT OR REPLACE INTO t VALUES (?, 'z')", (key,))
                 self.model[key] = "z"
             else:
-                self.stranger.execute("DELETE FROM t WHERE k = ?", (key,))
+                self.other.execute("DELETE FROM t WHERE k = ?", (key,))
                 self.model.pop(key, None)
 
     @rule()
@@ -705,7 +705,7 @@ TestAgainstADictionary = AgainstADictionary.TestCase
 
 
 def test_a_key_is_found_as_soon_as_it_is_committed():
-    """The filter has it before the store: at no moment is a stored key denied."""
+    """The filter has it before the store, so a stored key is never denied."""
     store = stores.Memory()
     g = tamis.Guard(store, quotient())
     put_many = store.put_many

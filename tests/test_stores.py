@@ -1,4 +1,4 @@
-"""Each store keeps the one protocol, against a real server where it has one."""
+"""Each store implements the protocol; tested on a real server where there is one."""
 
 import itertools
 import threading
@@ -87,7 +87,7 @@ def test_the_index_holds_the_hash_of_every_key(opened):
             assert (run[np.lexsort(run.T[::-1])] == within).all()
 
 
-def test_another_seed_makes_the_index_anew(opened):
+def test_another_seed_rebuilds_the_index(opened):
     for seed in (1, 2):
         f = tamis.Quotient(capacity=100, fpr=0.1, seed=seed)
         with tamis.Guard(opened(), f) as g:
@@ -123,7 +123,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 0
         assert g.get_many(range(100)) == ["x"] * 100
-        g._trust.snapshot = None  # nothing is saved, as after a crash
+        g._trust.snapshot = None  # nothing is saved, as in a crash
         g.put(100, "y")
         g.delete(0)
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
@@ -131,7 +131,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
         assert g.stats.passed == 0
 
 
-def test_adapts_before_every_store(opened, monkeypatch):
+def test_adapts_in_front_of_every_store(opened, monkeypatch):
     monkeypatch.setattr(tamis.guard.filling, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
@@ -143,7 +143,7 @@ def test_adapts_before_every_store(opened, monkeypatch):
         assert g.get_many(range(40)) == [str(i) for i in range(40)]
 
 
-# RocksDB lets no second process in.
+# RocksDB allows only one process.
 @pytest.mark.parametrize("opened", [k for k in KINDS if k != "RocksDB"], indirect=True)
 def test_one_writer_at_a_time(opened):
     one = tamis.Guard(opened(), quotient(), lease=60)
@@ -178,7 +178,7 @@ def in_place(table):
     return stores.Postgres(table[0], table=table[1], key="id", value="born")
 
 
-def test_postgres_follows_strangers(table):
+def test_postgres_follows_other_writers(table):
     _, name, db = table
     with tamis.Guard(in_place(table), quotient()) as g:
         assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
@@ -200,8 +200,8 @@ def test_postgres_follows_strangers(table):
         assert len(g.filter) == len(g.store.run(0, 2**64 - 1)) == 1
 
 
-def test_postgres_passes_no_late_commit_by(table):
-    """A row that is written first and committed last is not lost between two looks."""
+def test_postgres_misses_no_late_commit(table):
+    """A row that is written first but committed last is not missed between two reads."""
     import psycopg
 
     url, name, db = table
