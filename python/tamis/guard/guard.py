@@ -261,6 +261,7 @@ class Guard:
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:
             insert(self.filter, keys, self._trust.remote)
+            # Only now: the remote must not list a hash that the filter does not hold.
             self._trust.remote.begin_put(hashes)
 
     def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
