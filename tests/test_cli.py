@@ -290,7 +290,7 @@ def test_demo_of_own_keys_and_log(run, monkeypatch):
     code, out, _ = run("demo --keys keys.txt --queries log.txt --bits-per-key 8 -o own --json")
     found = json.loads(out)
     assert code == 0
-    assert found["queries"] == len(ASKED) // 2
+    assert found["questions"] == len(ASKED) // 2
     assert len({each["filter"] for each in found["runs"]}) == len(found["runs"]) > 4
     absent = sum(asked not in set(KEYS) for asked in ASKED[len(ASKED) // 2 :])
     assert {each["reads_wasted"] + each["reads_saved"] for each in found["runs"]} == {absent}
