@@ -1,8 +1,8 @@
 """The processes that `test_crashes.py` kills: forked from one that has tamis loaded.
 
 Reads a line per child, ``load|verify store folder filter seed``, forks, and writes ``pid``. A child
-says ``half`` when a write is half done and waits there for the kill, ``on`` when it goes on, and
-its findings as JSON.
+prints ``half`` in the middle of a write, where it waits to be killed, ``on`` when it continues, and
+its results as JSON.
 """
 
 import json
@@ -52,11 +52,11 @@ def half_way(then):
 
 
 def load(kind, folder, filter, seed):
-    """Put, delete, ask and save until killed."""
+    """Put, delete, query and save until killed."""
     random.seed(seed)
     guard = opened(kind, folder, filter)
     guard.store.put_many = half_way(guard.store.put_many)
-    guard._remove = half_way(guard._remove)
+    guard._trust.remove = half_way(guard._trust.remove)
     while True:
         keys = [random.randrange(300) for _ in range(random.choice([1, 1, 5]))]
         action = random.random()
@@ -71,7 +71,7 @@ def load(kind, folder, filter, seed):
 
 
 def verify(kind, folder, filter, seed):
-    """Open as after a crash, and hold every stored key against the filter."""
+    """Reopen after a crash, and check every stored key against the filter."""
     with opened(kind, folder, filter) as guard:
         keys = list(guard)
         found = {

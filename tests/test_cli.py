@@ -210,7 +210,7 @@ def test_guard_before_a_table(run):
     code, out, _ = run("guard shop.db --table users --key email --queries log.txt --json")
     found = json.loads(out)
     assert code == 0
-    assert found["questions"] == len(ASKED)
+    assert found["queries"] == len(ASKED)
     assert found["true_positives"] == sum(asked in set(KEYS) for asked in ASKED)
     assert (
         "reads wasted"

@@ -1,4 +1,4 @@
-"""`kill -9` during a mixed load: after reopening no stored key is ever denied."""
+"""`kill -9` during a mixed load: after reopening, no stored key is denied."""
 
 import json
 import os
@@ -18,8 +18,8 @@ KILLS = 500 if SOAK else 25
 FILTERS = ["quotient", "telescoping", "cuckoo", "bloom", "stack"]
 
 
-class Nursery:
-    """The process that forks the children."""
+class Forker:
+    """The process that forks the workers."""
 
     def __init__(self):
         self._process = subprocess.Popen(
@@ -33,7 +33,7 @@ class Nursery:
     def fork(self, *words):
         self._process.stdin.write((" ".join(map(str, words)) + "\n").encode())
         while not (word := self.hear(30)).isdecimal():
-            assert word, "no child was born"  # other words are the last ones of the child before
+            assert word, "no child was forked"  # other words are leftovers of the previous child
         return int(word)
 
     def hear(self, seconds):
@@ -44,7 +44,7 @@ class Nursery:
             if not select.select([self._process.stdout], [], [], left)[0]:
                 return ""
             said = os.read(self._process.stdout.fileno(), 65536)
-            assert said, "the nursery is dead"
+            assert said, "the forking process died"
             self._heard += said
         word, _, self._heard = self._heard.partition(b"\n")
         return word.decode()
@@ -62,14 +62,14 @@ def wait_for(child):
 
 
 @pytest.fixture
-def nursery():
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def forker():
+    forker = Forker()
+    yield forker
+    forker.close()
 
 
 @pytest.mark.parametrize("kind", ["SQLite", "RocksDB"])
-def test_no_key_is_denied_after_a_kill(kind, tmp_path, nursery):
+def test_no_key_is_denied_after_a_kill(kind, tmp_path, forker):
     if kind == "RocksDB":
         pytest.importorskip("rocksdict")
     chance = random.Random(1)
@@ -78,18 +78,18 @@ def test_no_key_is_denied_after_a_kill(kind, tmp_path, nursery):
         filter = FILTERS[seed % len(FILTERS)]
         folder = tmp_path / filter
         folder.mkdir(exist_ok=True)
-        child = nursery.fork("load", kind, folder, filter, seed)
+        child = forker.fork("load", kind, folder, filter, seed)
         want_half, half = seed % 3 < 2, False
         until = time.monotonic() + chance.uniform(0.02, 0.2)
         while time.monotonic() < until or (want_half and not half):
             assert time.monotonic() < until + 60
-            if word := nursery.hear(0.005):
+            if word := forker.hear(0.005):
                 half = word == "half"
         os.kill(child, signal.SIGKILL)
         wait_for(child)
         half_done += half
-        child = nursery.fork("verify", kind, folder, filter, seed)
-        found = json.loads(nursery.hear(60))
+        child = forker.fork("verify", kind, folder, filter, seed)
+        found = json.loads(forker.hear(60))
         wait_for(child)
         assert found["trusted"]
         assert not found["missing"]

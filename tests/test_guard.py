@@ -27,18 +27,18 @@ def telescoping():
 
 
 def adaptive_cuckoo():
-    """Which has the hashes of its keys itself, and needs none of the store."""
+    """It keeps the hashes of its keys itself and does not need the store's index."""
     return tamis.AdaptiveCuckoo(capacity=200, fpr=2**-3, seed=3)
 
 
 def adaptive_stacked():
-    """So coarse that mistakes are many, and so small that it soon grows."""
+    """So coarse that it has many false positives, and so small that it soon grows."""
     return tiny("quotient", room=5, seed=3)
 
 
 @pytest.fixture
 def fresh_stand_in(monkeypatch):
-    """Let guards make the stand-in anew, as they make a native filter of its empty bytes."""
+    """Let guards rebuild the stand-in, as they rebuild a native filter from its empty bytes."""
     opened = tamis.guard.filling.from_bytes
     monkeypatch.setattr(
         tamis.guard.filling,
@@ -56,7 +56,7 @@ def test_counts_what_it_saves():
     absent = g.get_many(np.arange(1000, 21_000))
     assert absent == [None] * 20_000
     s = g.stats
-    assert s.questions == 21_000
+    assert s.queries == 21_000
     assert s.true_positives == 1000
     assert s.false_positives + s.reads_saved == s.negatives == 20_000
     assert s.interval[0] <= s.expected_fpr <= s.interval[1]
@@ -83,18 +83,22 @@ def test_puts_and_deletes_as_a_dictionary_would():
 
 def test_bad_arguments_are_named():
     g = tamis.Guard(stores.Memory(), quotient())
-    with pytest.raises(TypeError, match=r"the value of 'a' is 1 \(of type int\)"):
+    with pytest.raises(
+        TypeError, match=r"value of key 'a' must be bytes or str, not 1 \(of type int\)"
+    ):
         g.put("a", 1)
     for key in (1.5, True, None):
         with pytest.raises(TypeError):
             g.put(key, "x")
         with pytest.raises(TypeError):
             g.get(key)
-    with pytest.raises(ValueError, match="lease is 0"):
+    with pytest.raises(TypeError, match=r"store must be a store of tamis.stores, .* not a dict"):
+        tamis.Guard({}, quotient())
+    with pytest.raises(ValueError, match=r"lease must be .* not 0"):
         tamis.Guard(stores.Memory(), quotient(), lease=0)
-    with pytest.raises(ValueError, match="adaptations_per_second is -1"):
+    with pytest.raises(ValueError, match=r"adaptations_per_second must be .* not -1"):
         tamis.Guard(stores.Memory(), quotient(), adaptations_per_second=-1)
-    with pytest.raises(ValueError, match="snapshot is None"):
+    with pytest.raises(ValueError, match="snapshot must be a path"):
         g.save()
 
 
@@ -111,15 +115,15 @@ def test_a_static_filter_of_all_keys_is_checked():
         g.put_many((i, "x") for i in range(100))
     g = tamis.Guard(store, tamis.Ribbon.build(range(100), fpr=0.01))
     assert g.get(5) == "x"
-    with pytest.raises(TypeError, match="a Ribbon filter takes no insertions"):
+    with pytest.raises(TypeError, match="a Ribbon filter does not support insertion"):
         g.put(100, "x")
     assert g.store.get_many([100]) == [None]
     g.put(5, "y")
     assert g.get(5) == "y"
     g.close()
-    with pytest.raises(ValueError, match="filter denies"):
+    with pytest.raises(ValueError, match=r"filter must be empty .* denies"):
         tamis.Guard(store, tamis.Ribbon.build(range(50), fpr=0.01))
-    tamis.Guard(store, quotient()).put(7, "z")  # the failed guard gave its lease back
+    tamis.Guard(store, quotient()).put(7, "z")  # the failed guard released its lease
 
 
 def test_a_filter_that_is_refused_leaves_the_table_free(tmp_path):
@@ -127,7 +131,7 @@ def test_a_filter_that_is_refused_leaves_the_table_free(tmp_path):
         db.execute("CREATE TABLE t (k TEXT PRIMARY KEY)")
         db.executemany("INSERT INTO t VALUES (?)", [(f"k{i}",) for i in range(50_000)])
     store = stores.SQLite(tmp_path / "a.db", table="t", key="k", value="k", timeout=0.1)
-    with pytest.raises(ValueError, match="filter denies"):
+    with pytest.raises(ValueError, match=r"filter must be empty .* denies"):
         tamis.Guard(store, tamis.Ribbon.build(["other"], fpr=0.01))
     store.close()
 
@@ -144,13 +148,13 @@ def test_keyed_filters_find_their_key_in_the_store(tmp_path):
     assert g.get("a") == "1"
     with pytest.raises(tamis.IncompatibleError):
         tamis.Guard(stores.Memory(), keyed, key=bytes(16))
-    with pytest.raises(ValueError, match="key is None"):
+    with pytest.raises(ValueError, match="key must be the filter's secret key, not None"):
         tamis.Guard(stores.Memory(), keyed)
-    with pytest.raises(ValueError, match="key is given"):
+    with pytest.raises(ValueError, match="key must be None"):
         tamis.Guard(stores.Memory(), quotient(), key=key)
 
 
-# What it learns.
+# Adaptation.
 
 
 def test_a_false_positive_is_fixed(fresh_stand_in):
@@ -167,7 +171,7 @@ def test_a_false_positive_is_fixed(fresh_stand_in):
     g.get_many(absent)
     assert g.stats.false_positives == last
     assert g.get_many(range(40)) == [str(i) for i in range(40)]
-    # And after that keys still come and go.
+    # Keys can still be added and deleted.
     assert all(g.delete_many(range(0, 40, 2)))
     g.put_many((i, "again") for i in range(100, 140))
     assert g.get_many(range(1, 40, 2)) == [str(i) for i in range(1, 40, 2)]
@@ -189,13 +193,13 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     first, again = g.stats.adaptations, g.stats.false_positives
     assert first > 0
     g.get_many(absent)
-    # Fewer than at first: most that was told apart stays apart.
+    # Fewer than at first: most adaptations last.
     assert g.stats.false_positives - again < 0.5 * 4000 * g.filter.expected_fpr
     assert all(g.delete_many(range(0, 400, 2)))
     assert g.get_many(range(1, 400, 2)) == [str(i) for i in range(1, 400, 2)]
     assert len(g.filter) == 200
     g.save()
-    store.release(g._owner)
+    store.release(g._trust.owner)
     g = tamis.Guard(store, made(), snapshot=path)
     assert g.stats.rebuilds == 0
     assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
@@ -218,62 +222,62 @@ def test_adaptations_are_limited(fresh_stand_in):
 
 
 def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
-    """The store said "absent", then the key is put, then the filter would learn to deny it."""
+    """The store has no value, then the key is put, then the filter would adapt to deny it."""
     store = stores.Memory()
     g = tamis.Guard(store, Prefixes())
     g.put_many((i, str(i)) for i in range(20))
     overtaken = next(i for i in range(100, 1000) if i in g.filter)
-    asked, told, adapt_many = store.get_many, [], g.filter.adapt_many
-    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
+    get_many, adapted, adapt_many = store.get_many, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: adapted.extend(keys) or adapt_many(keys, remote)
 
     def slow(keys):
-        values = asked(keys)
-        store.get_many = asked
+        values = get_many(keys)
+        store.get_many = get_many
         g.put(overtaken, "now")
         return values
 
     store.get_many = slow
     assert g.get(overtaken) is None
-    assert (told, g.stats.adaptations) == ([], 0)
+    assert (adapted, g.stats.adaptations) == ([], 0)
     assert g.get(overtaken) == "now"
     wrong = next(i for i in range(100, 1000) if i != overtaken and i in g.filter)
     assert g.get_many([wrong]) == [None]
-    assert told == [wrong]
+    assert adapted == [wrong]
 
 
-def test_the_remote_lists_a_put_under_way_once():
-    """Whoever reads the index for a run meanwhile would take its slot for another's."""
+def test_the_remote_lists_a_pending_put_once():
+    """Otherwise its slot would be matched to another hash of the run."""
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
     g.put_many((i, "x") for i in range(20))
     coming, seen = tamis.hash_keys([20, 21], seed=3).tolist(), []
     put_many = store.put_many
 
-    def listed():
-        run = g._remote.run(0, 2**64 - 1).tolist()
-        scan = [row for part in g._remote.scan() for row in part.tolist()]
+    def count():
+        run = g._trust.remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g._trust.remote.scan() for row in part.tolist()]
         assert len(run) == len(scan)
         seen.append([run.count(row) + scan.count(row) for row in coming])
 
     def commit(*arguments):
-        listed()
+        count()
         committed = put_many(*arguments)
-        listed()
+        count()
         return committed
 
     store.put_many = commit
     g.put_many({20: "y", 21: "z"})
-    listed()
+    count()
     assert seen == [[2, 2]] * 3
     assert g.delete(20)
-    listed()
+    count()
     assert seen[-1] == [0, 2]
 
 
-def test_growth_keeps_the_slot_of_a_put_under_way():
+def test_growth_keeps_the_slot_of_a_pending_put():
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
-    regions = g._regions.of(tamis.hash_keys(range(200), seed=3))
+    regions = g._trust.regions.of(tamis.hash_keys(range(200), seed=3))
     coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
     put_many, capacity = store.put_many, g.filter.capacity
     putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
@@ -293,31 +297,31 @@ def test_growth_keeps_the_slot_of_a_put_under_way():
     assert len(g.filter) == 1 + len(others)
 
 
-def test_says_when_the_rate_leaves_its_bound(caplog):
-    told = []
+def test_reports_a_rate_above_the_expected_one(caplog):
+    reported = []
     keys = np.arange(200)
     store = stores.Memory()
     with tamis.Guard(store, quotient()) as g:
         g.put_many((int(i), "x") for i in keys)
     f = tamis.Bloom.build(keys, fpr=0.01)
     wrong = [i for i in range(10_000, 200_000) if i in f]
-    g = tamis.Guard(store, f, on_rate=told.append)
+    g = tamis.Guard(store, f, on_rate=reported.append)
     g.get_many(range(10_000, 30_000))
-    assert not told
+    assert not reported
     g.get_many(wrong)
     g.get_many(range(10_000, 30_000))
-    assert len(told) == 2  # and again when it is over
-    assert told[0].observed_fpr > told[0].expected_fpr
+    assert len(reported) == 2  # and again when the rate is back to normal
+    assert reported[0].observed_fpr > reported[0].expected_fpr
     g.close()
     quiet = tamis.Guard(store, tamis.Bloom.build(keys, fpr=0.01))
     with caplog.at_level(logging.WARNING, logger="tamis.guard"):
         quiet.get_many(range(10_000, 20_000))
         quiet.get_many(wrong)
-    assert "false positives are more than expected" in caplog.text
+    assert "false-positive rate is above the expected one" in caplog.text
 
 
 def test_a_popular_false_positive_is_no_surprise():
-    """One key that fools the filter and makes half of the questions: within the interval."""
+    """One false positive that makes up half of the queries is within the interval."""
     f = tamis.Bloom.build(range(200), fpr=0.01)
     store = stores.Memory()
     with tamis.Guard(store, quotient()) as g:
@@ -332,7 +336,7 @@ def test_a_popular_false_positive_is_no_surprise():
 
 @pytest.mark.parametrize("kind", ["Memory", "SQLite", "RocksDB"])
 def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
-    """Layers from the store's hashes, kept by the snapshot; after a crash the first alone."""
+    """The snapshot keeps the layers; after a crash only the first is left."""
     if kind == "RocksDB":
         pytest.importorskip("rocksdict")
 
@@ -359,7 +363,7 @@ def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
         assert g.stats.rebuilds == 0
         assert g.filter.to_bytes() == grown
         g.put(1000, "z")
-        g._snapshot = None  # as if it had crashed here
+        g._trust.snapshot = None  # as if it had crashed here
     if kind == "RocksDB":  # which has no journal
         with opened() as g:
             assert g.stats.rebuilds == 1
@@ -381,7 +385,7 @@ def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
         g.put(100, "y")
         g.save()
         g.put(101, "z")
-        g._snapshot = None  # as if it had crashed here
+        g._trust.snapshot = None  # as if it had crashed here
     with tamis.Guard(store, quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 1
         assert g.get_many([100, 101]) == ["y", "z"]
@@ -418,9 +422,9 @@ def test_only_the_guard_with_the_lease_writes():
     one.put("a", "1")
     with pytest.raises(tamis.LeaseError, match="another guard holds"):
         two.put("b", "2")
-    assert two.get("a") == "1"  # its filter is stale, and it knows
+    assert two.get("a") == "1"  # its filter is stale, and it notices
     assert two.stats.passed + two.stats.true_positives == 1
-    time.sleep(0.3)  # the first is silent for longer than its lease
+    time.sleep(0.3)  # the lease of the first expires
     two.put("b", "2")
     with pytest.raises(tamis.LeaseError):
         one.put("c", "3")
@@ -435,7 +439,7 @@ def test_a_stale_filter_passes_everything_and_is_rebuilt():
     one.put_many((i, "x") for i in range(50))
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.passed == 50
-    two._mending.join()
+    two._trust._rebuilding.join()
     assert two.stats.trusted
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.true_positives == 50
@@ -471,7 +475,7 @@ def test_many_threads_on_one_guard(fresh_stand_in):
         assert len(g.filter) == len(list(g))
 
 
-# A table that others write to.
+# An existing table, which others write to.
 
 
 @pytest.fixture
@@ -491,7 +495,7 @@ def test_guards_a_table_in_place(table, make, fresh_stand_in):
     path, db = table
     with tamis.Guard(stores.SQLite(path, table="users", key="name", value="born"), make()) as g:
         assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
-        # Strangers without tamis insert, delete and rename.
+        # Other programs insert, delete and rename.
         db.execute("INSERT INTO users VALUES ('ada', '1815')")
         db.execute("DELETE FROM users WHERE name = 'u0'")
         db.execute("UPDATE users SET name = 'renamed' WHERE name = 'u1'")
@@ -509,8 +513,8 @@ def test_guards_a_table_in_place(table, make, fresh_stand_in):
         assert len(g.store.run(0, 2**64 - 1)) == 1
 
 
-def test_growth_while_strangers_write_leaves_no_ghosts(table):
-    """What the index has and the filter is about to take is none of the filter's slots."""
+def test_growth_while_others_write_leaves_no_extra_slots(table):
+    """A key that is indexed but not inserted yet must not be matched to a slot of the filter."""
     path, db = table
     store = stores.SQLite(path, table="users", key="name", value="born")
     with tamis.Guard(store, telescoping()) as g:
@@ -535,7 +539,7 @@ def test_a_snapshot_follows_the_journal(table, tmp_path):
         assert g.stats.rebuilds == 0
         assert len(g.filter) == 50
         assert g.get_many(["ada", "u0", "u1"]) == ["1815", None, "1"]
-    # A journal that was cut, or is of another history, does not say what changed.
+    # A journal that was trimmed, or has another history, does not cover the changes.
     db.execute("UPDATE tamis_users_journal SET token = token + 1")
     with opened() as g:
         assert g.stats.rebuilds == 1
@@ -547,15 +551,22 @@ def test_a_table_that_cannot_be_guarded_is_refused(tmp_path):
     db.execute("CREATE TABLE t (k TEXT, v TEXT, n REAL UNIQUE, i TEXT UNIQUE COLLATE NOCASE)")
     db.close()
     for arguments, says in (
-        ({"table": "t"}, "give all three"),
-        ({"table": "x", "key": "k", "value": "v"}, "does not have"),
-        ({"table": "t", "key": "x", "value": "v"}, "key is 'x'; the columns of 't' are k, v, n, i"),
-        ({"table": "t", "key": "k", "value": "v"}, "no unique index"),
+        ({"table": "t"}, "pass all of table, key and value"),
+        ({"table": "x", "key": "k", "value": "v"}, "must be a table of the database, not 'x'"),
+        ({"table": "t", "key": "x", "value": "v"}, r"column of 't' \(k, v, n, i\), not 'x'"),
+        ({"table": "t", "key": "k", "value": "v"}, "a unique index of its own"),
         ({"table": "t", "key": "n", "value": "v"}, "of type REAL"),
         ({"table": "t", "key": "i", "value": "v"}, "BINARY"),
     ):
         with pytest.raises(ValueError, match=says):
             stores.SQLite(path, **arguments)
+
+
+def test_a_database_in_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"path must be in an existing folder, not .*nofolder"
+    ):
+        stores.SQLite(tmp_path / "nofolder" / "x.db")
 
 
 def test_columns_of_integers_and_blobs(tmp_path):
@@ -567,7 +578,7 @@ def test_columns_of_integers_and_blobs(tmp_path):
     db.execute("INSERT INTO b VALUES (x'6161', 'a'), ('text', 'b'), (NULL, 'c'), (1.5, 'd')")
     with tamis.Guard(stores.SQLite(path, table="n", key="k", value="v"), quotient()) as g:
         assert g.get_many([5, -1, 6, "5", 2**64 - 1]) == ["five", "", None, None, None]
-        with pytest.raises(TypeError, match="does not hold"):
+        with pytest.raises(TypeError, match="cannot hold the key"):
             g.put("five", "x")
         assert g.delete(5)
     with tamis.Guard(stores.SQLite(path, table="b", key="k", value="v"), quotient()) as g:
@@ -582,7 +593,7 @@ def test_columns_of_integers_and_blobs(tmp_path):
 
 
 class AgainstADictionary(RuleBasedStateMachine):
-    """Puts, deletes, questions, crashes and strangers; a dictionary says what is right."""
+    """Puts, deletes, queries, crashes and other writers, compared with a dictionary."""
 
     keys = st.integers(0, 12).map(lambda i: [f"key {i}", i][i % 2])
 
@@ -593,7 +604,7 @@ class AgainstADictionary(RuleBasedStateMachine):
     def begin(self, kind, make):
         self.make = make
         self.model = {}
-        self.stranger = None
+        self.other = None
         if kind == "memory":
             self.store = stores.Memory()
         elif kind == "sqlite":
@@ -613,7 +624,7 @@ class AgainstADictionary(RuleBasedStateMachine):
                 self.store.__init__(":memory:", table="t", key="k", value="v")
             finally:
                 stores.SQLite._connect = connect
-            self.stranger = made[0]
+            self.other = made[0]
         self.open()
 
     def open(self):
@@ -627,7 +638,7 @@ class AgainstADictionary(RuleBasedStateMachine):
             tamis.guard.filling.from_bytes = opened
 
     def fits(self, key):
-        return self.stranger is None or isinstance(key, str)
+        return self.other is None or isinstance(key, str)
 
     @rule(key=keys, value=st.sampled_from([b"x", "y"]))
     def put(self, key, value):
@@ -645,12 +656,12 @@ class AgainstADictionary(RuleBasedStateMachine):
         assert self.guard.get(key) == self.model.get(key)
 
     @rule(start=st.integers(0, 1000))
-    def strange_questions(self, start):
+    def absent_queries(self, start):
         assert self.guard.get_many(range(start + 100, start + 120)) == [None] * 20
 
     @rule(key=keys)
     def put_that_fails(self, key):
-        """The filter has the key, then the commit fails: a ghost."""
+        """The commit fails after the filter has the key, which leaves a false positive."""
         put_many = self.store.put_many
 
         def fails(*_):
@@ -661,19 +672,19 @@ class AgainstADictionary(RuleBasedStateMachine):
             self.guard.put(key, "lost")
         self.store.put_many = put_many
 
-    @rule(key=keys, come=st.booleans())
-    def stranger_writes(self, key, come):
-        if self.stranger and self.fits(key):
-            if come:
-                self.stranger.execute("INSERT OR REPLACE INTO t VALUES (?, 'z')", (key,))
+    @rule(key=keys, added=st.booleans())
+    def other_writes(self, key, added):
+        if self.other and self.fits(key):
+            if added:
+                self.other.execute("INSERT OR REPLACE INTO t VALUES (?, 'z')", (key,))
                 self.model[key] = "z"
             else:
-                self.stranger.execute("DELETE FROM t WHERE k = ?", (key,))
+                self.other.execute("DELETE FROM t WHERE k = ?", (key,))
                 self.model.pop(key, None)
 
     @rule()
     def reopen(self):
-        self.store.release(self.guard._owner)
+        self.store.release(self.guard._trust.owner)
         self.open()
 
     def teardown(self):
@@ -694,7 +705,7 @@ TestAgainstADictionary = AgainstADictionary.TestCase
 
 
 def test_a_key_is_found_as_soon_as_it_is_committed():
-    """The filter has it before the store: at no moment is a stored key denied."""
+    """The filter has it before the store, so a stored key is never denied."""
     store = stores.Memory()
     g = tamis.Guard(store, quotient())
     put_many = store.put_many

@@ -77,13 +77,13 @@ def test_history_loses_nothing():
         asked = int(rng.integers(1, 100))
         absent = int(rng.integers(0, asked + 1))
         wrong = int(rng.integers(0, absent + 1))
-        history.saw(asked, absent, wrong)
+        history.record(asked, absent, wrong)
         total += asked, absent, wrong
     stretches = history.read()
     assert 100 < len(stretches) <= 512
     assert sum(each.negatives for each in stretches) == total[1]
     assert sum(each.false_positives for each in stretches) == total[2]
-    ends = [each.questions for each in stretches]
+    ends = [each.queries for each in stretches]
     assert ends == sorted(ends)
     assert ends[-1] == total[0]
     widths = np.diff([0, *ends])[:-1]

@@ -1,4 +1,4 @@
-"""Two processes on one SQLite file: the second never trusts a stale filter, and takes over."""
+"""Two processes on one SQLite file: the second follows the first, and takes over the lease."""
 
 import subprocess
 import sys
@@ -26,8 +26,8 @@ guard.close()
 def test_the_second_process_follows_the_first(tmp_path):
     path = tmp_path / "data.db"
     follower = tamis.Guard(stores.SQLite(path), tamis.Quotient(capacity=300, fpr=2**-4))
-    follower.store.release(follower._owner)
-    follower._lease_until = 0.0
+    follower.store.release(follower._trust.owner)
+    follower._trust.lease_until = 0.0
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE,
@@ -41,7 +41,7 @@ def test_the_second_process_follows_the_first(tmp_path):
             there[key] = str(key)
             if key % 3 == 0:
                 there.pop(key // 2, None)
-            # The writer may be some steps ahead, but what it said has happened.
+            # The writer may be some steps ahead, but what it printed has happened.
             assert follower.get(key) in (str(key), None if _soon_gone(key) else str(key))
             if key == 199:
                 break

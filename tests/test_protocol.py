@@ -1,11 +1,11 @@
 """The protocol between an adaptive filter and its store, as a small model.
 
 One run of a telescoping filter: slots of (selector, remainder), and a store of hashes that is the
-truth. Puts, deletes and adaptations advance by one atomic step at a time, in any order, and any of
-them may die between two steps. Remainders have one bit, so that everything collides; Hypothesis
-looks for a stored hash that the filter denies.
+source of truth. Puts, deletes and adaptations advance one atomic step at a time, in any order, and
+any of them may crash between two steps. Remainders have one bit, so that everything collides;
+Hypothesis searches for a stored hash that the filter denies.
 
-`src/telescoping` follows this model; what it may and may not do is said here first.
+This model is the specification of `src/telescoping`.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ def fits(hash, slot):
 
 
 def match(hashes, slots):
-    """Give as many hashes as can be a slot of their own, by content: slots by hash, as indices."""
+    """Match hashes to slots by content, as many as possible; return slot indices by hash index."""
     owner = {}
 
     def place(i, tried):
@@ -46,7 +46,7 @@ def match(hashes, slots):
 
 
 class Filter:
-    """One run. Every method is atomic; `version` tells whether another came between."""
+    """One run. Every method is atomic; `version` shows whether another came in between."""
 
     def __init__(self):
         self.slots = []
@@ -60,7 +60,7 @@ class Filter:
         self.version += 1
 
     def remove(self, hash, stored, version):
-        """Take a slot of the hash away that no stored hash needs; False to be asked again."""
+        """Remove a slot of the hash that no stored hash needs; return False to be called again."""
         if version != self.version:
             return False
         own = match([*stored, hash], self.slots)
@@ -69,24 +69,24 @@ class Filter:
         if whole and len(stored) in own:
             del self.slots[own[len(stored)]]
         elif not whole and len(contents) == 1:
-            # A stored hash without a slot is a put that has not come here yet. The hash that goes
-            # has one somewhere, and slots of one content are as good as each other.
+            # A stored hash without a slot is a put that has not been inserted yet. The hash to
+            # remove has a slot somewhere, and slots of equal content are interchangeable.
             self.slots.remove(contents.pop())
         self.version += 1
         return True
 
-    def adapt(self, asked, stored, version):
-        """Slide the slots that the asked hash fits, where their owners are known."""
-        if version != self.version or asked in stored:
+    def adapt(self, queried, stored, version):
+        """Change the slots that the queried hash fits, where their owners are known."""
+        if version != self.version or queried in stored:
             return False
         own = match(stored, self.slots)
         if len(own) < len(stored):
             return False
         for i, j in own.items():
             selector, _ = self.slots[j]
-            if fits(asked, self.slots[j]):
+            if fits(queried, self.slots[j]):
                 for further in range(selector + 1, selector + SLIDES):
-                    if remainder(stored[i], further) != remainder(asked, further):
+                    if remainder(stored[i], further) != remainder(queried, further):
                         self.slots[j] = (further, remainder(stored[i], further))
                         break
         return True
@@ -98,22 +98,22 @@ class World:
     def __init__(self):
         self.filter = Filter()
         self.committed = Counter()
-        self.under_way = []
+        self.pending = []
         self.running = []
 
     def stored(self):
-        return sorted([*self.committed.elements(), *self.under_way])
+        return sorted([*self.committed.elements(), *self.pending])
 
     def put(self, hash):
-        self.under_way.append(hash)
+        self.pending.append(hash)
         yield
         self.filter.insert(hash)
         yield
-        self.under_way.remove(hash)
+        self.pending.remove(hash)
         self.committed[hash] += 1
 
     def delete(self, hash):
-        done = not self.committed[hash]  # another may have been faster
+        done = not self.committed[hash]  # another client may have deleted it
         self.committed[hash] -= not done
         while not done:
             yield
@@ -121,33 +121,33 @@ class World:
             yield
             done = self.filter.remove(hash, stored, version)
 
-    def ask(self, hash):
+    def query(self, hash):
         version = self.filter.version
         yield
         stored = self.stored()
         yield
         self.filter.adapt(hash, stored, version)
 
-    def fooling(self):
-        """The hashes that are taken for stored ones."""
+    def false_positives(self):
+        """The hashes that the filter accepts and the store does not have."""
         return [hash for hash in ALL if hash in self.filter and not self.committed[hash]]
 
     def step(self, action, choice):
-        """Begin something or let somebody advance; what, and who, is for Hypothesis to choose."""
-        there, fooling = sorted(self.committed.elements()), self.fooling()
+        """Start an operation or advance one; Hypothesis chooses which."""
+        stored, wrong = sorted(self.committed.elements()), self.false_positives()
         if action == "put":
             self.running.append(self.put(ALL[choice % len(ALL)]))
-        elif action == "delete" and there:
-            self.running.append(self.delete(there[choice % len(there)]))
-        elif action == "ask" and fooling:
-            self.running.append(self.ask(fooling[choice % len(fooling)]))
+        elif action == "delete" and stored:
+            self.running.append(self.delete(stored[choice % len(stored)]))
+        elif action == "query" and wrong:
+            self.running.append(self.query(wrong[choice % len(wrong)]))
         elif action == "advance" and self.running:
             client = self.running[choice % len(self.running)]
             if next(client, client) is client:
                 self.running.remove(client)
-        elif action == "crash" and choice == 0:  # everybody dies; the store and the filter stay
+        elif action == "crash" and choice == 0:  # of all clients, not of store and filter
             self.running.clear()
-            self.under_way.clear()
+            self.pending.clear()
 
     def check(self):
         held = sorted(self.committed.elements())
@@ -155,7 +155,7 @@ class World:
         assert len(match(held, self.filter.slots)) == len(held)
 
 
-ACTIONS = st.sampled_from(["put", "put", "delete", "ask", "crash"] + ["advance"] * 9)
+ACTIONS = st.sampled_from(["put", "put", "delete", "query", "crash"] + ["advance"] * 9)
 
 
 @settings(max_examples=4 * settings().max_examples)
@@ -168,7 +168,7 @@ def test_no_stored_hash_is_denied(steps):
 
 
 def test_what_was_read_before_an_insertion_is_not_used():
-    """A hash that came since may own the slot that an older reading gives to another."""
+    """A hash inserted since may own the slot that an older read gives to another."""
     x, k, y = 0b000, 0b010, 0b110  # x and k share their first bit, and y fits k's slot too
     filter = Filter()
     filter.slots = [(1, remainder(x, 1))]
@@ -183,7 +183,7 @@ def test_what_was_read_before_an_insertion_is_not_used():
 
 
 def test_a_put_that_has_no_slot_yet_owns_none():
-    """It is listed before it is inserted, and may fit the slot of a hash that is stored."""
+    """It is listed before it is inserted, and may fit the slot of a stored hash."""
     x, k, y = 0b000, 0b010, 0b110
     filter = Filter()
     filter.insert(x)
@@ -193,7 +193,7 @@ def test_a_put_that_has_no_slot_yet_owns_none():
 
 
 def test_a_slot_that_might_be_needed_stays():
-    """With a put under way owners are uncertain, so one of two different slots is not taken."""
+    """With a pending put the owners are uncertain, so neither of two different slots is removed."""
     x, z, k = 0b010, 0b000, 0b111
     filter = Filter()
     filter.slots = [(0, remainder(x, 0)), (1, remainder(z, 1))]  # z fits both, x only the first

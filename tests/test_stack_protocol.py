@@ -1,10 +1,10 @@
-"""How a stack grows while keys come and go, as a small model.
+"""How a stack grows while keys are added and deleted, as a small model.
 
 Layers are sets that accept whatever shares a few bits with a member, so that everything collides.
 Puts, deletes, adaptations and the steps of a scan advance one at a time in any order, and any of
-them may die between two steps. Hypothesis looks for a stored hash that the stack denies.
+them may crash between two steps. Hypothesis searches for a stored hash that the stack denies.
 
-`src/adaptive_stack.rs` follows this model; what it may and may not do is said here first.
+This model is the specification of `src/adaptive_stack.rs`.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Layer:
 
 
 class Stack:
-    """The layers that answer, the one that is filled, the one that is built. Methods are atomic."""
+    """The layers that answer, one that collects and one being built. Methods are atomic."""
 
     def __init__(self):
         self.layers, self.filling, self.building = [Layer(0)], Layer(1), None
@@ -66,7 +66,7 @@ class Stack:
             self.filling.add(hash)
 
     def begin(self, first):
-        """Nothing is collected from here on, and what is inserted comes to the new layer too."""
+        """From now on nothing is collected, and insertions also go to the new layer."""
         salt = len(self.layers) + 1 + 7 * self.generation
         self.building = (Layer(0 if first else salt), first)
 
@@ -96,18 +96,18 @@ class World:
 
     def __init__(self):
         self.stack, self.committed = Stack(), Counter()
-        self.under_way, self.running, self.scanning = [], [], False
+        self.pending, self.running, self.scanning = [], [], False
 
     def put(self, hash):
-        self.under_way.append(hash)
+        self.pending.append(hash)
         yield
         self.stack.insert(hash)
         yield
-        self.under_way.remove(hash)
+        self.pending.remove(hash)
         self.committed[hash] += 1
 
     def delete(self, hash):
-        """Not while a scan goes on, which a guard's locks see to."""
+        """Not during a scan, which the guard's locks ensure."""
         if self.scanning or not self.committed[hash]:
             return
         self.committed[hash] -= 1
@@ -121,7 +121,7 @@ class World:
         self.stack.begin(first)
         for part in PARTS:
             yield
-            for hash in [*self.committed.elements(), *self.under_way]:
+            for hash in [*self.committed.elements(), *self.pending]:
                 if hash in part:
                     self.stack.bring(hash)
         yield
@@ -129,12 +129,12 @@ class World:
         self.scanning = False
 
     def step(self, action, choice):
-        """Begin something or let somebody advance; what, and who, is for Hypothesis to choose."""
-        there = sorted(self.committed.elements())
+        """Start an operation or advance one; Hypothesis chooses which."""
+        stored = sorted(self.committed.elements())
         if action == "put":
             self.running.append(self.put(ALL[choice % len(ALL)]))
-        elif action == "delete" and there:
-            self.running.append(self.delete(there[choice % len(there)]))
+        elif action == "delete" and stored:
+            self.running.append(self.delete(stored[choice % len(stored)]))
         elif action == "adapt":
             hash = ALL[choice % len(ALL)]
             if not self.committed[hash]:
@@ -147,9 +147,9 @@ class World:
             client = self.running[choice % len(self.running)]
             if next(client, client) is client:
                 self.running.remove(client)
-        elif action == "crash" and choice == 0:  # everybody dies; the store and the stack stay
+        elif action == "crash" and choice == 0:  # of all clients, not of store and stack
             self.running.clear()
-            self.under_way.clear()
+            self.pending.clear()
             self.scanning, self.stack.building = False, None
 
     def check(self):
@@ -184,14 +184,14 @@ def test_an_insertion_during_a_scan_is_brought_to_the_layer():
     stack = grown([1])
     for hash in (1,):
         stack.bring(hash)
-    stack.insert(2)  # its part of the scan is over
+    stack.insert(2)  # the scan has passed it
     stack.finish()
     assert 2 in stack
     assert len(stack.layers) == 3
 
 
 def test_a_removal_leaves_the_layers_above():
-    """What was removed from the store before the scan is not in them: another's place would go."""
+    """A hash deleted before the scan is not in them: removing it would remove another hash."""
     twins = next(
         (a, b) for a in ALL for b in ALL if a != b and Layer(2).seen(a) == Layer(2).seen(b)
     )

@@ -1,4 +1,4 @@
-"""Each store keeps the one protocol, against a real server where it has one."""
+"""Each store implements the protocol; tested on a real server where there is one."""
 
 import itertools
 import threading
@@ -87,7 +87,7 @@ def test_the_index_holds_the_hash_of_every_key(opened):
             assert (run[np.lexsort(run.T[::-1])] == within).all()
 
 
-def test_another_seed_makes_the_index_anew(opened):
+def test_another_seed_rebuilds_the_index(opened):
     for seed in (1, 2):
         f = tamis.Quotient(capacity=100, fpr=0.1, seed=seed)
         with tamis.Guard(opened(), f) as g:
@@ -113,7 +113,7 @@ def test_epochs_name_states_of_the_set(opened):
             assert (epoch not in seen) == change
             assert change or epoch == seen[-1]
             seen.append(epoch)
-        assert g._epoch == epoch
+        assert g._trust.epoch == epoch
 
 
 def test_a_snapshot_outlives_the_process(opened, tmp_path):
@@ -123,7 +123,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 0
         assert g.get_many(range(100)) == ["x"] * 100
-        g._snapshot = None  # nothing is saved, as after a crash
+        g._trust.snapshot = None  # nothing is saved, as in a crash
         g.put(100, "y")
         g.delete(0)
     with tamis.Guard(opened(), quotient(), snapshot=path) as g:
@@ -131,7 +131,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
         assert g.stats.passed == 0
 
 
-def test_adapts_before_every_store(opened, monkeypatch):
+def test_adapts_in_front_of_every_store(opened, monkeypatch):
     monkeypatch.setattr(tamis.guard.filling, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
@@ -143,7 +143,7 @@ def test_adapts_before_every_store(opened, monkeypatch):
         assert g.get_many(range(40)) == [str(i) for i in range(40)]
 
 
-# RocksDB lets no second process in.
+# RocksDB allows only one process.
 @pytest.mark.parametrize("opened", [k for k in KINDS if k != "RocksDB"], indirect=True)
 def test_one_writer_at_a_time(opened):
     one = tamis.Guard(opened(), quotient(), lease=60)
@@ -152,7 +152,7 @@ def test_one_writer_at_a_time(opened):
     with pytest.raises(tamis.LeaseError):
         two.put("b", "2")
     with pytest.raises(tamis.LeaseError):
-        two.store.put_many([b"b"], ["2"], two._owner)
+        two.store.put_many([b"b"], ["2"], two._trust.owner)
     assert two.get_many(["a", "b"]) == ["1", None]
     one.close()
     two.put("b", "2")
@@ -178,7 +178,7 @@ def in_place(table):
     return stores.Postgres(table[0], table=table[1], key="id", value="born")
 
 
-def test_postgres_follows_strangers(table):
+def test_postgres_follows_other_writers(table):
     _, name, db = table
     with tamis.Guard(in_place(table), quotient()) as g:
         assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
@@ -200,8 +200,8 @@ def test_postgres_follows_strangers(table):
         assert len(g.filter) == len(g.store.run(0, 2**64 - 1)) == 1
 
 
-def test_postgres_passes_no_late_commit_by(table):
-    """A row that is written first and committed last is not lost between two looks."""
+def test_postgres_misses_no_late_commit(table):
+    """A row that is written first but committed last is not missed between two reads."""
     import psycopg
 
     url, name, db = table
@@ -221,15 +221,15 @@ def test_postgres_passes_no_late_commit_by(table):
 def test_postgres_refuses_what_it_cannot_guard(table):
     url, name, _ = table
     for arguments, says in (
-        ({"table": name}, "give all three"),
-        ({"table": "x", "key": "id", "value": "born"}, "does not have"),
-        ({"table": name, "key": "x", "value": "born"}, "the columns of"),
-        ({"table": name, "key": "born", "value": "id"}, "no unique index"),
+        ({"table": name}, "pass all of table, key and value"),
+        ({"table": "x", "key": "id", "value": "born"}, "must be a table of the database, not 'x'"),
+        ({"table": name, "key": "x", "value": "born"}, "must be a column of"),
+        ({"table": name, "key": "born", "value": "id"}, "a unique index of its own"),
         ({"table": name, "key": "n", "value": "id"}, "of type real"),
     ):
         with pytest.raises(ValueError, match=says):
             stores.Postgres(url, **arguments)
     with tamis.Guard(in_place(table), quotient()) as g:
         assert g.get(5) is None
-        with pytest.raises(TypeError, match="does not hold"):
+        with pytest.raises(TypeError, match="cannot hold the key"):
             g.put(5, "x")

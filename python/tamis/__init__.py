@@ -23,6 +23,7 @@ from tamis.errors import (
     CapacityWarning,
     FormatError,
     IncompatibleError,
+    LeaseError,
     TamisError,
 )
 from tamis.filters import (
@@ -51,7 +52,6 @@ from tamis.planning.collection.allocation import plan_collection
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan
 from tamis.planning.stable.groups import plan_stable
-from tamis.stores import LeaseError
 from tamis.workload import Workload
 
 __all__ = [

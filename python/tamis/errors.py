@@ -1,8 +1,8 @@
-"""What tamis raises and warns with.
+"""The errors and warnings of tamis.
 
-Each error is also the built-in exception that fits, so that code which knows nothing of tamis
-still catches it. A key that is no key is a plain ``TypeError`` or ``OverflowError``, a wrong
-argument a ``ValueError``, a key that cannot be removed because it is surely absent a ``KeyError``.
+Each error also derives from the built-in exception that fits, so that code that does not know tamis
+can catch it. An unsupported key raises ``TypeError`` or ``OverflowError``, a bad argument
+``ValueError``, and the removal of a key that is certainly absent ``KeyError``.
 """
 
 __all__ = [
@@ -11,29 +11,34 @@ __all__ = [
     "CapacityWarning",
     "FormatError",
     "IncompatibleError",
+    "LeaseError",
     "TamisError",
 ]
 
 
 class TamisError(Exception):
-    """The base of all errors of tamis."""
+    """Base class of all errors of tamis."""
 
 
 class FormatError(TamisError, ValueError):
-    """Bytes that are not a filter, or a damaged one."""
+    """The bytes are not a filter, or are damaged."""
 
 
 class IncompatibleError(TamisError, ValueError):
-    """Two filters that cannot be merged, or a key that does not belong to a file."""
+    """Two filters cannot be merged, or a secret key does not belong to a file."""
 
 
 class CapacityError(TamisError, ValueError):
-    """No room for another key; what the filter holds is as it was."""
+    """The filter is full; it is unchanged."""
 
 
 class BuildError(TamisError, ValueError):
-    """A structure that could not be built from these keys."""
+    """A filter could not be built from these keys."""
+
+
+class LeaseError(TamisError, RuntimeError):
+    """A guard cannot write without the store's lease; nothing was written."""
 
 
 class CapacityWarning(UserWarning):
-    """A filter that holds more keys than it was made for; said once per filter."""
+    """A filter holds more keys than its capacity; issued once per filter."""

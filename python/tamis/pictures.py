@@ -16,7 +16,7 @@ from tamis.planning.costs import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
-    from tamis.guard.statistics import Stretch
+    from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
 
 COLOURS = {
@@ -35,7 +35,7 @@ _LINE = 0.062
 """The height of a line of text, relative to the axes."""
 
 
-_STRETCHES = 60
+_WINDOWS = 60
 """The number of steps in a plot of the rate over time."""
 
 
@@ -112,21 +112,21 @@ def draw_plan(plan: Plan, ax: Any = None) -> Any:
     return ax
 
 
-def draw_history(stretches: list[Stretch], expected: float, ax: Any = None) -> Any:
-    """Plot the rate of each stretch of queries, and the mean so far; return the axes."""
+def draw_history(windows: list[Window], expected: float, ax: Any = None) -> Any:
+    """Plot the rate of each window of queries, and the mean so far; return the axes."""
     ax = axes() if ax is None else ax
-    stretches = _joined(stretches)
-    ends = [each.questions for each in stretches]
+    windows = _joined(windows)
+    ends = [each.queries for each in windows]
     ax.step(
         ends,
-        [each.false_positives / each.negatives for each in stretches],
+        [each.false_positives / each.negatives for each in windows],
         where="pre",
         color=COLOURS["adaptive"],
         linewidth=1,
         label="per stretch",
     )
-    wrong = np.cumsum([each.false_positives for each in stretches])
-    asked = np.cumsum([each.negatives for each in stretches])
+    wrong = np.cumsum([each.false_positives for each in windows])
+    asked = np.cumsum([each.negatives for each in windows])
     ax.plot(ends, wrong / np.maximum(asked, 1), color=COLOURS["stacked"], label="mean so far")
     ax.axhline(expected, color="#999999", linestyle="--", linewidth=1, label="expected")
     ax.set_xlabel("queries")
@@ -138,10 +138,10 @@ def draw_history(stretches: list[Stretch], expected: float, ax: Any = None) -> A
     return ax
 
 
-def _joined(stretches: list[Stretch]) -> list[Stretch]:
-    """Join neighbouring stretches until there are few enough to plot."""
-    width = -(-len(stretches) // _STRETCHES)
-    parts = [stretches[start : start + width] for start in range(0, len(stretches), max(width, 1))]
+def _joined(windows: list[Window]) -> list[Window]:
+    """Join neighbouring windows until there are few enough to plot."""
+    width = -(-len(windows) // _WINDOWS)
+    parts = [windows[start : start + width] for start in range(0, len(windows), max(width, 1))]
     return [
         part[-1]._replace(
             negatives=sum(each.negatives for each in part),

@@ -94,9 +94,9 @@ def command(
         facts(
             {
                 "filter": f"{type(f).__name__}, {size(bits)}",
-                "queries": f"{stats.questions:,} in {seconds:.1f} s",
+                "queries": f"{stats.queries:,} in {seconds:.1f} s",
                 "reads saved": f"{stats.reads_saved:,} "
-                f"({share(stats.reads_saved / max(stats.questions, 1))} of the queries)",
+                f"({share(stats.reads_saved / max(stats.queries, 1))} of the queries)",
                 "reads of rows": f"{stats.true_positives:,}",
                 "reads wasted": f"{stats.false_positives:,} "
                 f"({share(stats.observed_fpr)} of the queries for absent keys, "

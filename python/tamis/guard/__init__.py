@@ -1,20 +1,22 @@
 """`tamis.Guard`: a filter in front of a store.
 
-The store is the truth; the filter says which questions need not reach it. What keeps the filter
-from ever denying a key that is there:
+The store is the source of truth; the filter says which queries need not reach it. Three rules keep
+the filter from ever denying a key that the store has:
 
-- *Order.* A put writes the filter first and the store second, a delete the other way round; one
-  lock per region of the hash space orders them, and adaptations, among the threads. Whatever is
-  cut off half-way leaves a false positive.
-- *Epochs.* Each change of the store's set of keys gives it a new epoch. A filter belongs to one
-  epoch; a guard whose filter belongs to another reads what changed, or fills the filter anew, and
-  until then asks the store every question.
-- *The lease.* One guard at a time may write. While its lease lasts nobody else changes the set, so
-  its filter's "no" needs no look at the store. Without the lease, or where others write to the
-  table without a guard, the epoch is asked before each "no" (once per batch).
+- *Order.* A put writes the filter first and the store second; a delete, the other way round. One
+  lock per region of the hash space orders puts, deletes and adaptations among threads. A crash
+  between the two steps leaves a false positive, never a false negative.
+- *Epochs.* Each change of the store's set of keys gives the store a new epoch. A filter matches one
+  epoch. A guard whose filter matches another one replays the changes or rebuilds the filter, and
+  until then sends every query to the store.
+- *The lease.* Only one guard at a time may write. While it holds the lease nobody else changes the
+  set of keys, so a "no" of its filter needs no access to the store. A guard without the lease, or
+  on a table that others write to directly, compares epochs before each "no" (once per batch).
 
-`guard.py` is the class; `regions.py` orders threads and is the filter's remote, `filling.py` fills
-filters from stores, `snapshot.py` keeps them between runs, `limit.py` holds them back.
+`guard.py` answers queries and writes; `trust.py` decides whether the filter can be trusted, and
+replays or rebuilds. `regions.py` has the locks and the filter's view of the store's hashes,
+`filling.py` builds filters from stores, `snapshot.py` keeps them between runs, `statistics.py`
+counts, `limit.py` limits adaptations.
 """
 
 from tamis.guard.guard import Guard

@@ -1,4 +1,4 @@
-"""Filters for a guard: filled with the keys of a store, or checked against them."""
+"""Build a filter from the keys of a store, or check one against them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
-from tamis.guard.keys import kinds, of_each_kind
-from tamis.guard.regions import Nothing
+from tamis.guard.keys import apply_by_type, split_by_type
+from tamis.guard.regions import EmptyRemote
 from tamis.stores.contract import Store
 
 
 def adapts(filter: Any) -> bool:
-    """Tell whether a filter learns from false positives."""
+    """Return whether a filter adapts to false positives."""
     return hasattr(filter, "adapt_many")
 
 
 def insert(filter: Any, keys: list[Any], remote: Any) -> None:
-    """Insert keys into a filter, with the remote if there is one and it takes one."""
+    """Insert keys into a filter; an adaptive one also gets the remote, if there is one."""
     if not filter.inserts:
         raise TypeError(
-            f"a {type(filter).__name__} filter takes no insertions; guard a set that changes "
-            "with one that does, such as tamis.Quotient"
+            f"a {type(filter).__name__} filter does not support insertion; guard a set that "
+            "changes with a filter that does, such as tamis.Quotient"
         )
-    for part in kinds(keys):
+    for part in split_by_type(keys):
         some = [keys[i] for i in part]
         if remote is not None and adapts(filter):
             filter.update(some, remote)
@@ -36,20 +36,20 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             filter.update(some)
 
 
-def filled(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
-    """Return a filter of all keys of the store, and their epoch; ``empty`` is it without them.
+def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
+    """Return a filter of all the store's keys, and their epoch, from the bytes of an empty filter.
 
-    Without a remote, which would list keys that the filter is still to get: one that is too
-    small for the keys and could grow only with it is made larger while it is empty.
+    No remote is passed, as it would list keys that the filter does not have yet. So a filter that
+    needs the remote to grow is grown while it is still empty.
     """
     doublings = 0
     while True:
         filter = from_bytes(zlib.decompress(empty), key=key)
         for _ in range(doublings):
-            filter.grow(Nothing())
+            filter.grow(EmptyRemote())
         epoch, parts = store.contents()
         try:
-            with _ended(parts):
+            with _closing(parts):
                 for keys in parts:
                     insert(filter, keys, None)
             return filter, epoch
@@ -59,24 +59,24 @@ def filled(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
             doublings += 1
 
 
-def checked(filter: Any, store: Store) -> str:
-    """Return the epoch of the store's keys, once the filter has passed them all."""
+def check_filter(filter: Any, store: Store) -> str:
+    """Check that the filter accepts all the store's keys; return their epoch."""
     epoch, parts = store.contents()
-    with _ended(parts):
+    with _closing(parts):
         for keys in parts:
-            there = of_each_kind(filter.contains, keys)
-            if not there.all():
-                key = keys[int(np.argmin(there))]
+            accepted = apply_by_type(filter.contains, keys)
+            if not accepted.all():
+                key = keys[int(np.argmin(accepted))]
                 raise ValueError(
-                    f"filter denies {key!r}, which the store has; a guard takes an empty filter "
-                    "that it can fill, or a filter of all the store's keys"
+                    "filter must be empty and support insertion, or contain all the store's keys; "
+                    f"this one denies {key!r}, which the store has"
                 )
     return epoch
 
 
 @contextmanager
-def _ended(parts: Any) -> Iterator[None]:
-    """End the reading of a store's keys: its transaction would keep the lease from going back."""
+def _closing(parts: Any) -> Iterator[None]:
+    """End the read transaction of a store's keys, which would block the release of the lease."""
     try:
         yield
     finally:

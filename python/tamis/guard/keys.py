@@ -1,4 +1,4 @@
-"""Keys of two kinds, text and integers, which no one column holds."""
+"""Batches of keys that mix text and integers, which no typed column can hold."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from tamis._types import Keys
 
 
-def kinds(keys: Sequence[Any]) -> list[list[int]]:
-    """Return the places of the text keys and of the integers, which no one column holds."""
+def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
+    """Return the indices of the integer keys and those of the text keys, without empty lists."""
     parts: tuple[list[int], list[int]] = ([], [])
     for i, key in enumerate(keys):
         parts[isinstance(key, (str, bytes))].append(i)
     return [part for part in parts if part]
 
 
-def of_each_kind(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
-    """Call a function of keys of one kind; of those of each kind apart if they are mixed."""
+def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any]) -> Any:
+    """Call a function that takes keys of one type, once per type if the keys are mixed."""
     try:
         return function(keys)
     except TypeError:
-        if len(parts := kinds(keys)) < 2:
+        if len(parts := split_by_type(keys)) < 2:
             raise
     answers = [function([keys[i] for i in part]) for part in parts]
     return np.concatenate(answers)[np.argsort(np.concatenate(parts))]
 
 
-def listed(keys: Keys) -> list[Any]:
+def to_list(keys: Keys) -> list[Any]:
     """Return keys as a list of Python objects."""
     for name in ("tolist", "to_pylist", "to_list"):
         if hasattr(keys, name):

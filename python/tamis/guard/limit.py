@@ -1,22 +1,24 @@
-"""The guard's clock, and a limit on what it does per second."""
+"""A limit on how many adaptations a guard makes per second."""
 
 from __future__ import annotations
 
 import threading
-import time
+
+from tamis.guard.clock import now
 
 
 class Limit:
-    """At most so many per second, with a second's worth in hand."""
+    """A token bucket: at most ``per_second`` on average, in bursts of up to one second's worth."""
 
     def __init__(self, per_second: float | None) -> None:
+        """Start with a full bucket; `None` means no limit."""
         self._rate = per_second
         self._lock = threading.Lock()
         self._left = max(per_second or 0.0, 1.0 if per_second else 0.0)
         self._last = now()
 
     def take(self, wanted: int) -> int:
-        """Return how many of those wanted are allowed now."""
+        """Return how many of ``wanted`` are allowed now, and take them from the bucket."""
         if self._rate is None:
             return wanted
         with self._lock:
@@ -27,8 +29,3 @@ class Limit:
             taken = min(wanted, int(self._left))
             self._left -= taken
             return taken
-
-
-def now() -> float:
-    """Return the time for leases: a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

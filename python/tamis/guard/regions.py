@@ -1,4 +1,4 @@
-"""Locks by region of the hash space, and what is under way in them."""
+"""One lock per region of the hash space, and the store's hashes as the filter sees them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from tamis.stores.contract import Hashes, Store
+from tamis.stores.contract import HashRows, Store
 
 REGIONS = 64
 _SHIFT = np.uint64(64 - 6)
 
 
 class Regions:
-    """One lock per region orders puts, deletes and adaptations of the keys in it.
+    """Locks that order the puts, deletes and adaptations of the keys in each region.
 
-    Each region counts its writes, once when one begins and once when it ends. A reader that found
-    the same even count before it read the store and after it got the lock knows that no write
-    came between.
+    Each region counts its writes, once when a write begins and once when it ends. A reader that
+    sees the same even count before it reads the store and after it takes the lock knows that no
+    write came in between.
     """
 
     def __init__(self) -> None:
@@ -28,24 +28,24 @@ class Regions:
         self._counts = [0] * REGIONS
 
     @staticmethod
-    def of(hashes: Hashes) -> list[int]:
+    def of(hashes: HashRows) -> list[int]:
         """Return the region of each hash."""
         regions: list[int] = (hashes[:, 0] >> _SHIFT).tolist()
         return regions
 
     @contextmanager
-    def held(self, regions: Sequence[int] | None = None) -> Iterator[None]:
-        """Hold these regions, or all, always in the same order."""
+    def locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
+        """Lock these regions, or all, always in the same order."""
         with ExitStack() as stack:
             for region in range(REGIONS) if regions is None else sorted(set(regions)):
                 stack.enter_context(self._locks[region])
             yield
 
     @contextmanager
-    def written(self, regions: Sequence[int] | None = None) -> Iterator[None]:
-        """Hold regions for a write, and count it."""
+    def write_locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
+        """Lock regions for a write, and count the write."""
         touched = range(REGIONS) if regions is None else sorted(set(regions))
-        with self.held(regions):
+        with self.locked(regions):
             for region in touched:
                 self._counts[region] += 1
             try:
@@ -55,87 +55,87 @@ class Regions:
                     self._counts[region] += 1
 
     def counts(self, regions: Sequence[int]) -> list[int]:
-        """Return the count of each region."""
+        """Return the write count of each region."""
         return [self._counts[region] for region in regions]
 
 
 class Remote:
-    """The stored hashes as a filter sees them: the store's index and the puts under way.
+    """The remote that a filter adapts with: the hashes in the store's index and of pending puts.
 
-    It lists exactly the hashes that the filter holds and needs, each as often: a filter that tells
-    by content whose a slot is would give the slot of another to a hash that it does not hold.
+    It lists exactly the hashes that the filter holds, each as often. Filters match slots to hashes
+    by content, so a listed hash that the filter does not hold would be given another hash's slot.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._pending: dict[int, Hashes] = {}
+        self._pending: dict[int, HashRows] = {}
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return all hashes whose first word is from ``lo`` to ``hi``, both included."""
-        pending = self._under_way()
+        pending = self._pending_rows()
         within = (pending[:, 0] >= np.uint64(lo)) & (pending[:, 0] <= np.uint64(hi))
         stored = self._store.run(lo, hi)
-        return np.concatenate([stored, _except(pending[within], stored)])
+        return np.concatenate([stored, _without(pending[within], stored)])
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes."""
-        pending = self._under_way()
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes, in batches."""
+        pending = self._pending_rows()
         for part in self._store.scan():
-            pending = _except(pending, part)
+            pending = _without(pending, part)
             yield part
         yield pending
 
-    def began(self, hashes: Hashes) -> None:
-        """Remember the hashes of a put whose keys the filter has and the store has not yet."""
+    def begin_put(self, hashes: HashRows) -> None:
+        """Add the hashes of a put, which the filter has and the store does not have yet."""
         with self._lock:
             self._pending[id(hashes)] = hashes
 
-    def ended(self, hashes: Hashes) -> None:
-        """Forget them."""
+    def end_put(self, hashes: HashRows) -> None:
+        """Drop the hashes of a put that was committed or failed."""
         with self._lock:
             self._pending.pop(id(hashes), None)
 
-    def _under_way(self) -> Hashes:
+    def _pending_rows(self) -> HashRows:
         with self._lock:
             none = np.empty((0, 2), dtype=np.uint64)
             return np.concatenate([none, *self._pending.values()])
 
 
-class Before:
-    """A remote without the hashes that the filter is about to take, which its index has already."""
+class RemoteWithout:
+    """A remote without the hashes that the store has indexed but the filter does not have yet."""
 
-    def __init__(self, remote: Remote, coming: Hashes) -> None:
-        self._remote, self._coming = remote, coming
+    def __init__(self, remote: Remote, excluded: HashRows) -> None:
+        self._remote, self._excluded = remote, excluded
 
-    def run(self, lo: int, hi: int) -> Hashes:
-        """Return the hashes of a range but those to come."""
-        return _except(self._remote.run(lo, hi), self._coming)
+    def run(self, lo: int, hi: int) -> HashRows:
+        """Return the hashes of a range, without the excluded ones."""
+        return _without(self._remote.run(lo, hi), self._excluded)
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes but those to come."""
-        return (_except(part, self._coming) for part in self._remote.scan())
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes, without the excluded ones."""
+        return (_without(part, self._excluded) for part in self._remote.scan())
 
 
-class Nothing:
+class EmptyRemote:
     """The remote of an empty filter."""
 
-    def run(self, lo: int, hi: int) -> Hashes:
-        """Return no hash."""
+    def run(self, lo: int, hi: int) -> HashRows:
+        """Return no hashes."""
         return np.empty((0, 2), dtype=np.uint64)
 
-    def scan(self) -> Iterator[Hashes]:
-        """Return no hash."""
+    def scan(self) -> Iterator[HashRows]:
+        """Return no hashes."""
         return iter(())
 
 
-def _except(hashes: Hashes, others: Hashes) -> Hashes:
-    """Return the hashes that are not among others."""
+def _without(hashes: HashRows, others: HashRows) -> HashRows:
+    """Return the hashes that are not among ``others``."""
     if not len(hashes) or not len(others):
         return hashes
-    return hashes[~np.isin(_whole(hashes), _whole(others))]
+    return hashes[~np.isin(_single_values(hashes), _single_values(others))]
 
 
-def _whole(hashes: Hashes) -> np.ndarray[Any, Any]:
-    """Return each hash as one value of sixteen bytes."""
+def _single_values(hashes: HashRows) -> np.ndarray[Any, Any]:
+    """Return each hash as one sixteen-byte value."""
     return np.ascontiguousarray(hashes).view("V16").ravel()

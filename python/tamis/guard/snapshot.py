@@ -1,7 +1,7 @@
-"""A filter on disk with the epoch of the store that it belongs to.
+"""The snapshot: a filter on disk, with the identity and epoch of the store it matches.
 
-A line of JSON (the store's identity, the epoch, a checksum of both), then the filter's own bytes,
-which have their own checksums.
+A line of JSON (the store's identity, the epoch, a checksum of both), then the filter's bytes, which
+carry their own checksums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tamis.filters import from_bytes
 
 
 def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
-    """Write a snapshot, whole or not at all."""
+    """Write a snapshot atomically."""
     fields = {"tamis": "guard", "store": store.hex(), "epoch": epoch}
     fields["check"] = _check(fields)
     head = json.dumps(fields).encode() + b"\n"
@@ -34,15 +34,15 @@ def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
 
 
 def load(path: FilePath, key: bytes | None) -> tuple[Any, bytes, str]:
-    """Return the filter, the store's identity and the epoch; `ValueError` for anything else."""
+    """Return the filter, the store's identity and the epoch; `ValueError` for a damaged file."""
     head, newline, body = Path(os.fsdecode(path)).read_bytes().partition(b"\n")
     try:
         fields = json.loads(head)
         check = fields.pop("check")
         if not newline or fields.pop("tamis") != "guard":
-            raise ValueError("it is not a guard's snapshot")
+            raise ValueError("not a snapshot of a guard")
         if check != _check({"tamis": "guard", **fields}):
-            raise ValueError("its first line is damaged")
+            raise ValueError("the first line is damaged")
         return from_bytes(body, key=key), bytes.fromhex(fields["store"]), fields["epoch"]
     except (ValueError, KeyError, AttributeError, TypeError, TamisError) as error:
         raise ValueError(f"{os.fsdecode(path)}: {error}") from None

@@ -1,4 +1,4 @@
-"""What a guard counts, and when the rate it sees is not the rate it expects."""
+"""What a guard counts, its history, and whether it sees more false positives than expected."""
 
 from __future__ import annotations
 
@@ -11,78 +11,79 @@ from tamis.planning.rates import interval
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """What a guard did so far.
+class GuardStats:
+    """What a guard has counted so far.
 
-    >>> s = Statistics(questions=100, reads_saved=90, false_positives=2, expected_fpr=0.01)
+    >>> s = GuardStats(queries=100, reads_saved=90, false_positives=2, expected_fpr=0.01)
     >>> s.negatives, round(s.observed_fpr, 3)
     (92, 0.022)
     """
 
-    questions: int = 0
-    """Keys asked for."""
+    queries: int = 0
+    """Keys looked up."""
     reads_saved: int = 0
-    """Questions that the filter answered, with "no"."""
+    """Queries that the filter answered with "no", without a read of the store."""
     true_positives: int = 0
-    """Questions that the filter let through to a key that was there."""
+    """Queries that the filter accepted and the store had a value for."""
     false_positives: int = 0
-    """Questions that the filter let through in vain: reads wasted."""
+    """Queries that the filter accepted but the store had no value for: wasted reads."""
     passed: int = 0
-    """Questions that went to the store because the filter could not be trusted."""
+    """Queries sent to the store because the filter could not be trusted at the time."""
     adaptations: int = 0
-    """False positives that the filter was changed for."""
+    """False positives that the filter adapted to."""
     adaptations_skipped: int = 0
-    """Those it was not changed for: above the limit per second, overtaken by a write, or unable."""
+    """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
     rebuilds: int = 0
-    """How often the filter was filled anew from the store."""
+    """How often the filter was built from, or checked against, the store's keys."""
     trusted: bool = True
-    """Whether the filter answers; otherwise every question goes to the store."""
+    """Whether the filter is in use; otherwise every query goes to the store."""
     expected_fpr: float = 0.0
-    """The share of questions for absent keys that the filter is expected to let through."""
-    spread: float = 0.0
-    """The variance of the number of false positives; see `interval`."""
+    """The false-positive rate that the filter predicts."""
+    variance: float = 0.0
+    """Estimated variance of `false_positives`; see `interval`."""
 
     @property
     def negatives(self) -> int:
-        """Questions for absent keys that the filter saw."""
+        """Queries for absent keys that the filter answered or accepted."""
         return self.reads_saved + self.false_positives
 
     @property
     def observed_fpr(self) -> float:
-        """The share of those that it let through."""
+        """The false-positive rate so far: `false_positives` / `negatives`."""
         return self.false_positives / self.negatives if self.negatives else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The rates that could have given what was observed, once in 15,000 times outside.
+        """A confidence interval of the rate (it misses the true rate once in 15,000 times).
 
-        A filter errs per key, not per question: a key that was asked for f times counts f² in the
-        variance, so the interval is wide where few keys make most of the questions.
+        A filter errs per key, not per query: a key that was looked up f times adds f² to the
+        variance, so the interval is wide where a few keys make up most of the queries.
         """
-        return interval(self.false_positives, self.negatives, self.spread)
+        return interval(self.false_positives, self.negatives, self.variance)
 
 
-class Tally:
-    """Counts under a lock, with how often each false positive came back."""
+class Counters:
+    """Thread-safe counters, including how often each false positive was repeated."""
 
     _MOST = 1 << 16
+    """Distinct false positives to count; above that, half of them, chosen by hash, are kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        numbers = (field.name for field in fields(Statistics) if field.type in (int, "int"))
+        numbers = (field.name for field in fields(GuardStats) if field.type in (int, "int"))
         self._counts = dict.fromkeys(numbers, 0)
-        # The counts of the false positives, of a sample by hash once there are many.
+        # Repeats by a word of the hash, of those words that end in `_sampled` zero bits.
         self._repeats: dict[int, int] = {}
         self._sampled = 0
 
     def count(self, **amounts: int) -> None:
-        """Add to the counts."""
+        """Add to counters, by field name of `GuardStats`."""
         with self._lock:
             for name, amount in amounts.items():
                 self._counts[name] += amount
 
-    def repeat(self, words: list[int]) -> None:
-        """Count false positives by a word of their hash."""
+    def count_repeats(self, words: list[int]) -> None:
+        """Count how often false positives repeat, each given by a word of its hash."""
         with self._lock:
             mask = (1 << self._sampled) - 1
             for word in words:
@@ -93,26 +94,26 @@ class Tally:
                 mask = (1 << self._sampled) - 1
                 self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
 
-    def read(self, *, trusted: bool, expected_fpr: float) -> Statistics:
-        """Return the counts as they are now."""
+    def read(self, *, trusted: bool, expected_fpr: float) -> GuardStats:
+        """Return the current counts."""
         with self._lock:
             # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
-            spread = float(sum(n * n for n in self._repeats.values()) << self._sampled)
-            return Statistics(
-                **self._counts, trusted=trusted, expected_fpr=expected_fpr, spread=spread
+            variance = float(sum(n * n for n in self._repeats.values()) << self._sampled)
+            return GuardStats(
+                **self._counts, trusted=trusted, expected_fpr=expected_fpr, variance=variance
             )
 
 
-class Stretch(NamedTuple):
-    """Questions in a row: how many had come in its end, and what its absent keys met."""
+class Window(NamedTuple):
+    """Consecutive queries: the number of queries up to its end, and its own negatives."""
 
-    questions: int
+    queries: int
     negatives: int
     false_positives: int
 
 
 class History:
-    """The rate over time, in stretches of equal length; when they are many, two become one."""
+    """The rate over time, in windows of equal length; when there are too many, pairs are merged."""
 
     _MOST = 512
     _LENGTH = 256
@@ -120,64 +121,69 @@ class History:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._length = self._LENGTH
-        self._rows = [Stretch(0, 0, 0)]
+        self._windows = [Window(0, 0, 0)]
 
-    def saw(self, questions: int, negatives: int, false_positives: int) -> None:
-        """Count an answer, or a batch of them, which belongs to one stretch."""
+    def record(self, queries: int, negatives: int, false_positives: int) -> None:
+        """Count a query, or a batch, which falls into one window as a whole."""
         with self._lock:
-            total, asked, wrong = self._rows[-1]
-            before = self._rows[-2].questions if len(self._rows) > 1 else 0
-            now = Stretch(total + questions, asked + negatives, wrong + false_positives)
-            self._rows[-1] = now
-            if now.questions - before < self._length:
+            total, absent, wrong = self._windows[-1]
+            before = self._windows[-2].queries if len(self._windows) > 1 else 0
+            now = Window(total + queries, absent + negatives, wrong + false_positives)
+            self._windows[-1] = now
+            if now.queries - before < self._length:
                 return
-            if len(self._rows) == self._MOST:
+            if len(self._windows) == self._MOST:
                 self._length *= 2
-                pairs = zip(self._rows[::2], self._rows[1::2], strict=True)
-                self._rows = [
-                    Stretch(two.questions, one.negatives + two.negatives,
-                            one.false_positives + two.false_positives)
+                pairs = zip(self._windows[::2], self._windows[1::2], strict=True)
+                self._windows = [
+                    Window(
+                        two.queries,
+                        one.negatives + two.negatives,
+                        one.false_positives + two.false_positives,
+                    )
                     for one, two in pairs
-                ]  # fmt: skip
-            self._rows.append(Stretch(now.questions, 0, 0))
+                ]
+            self._windows.append(Window(now.queries, 0, 0))
 
-    def read(self) -> list[Stretch]:
-        """Return the stretches so far."""
+    def read(self) -> list[Window]:
+        """Return the windows so far that have queries for absent keys."""
         with self._lock:
-            return [row for row in self._rows if row.negatives]
+            return [window for window in self._windows if window.negatives]
 
 
-class Watch:
-    """Holds the rate of the latest questions against the expected one.
+class RateMonitor:
+    """Compares the rate of recent queries with the expected rate.
 
-    A window ends when the filter is expected to have erred 32 times, or has 128 times, and not
-    before a thousand questions for absent keys: soon enough to notice, late enough to tell.
+    A window ends after 32 expected or 128 observed false positives, but not before a thousand
+    queries for absent keys: enough to tell a raised rate from chance.
     """
 
-    _EACH = 1000
-    """The expected rate, which is counted from all bits of a filter, is asked for so seldom."""
+    _INTERVAL = 1000
+    """Queries for absent keys between looks at the expected rate, which reads the whole filter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._window, self._look = Tally(), self._EACH
+        self._window, self._next_look = Counters(), self._INTERVAL
         self.above = False
         """Whether the latest window had more false positives than expected."""
 
-    def saw(self, saved: int, words: list[int], expected: Callable[[], float]) -> Statistics | None:
-        """Count reads saved and false positives; return the window's when the verdict changes."""
+    def record(
+        self, saved: int, words: list[int], expected: Callable[[], float]
+    ) -> GuardStats | None:
+        """Count queries; return the stats of the window if it changed `above`."""
         self._window.count(reads_saved=saved, false_positives=len(words))
-        self._window.repeat(words)
+        self._window.count_repeats(words)
         counts = self._window._counts
         seen = counts["reads_saved"] + counts["false_positives"]
-        if seen < self._look:
+        if seen < self._next_look:
             return None
-        self._look = seen + self._EACH
+        self._next_look = seen + self._INTERVAL
         expected_fpr = expected()
         if seen * expected_fpr < 32 and counts["false_positives"] < 128:
             return None
         with self._lock:
             window = self._window.read(trusted=True, expected_fpr=expected_fpr)
-            self._window, self._look = Tally(), self._EACH
+            self._window, self._next_look = Counters(), self._INTERVAL
             above = window.interval[0] > expected_fpr
             if above == self.above:
                 return None

@@ -1,9 +1,10 @@
-"""Stores that a guard can stand in front of: one small adapter each, to one protocol.
+"""Stores that a guard can be put in front of: one adapter per database, one protocol.
 
 `RocksDB`, `Redis` and `Postgres` need the extra of that name: ``pip install tamis[rocksdb]``.
 """
 
-from tamis.stores.contract import Changes, Commit, LeaseError, Store
+from tamis.errors import LeaseError
+from tamis.stores.contract import Changes, Commit, Store
 from tamis.stores.hashes import Hashes
 from tamis.stores.memory import Memory
 from tamis.stores.postgres import Postgres

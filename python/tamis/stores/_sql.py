@@ -1,12 +1,12 @@
-"""What the stores in tables of SQL databases share: the tables beside the guarded one.
+"""What the SQL stores share: the tables beside the guarded one.
 
-Beside a table T lie three of the guard's: ``tamis_T_hash`` is the index on the hash,
-``tamis_T_journal`` has a row for each key that came or went, and ``tamis_T_note`` holds the lease,
-the secret and how far the index has come. Triggers write the journal, so that it is whole whoever
-writes to T; they cannot hash, because a writer without tamis has no such function, so the guard
-that holds the lease brings the index along when it reads the journal. The epoch is the last row of
-the journal: its number, and a random token that tells it from a row of the same number in another
-history, such as that of a restored backup.
+For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
+``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
+the secret key and how far the index has caught up. Triggers write the journal, so it is complete
+whoever writes to T. Triggers cannot hash, as a writer without tamis has no such function; so the
+guard that holds the lease updates the index from the journal. The epoch is the last row of the
+journal: its number, and a random token that distinguishes it from a row of the same number in
+another history, such as that of a restored backup.
 """
 
 from __future__ import annotations
@@ -23,47 +23,46 @@ from tamis.stores.contract import (
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     decode_key,
     decode_value,
     encode_value,
-    lease_refused,
+    lease_error,
 )
 
 _KEPT = 100_000
-"""Rows of the journal that stay for guards that fell behind; one further behind rebuilds."""
+"""Rows of the journal to keep. A guard that is further behind has to rebuild."""
 
 SIGN = 1 << 63
-"""Its integers are signed: a word of a hash is stored less this, so that the order stays."""
+"""SQL integers are signed: a word of a hash is stored less this, which keeps the order."""
 
 
 class Journaled(ABC):
-    """A table with an index on the hash, a journal and notes beside it.
+    """A table with an index by hash, a journal and notes beside it.
 
-    A store of one database fills in how to run a statement, what its columns hold, and how the
-    tables and triggers are made.
+    The store of each database defines how to run a statement, what the columns can hold, and how to
+    create the tables and triggers.
     """
 
-    _mark: ClassVar[str]
-    """What stands for an argument in a statement."""
+    _param: ClassVar[str]
+    """The parameter marker in statements."""
 
-    _shared_row: ClassVar[str] = ""
-    """What keeps a row that was read from being changed before the commit, where more is wanted
-    than the transaction itself."""
+    _row_lock: ClassVar[str] = ""
+    """Clause that locks a selected row until the commit, if the transaction itself does not."""
 
     def __init__(self, table: str | None, key: str | None, value: str | None) -> None:
         if len({table is None, key is None, value is None}) > 1:
             raise ValueError(
-                f"table is {table!r}, key is {key!r} and value is {value!r}; give all three to "
-                "guard a table in place, or none for a table of the guard's own"
+                "pass all of table, key and value to guard an existing table, or none of them to "
+                f"use a table of the guard's own; not table={table!r}, key={key!r}, value={value!r}"
             )
         self.shared = table is not None
         self._table, self._key, self._value = table or "tamis", key or "key", value or "value"
-        self._t, self._k, self._v = map(self._quoted, (self._table, self._key, self._value))
+        self._t, self._k, self._v = map(self._quote, (self._table, self._key, self._value))
         self._t_hash, self._t_journal, self._t_note = (
-            self._quoted(f"tamis_{self._table}_{part}") for part in ("hash", "journal", "note")
+            self._quote(f"tamis_{self._table}_{part}") for part in ("hash", "journal", "note")
         )
         self._lock = threading.RLock()
         self._hasher: Hasher | None = None
@@ -71,75 +70,80 @@ class Journaled(ABC):
         self._db: Any
         self._type: str
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         with self._lock:
-            found = self._rows(keys, f"{self._k}, {self._v}")
-        values = {self._plain(key): self._read(value) for key, value in found}
+            found = self._select_rows(keys, f"{self._k}, {self._v}")
+        values = {self._from_column(key): self._load_value(value) for key, value in found}
         return [values.get(key) for key in keys]
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one transaction."""
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes in one transaction."""
 
         def write() -> Commit:
             before, there = self._begin_write(keys, owner)
             rows = [
-                (there.get(key, self._wanted(key)), value if self.shared else encode_value(value))
+                (
+                    there.get(key, self._require_column(key)),
+                    value if self.shared else encode_value(value),
+                )
                 for key, value in zip(keys, values, strict=True)
             ]
-            self._many(
-                f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({self._marks(2)}) "
+            self._execute_many(
+                f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({self._params(2)}) "
                 f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}",
                 rows,
             )
-            self._index([self._column(key) for key in keys if key not in there], [])
+            self._update_index([self._to_column(key) for key in keys if key not in there], [])
             return Commit([key in there for key in keys], before, self._end_write(before))
 
-        return self._committed(write)
+        return self._run_write(write)
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one transaction."""
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes in one transaction."""
 
         def write() -> Commit:
             before, there = self._begin_write(keys, owner)
             gone = list(there.values())
-            statement = f"DELETE FROM {self._t} WHERE {self._k} = {self._mark}"
-            self._many(statement, [(key,) for key in gone])
-            self._index([], gone)
+            statement = f"DELETE FROM {self._t} WHERE {self._k} = {self._param}"
+            self._execute_many(statement, [(key,) for key in gone])
+            self._update_index([], gone)
             return Commit([key in there for key in keys], before, self._end_write(before))
 
-        return self._committed(write)
+        return self._run_write(write)
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
-        query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN {self._mark} AND {self._mark}"
+        query = (
+            f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN {self._param} AND {self._param}"
+        )
         with self._lock:
-            return unsigned(self._do(query, lo - SIGN, hi - SIGN).fetchall())
+            return from_signed(self._execute(query, lo - SIGN, hi - SIGN).fetchall())
 
     def epoch(self) -> str:
-        """Return the present epoch: one look at the end of the journal."""
+        """Return the current epoch, which is the last row of the journal."""
         with self._lock:
-            return self._last(self._db)
+            return self._last_epoch(self._db)
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return what the journal says since an epoch; `None` if it does not reach back to it."""
+        """Return the journal since an epoch; `None` if the journal does not reach back to it."""
         with self._lock:
             if self._owner is not None and self._holder() == self._owner:
                 with self._transaction():
                     self._catch_up()
-            now = self._last(self._db) if until is None else until
-            if self._token(_number(since)) != since:
+            now = self._last_epoch(self._db) if until is None else until
+            if self._epoch_at(_number(since)) != since:
                 return None
-            rows = self._journal(_number(since), _number(now))
+            rows = self._read_journal(_number(since), _number(now))
         if any(key is None for key, _ in rows):
-            return None  # the table was emptied at once
-        added = [self._plain(key) for key, sign in rows if sign]
-        return Changes(now, added, [self._plain(key) for key, sign in rows if not sign])
+            return None  # the table was truncated
+        added = [self._from_column(key) for key, sign in rows if sign]
+        return Changes(now, added, [self._from_column(key) for key, sign in rows if not sign])
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew if it had another name."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock, self._transaction():
-            self._check(owner)
+            self._check_lease(owner)
             self._owner, self._hasher = owner, hasher
             if self.note("index") != name:
                 self._reindex()
@@ -148,25 +152,25 @@ class Journaled(ABC):
                 self._catch_up()
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         with self._lock:
-            self._do(
-                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = {self._mark}",
+            self._execute(
+                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = {self._param}",
                 owner.encode(),
             )
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         with self._lock:
             if value is not None:
-                self._do(
-                    f"INSERT INTO {self._t_note} VALUES ({self._marks(2)}, NULL) "
+                self._execute(
+                    f"INSERT INTO {self._t_note} VALUES ({self._params(2)}, NULL) "
                     "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                     name,
                     value,
                 )
-            query = f"SELECT value FROM {self._t_note} WHERE name = {self._mark}"
-            row = self._do(query, name).fetchone()
+            query = f"SELECT value FROM {self._t_note} WHERE name = {self._param}"
+            row = self._execute(query, name).fetchone()
             return None if row is None else bytes(row[0])
 
     def close(self) -> None:
@@ -174,176 +178,182 @@ class Journaled(ABC):
         with self._lock:
             self._db.close()
 
-    # What each database does in its own way.
+    # What each database defines.
 
     @staticmethod
     @abstractmethod
-    def _quoted(name: str) -> str:
-        """Return a name as statements have it."""
+    def _quote(name: str) -> str:
+        """Quote a name for use in a statement."""
 
     @abstractmethod
-    def _do(self, statement: str, *arguments: Any) -> Any:
+    def _execute(self, statement: str, *arguments: Any) -> Any:
         """Run a statement and return its cursor."""
 
     @abstractmethod
-    def _many(self, statement: str, rows: list[Any]) -> None:
+    def _execute_many(self, statement: str, rows: list[Any]) -> None:
         """Run a statement for each row of arguments."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Any]:
-        """Run what is within in one transaction."""
+        """Return a context that runs its body in one transaction."""
 
     @abstractmethod
-    def _committed(self, write: Callable[[], Commit]) -> Commit:
+    def _run_write(self, write: Callable[[], Commit]) -> Commit:
         """Run a write in one transaction, under the lock."""
 
     @abstractmethod
-    def _follow_others(self) -> None:
-        """Let no other transaction write to the journal before this one ends."""
+    def _lock_journal(self) -> None:
+        """Keep other transactions from writing to the journal until this one ends."""
 
     @abstractmethod
-    def _keys(self, db: Any) -> Iterator[list[Any]]:
-        """Go through the key column on a connection, in batches."""
+    def _read_keys(self, db: Any) -> Iterator[list[Any]]:
+        """Iterate over the key column on a connection, in batches."""
 
     @abstractmethod
-    def _rows(self, keys: Sequence[Plain], columns: str) -> list[Any]:
-        """Return these columns of the rows of those keys that are there."""
+    def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+        """Return these columns of the rows whose key is among ``keys``."""
 
     @abstractmethod
-    def _column(self, key: Plain) -> Any:
-        """Return a key as the column holds it, or `None` if it cannot hold such a key."""
+    def _to_column(self, key: PlainKey) -> Any:
+        """Return a key as the column stores it, or `None` if the column cannot hold it."""
 
-    # Keys and values as the table holds them.
+    # Keys and values in the table.
 
-    def _named(self, columns: Mapping[str, object]) -> None:
-        """Check that an existing table has the columns that were named."""
+    def _check_columns(self, columns: Mapping[str, object]) -> None:
+        """Check that an existing table has the key and value columns."""
         if not columns:
-            raise ValueError(f"table is {self._table!r}, which the database does not have")
+            raise ValueError(f"table must be a table of the database, not {self._table!r}")
         for name, column in (("key", self._key), ("value", self._value)):
             if column not in columns:
                 raise ValueError(
-                    f"{name} is {column!r}; the columns of {self._table!r} are {', '.join(columns)}"
+                    f"{name} must be a column of {self._table!r} ({', '.join(columns)}), "
+                    f"not {column!r}"
                 )
 
-    def _wanted(self, key: Plain) -> Any:
-        if (column := self._column(key)) is None:
+    def _require_column(self, key: PlainKey) -> Any:
+        if (column := self._to_column(key)) is None:
             raise TypeError(
-                f"a key is {key!r}, which {self._table}.{self._key}, a column of type "
-                f"{self._type}, does not hold"
+                f"column {self._key!r} of {self._table!r}, of type {self._type}, cannot hold the "
+                f"key {key!r}"
             )
         return column
 
-    def _plain(self, column: Any) -> Plain:
+    def _from_column(self, column: Any) -> PlainKey:
         if isinstance(column, str):
             return column.encode()
         if isinstance(column, int):
             return column
         return bytes(column) if self.shared else decode_key(bytes(column))
 
-    def _read(self, value: Any) -> Any:
+    def _load_value(self, value: Any) -> Any:
         if not self.shared:
             return decode_value(bytes(value))
-        # `None` means that the key is absent, so a row without a value has an empty one.
+        # `None` would mean that the key is absent, so NULL is read as an empty value.
         return "" if value is None else value
 
     # The journal and the index.
 
-    def _begin_write(self, keys: Sequence[Plain], owner: str) -> tuple[str, dict[Plain, Any]]:
-        """Return the epoch, which nobody changes before the commit, and the keys there.
+    def _begin_write(self, keys: Sequence[PlainKey], owner: str) -> tuple[str, dict[PlainKey, Any]]:
+        """Return the epoch, which is then fixed until the commit, and the keys already present.
 
-        The keys with their form in the table.
+        The keys map to their form in the table.
         """
-        self._check(owner)
-        self._follow_others()
+        self._check_lease(owner)
+        self._lock_journal()
         self._catch_up()
-        there = {self._plain(row[0]): row[0] for row in self._rows(keys, self._k)}
-        return self._last(self._db), there
+        there = {self._from_column(row[0]): row[0] for row in self._select_rows(keys, self._k)}
+        return self._last_epoch(self._db), there
 
     def _end_write(self, before: str) -> str:
-        """Note that the index is whole, cut the journal now and then, and return the epoch."""
-        epoch = self._last(self._db)
+        """Record that the index is complete, trim the journal now and then, return the epoch."""
+        epoch = self._last_epoch(self._db)
         last = _number(epoch)
-        self._indexed(last)
+        self._set_indexed(last)
         if _number(before) // 1000 != last // 1000:
-            self._do(f"DELETE FROM {self._t_journal} WHERE seq <= {self._mark}", last - _KEPT)
+            self._execute(f"DELETE FROM {self._t_journal} WHERE seq <= {self._param}", last - _KEPT)
         return epoch
 
     def _holder(self) -> str | None:
-        query = f"SELECT value FROM {self._t_note} WHERE name = 'lease'{self._shared_row}"
-        row = self._do(query).fetchone()
+        query = f"SELECT value FROM {self._t_note} WHERE name = 'lease'{self._row_lock}"
+        row = self._execute(query).fetchone()
         return None if row is None else bytes(row[0]).decode()
 
-    def _check(self, owner: str) -> None:
+    def _check_lease(self, owner: str) -> None:
         if (holder := self._holder()) != owner:
-            raise lease_refused(holder)
+            raise lease_error(holder)
 
-    def _last(self, db: Any) -> str:
+    def _last_epoch(self, db: Any) -> str:
         query = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         return "{}.{}".format(*db.execute(query).fetchone())
 
-    def _token(self, seq: int) -> str | None:
-        query = f"SELECT seq, token FROM {self._t_journal} WHERE seq = {self._mark}"
-        row = self._do(query, seq).fetchone()
+    def _epoch_at(self, seq: int) -> str | None:
+        query = f"SELECT seq, token FROM {self._t_journal} WHERE seq = {self._param}"
+        row = self._execute(query, seq).fetchone()
         return None if row is None else "{}.{}".format(*row)
 
-    def _journal(self, after: int, until: int) -> list[tuple[Any, Any]]:
-        """Return keys, and whether they came or went, in order."""
-        rows: list[tuple[Any, Any]] = self._do(
-            f"SELECT key, added FROM {self._t_journal} WHERE seq > {self._mark} "
-            f"AND seq <= {self._mark} AND added IS NOT NULL ORDER BY seq",
+    def _read_journal(self, after: int, until: int) -> list[tuple[Any, Any]]:
+        """Return the keys of these rows and whether each was added or removed, in order."""
+        rows: list[tuple[Any, Any]] = self._execute(
+            f"SELECT key, added FROM {self._t_journal} WHERE seq > {self._param} "
+            f"AND seq <= {self._param} AND added IS NOT NULL ORDER BY seq",
             after,
             until,
         ).fetchall()
         return rows
 
-    def _indexed(self, seq: int) -> None:
+    def _set_indexed(self, seq: int) -> None:
         self.note("indexed", b"%d" % seq)
 
     def _catch_up(self) -> None:
-        """Bring the index to the end of the journal."""
+        """Update the index to the end of the journal."""
         if self._hasher is None:
             return
-        done, last = int(self.note("indexed") or b"0"), _number(self._last(self._db))
+        done, last = int(self.note("indexed") or b"0"), _number(self._last_epoch(self._db))
         if done == last:
             return
-        rows = self._journal(done, last)
-        if self._token(done) is None or any(key is None for key, _ in rows):
+        rows = self._read_journal(done, last)
+        if self._epoch_at(done) is None or any(key is None for key, _ in rows):
             self._reindex()
             return
         final = dict(rows)
-        self._index(
+        self._update_index(
             [key for key, added in final.items() if added],
             [key for key, added in final.items() if not added],
         )
-        self._indexed(last)
+        self._set_indexed(last)
 
     def _reindex(self) -> None:
-        self._follow_others()
-        self._do(f"DELETE FROM {self._t_hash}")
-        for keys in self._keys(self._db):
-            self._index(keys, [])
-        self._indexed(_number(self._last(self._db)))
+        self._lock_journal()
+        self._execute(f"DELETE FROM {self._t_hash}")
+        for keys in self._read_keys(self._db):
+            self._update_index(keys, [])
+        self._set_indexed(_number(self._last_epoch(self._db)))
 
-    def _index(self, added: list[Any], removed: list[Any]) -> None:
-        m = self._mark
+    def _update_index(self, added: list[Any], removed: list[Any]) -> None:
+        m = self._param
         for keys, statement in (
             (removed, f"DELETE FROM {self._t_hash} WHERE hi = {m} AND lo = {m} AND key = {m}"),
-            (added, f"INSERT INTO {self._t_hash} VALUES ({self._marks(3)}) ON CONFLICT DO NOTHING"),
+            (
+                added,
+                f"INSERT INTO {self._t_hash} VALUES ({self._params(3)}) ON CONFLICT DO NOTHING",
+            ),
         ):
             if keys and self._hasher is not None:
-                hashes = self._hasher([self._plain(key) for key in keys])
+                hashes = self._hasher([self._from_column(key) for key in keys])
                 words = (hashes ^ np.uint64(SIGN)).view(np.int64).tolist()
-                self._many(statement, [(*w, key) for w, key in zip(words, keys, strict=True)])
+                self._execute_many(
+                    statement, [(*w, key) for w, key in zip(words, keys, strict=True)]
+                )
 
-    def _marks(self, many: int) -> str:
-        return ", ".join([self._mark] * many)
+    def _params(self, count: int) -> str:
+        return ", ".join([self._param] * count)
 
 
 def _number(epoch: str) -> int:
     return int(epoch.split(".")[0])
 
 
-def unsigned(rows: Sequence[Sequence[int]]) -> Hashes:
-    """Return hashes of rows of two words as the index has them."""
+def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:
+    """Return the hashes of rows of two signed words, as the index stores them."""
     words = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return words.view(np.uint64) ^ np.uint64(SIGN)

@@ -1,4 +1,4 @@
-"""What a guard asks of a store, and how keys and values are written down."""
+"""The protocol between a guard and its store, and how stores encode keys, values and hashes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import TamisError
+from tamis.errors import LeaseError
 
-Plain: TypeAlias = bytes | int
+PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
 
 Value: TypeAlias = bytes | str
-"""A value, given back as it was put."""
+"""A value; `get` returns the type that was put."""
 
-Hashes: TypeAlias = npt.NDArray[np.uint64]
+HashRows: TypeAlias = npt.NDArray[np.uint64]
 """Hashes as `tamis.hash_keys` makes them: one row of two words per key."""
 
-Hasher: TypeAlias = Callable[[Sequence[Any]], Hashes]
-"""From keys to their hashes."""
+Hasher: TypeAlias = Callable[[Sequence[Any]], HashRows]
+"""A function from keys to their hashes."""
 
 BATCH = 4096
-"""Keys that are read from a store, or hashed for its index, at a time."""
-
-
-class LeaseError(TamisError, RuntimeError):
-    """A write without the store's lease, which another guard holds."""
+"""Keys to read from a store, or to hash for its index, at a time."""
 
 
 class Commit(NamedTuple):
-    """What a write did: which of its keys were there before, and the epochs around it."""
+    """The result of a write: which keys were present before it, and the epochs before and after."""
 
     existed: list[bool]
     before: str
@@ -39,7 +35,7 @@ class Commit(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The keys that came and went between two epochs, and the later of the two."""
+    """The keys added and removed between two epochs, and the later epoch."""
 
     epoch: str
     added: list[Any]
@@ -47,76 +43,90 @@ class Changes(NamedTuple):
 
 
 class Store(Protocol):
-    """A store that a guard can stand in front of.
+    """A store that a guard can be put in front of.
 
-    An *epoch* names one state of the set of keys: ``"<count>.<random>"``, another after each change
-    of the set, and never one that was given to a different state. The *lease* lets one guard at a
-    time write; what is written without it is refused. The *index* holds the hash of every key.
+    An *epoch*, ``"<count>.<random>"``, identifies one state of the set of keys. Each change of the
+    set gives a new epoch, and no epoch ever stands for two states. The *lease* lets one guard at a
+    time write; the store refuses writes without it. The *index* holds the hash of every key.
     """
 
     shared: bool
-    """Whether others write without a guard: then the epoch is asked before each "no"."""
+    """Whether others write without a guard; if so, guards compare epochs before each "no"."""
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         ...
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one commit; `LeaseError` without the lease."""
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes in one commit; `LeaseError` without the lease."""
         ...
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one commit; `LeaseError` without the lease."""
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes in one commit; `LeaseError` without the lease."""
         ...
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return an epoch and the keys at it, in batches.
+        """Return an epoch and the keys at that epoch, in batches.
 
-        A store without a journal may give keys of several epochs; `changes` is then `None`.
+        A store without a journal may mix keys of several epochs; `changes` then returns `None`.
         """
         ...
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return all indexed hashes whose first word is from ``lo`` to ``hi``, both included."""
         ...
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all indexed hashes."""
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all indexed hashes, in batches."""
         ...
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         ...
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return what changed between two epochs, or `None` where the store cannot tell."""
+        """Return the changes from ``since`` to ``until`` (default: now), or `None` if unknown."""
         ...
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function from now on; made anew if it had another name."""
+        """Index keys with this hasher from now on; rebuild the index if it had another name."""
         ...
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease for so long; `False` if another holds it."""
+        """Take or renew the lease for so many seconds; return `False` if another owner has it."""
         ...
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         ...
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         ...
 
     def close(self) -> None:
-        """Close what the store opened."""
+        """Close the store's connections and files."""
         ...
 
 
-def plain(key: Any) -> Plain:
-    r"""Return a key in the form that stores take.
+_MEMBERS = ("shared", *(name for name in vars(Store) if not name.startswith("_")))
 
-    >>> plain("é"), plain(b"a"), plain(5)
+
+def check_store(store: object) -> None:
+    """Raise `TypeError` if an object lacks a member of `Store`."""
+    for name in _MEMBERS:
+        if not hasattr(store, name):
+            raise TypeError(
+                "store must be a store of tamis.stores, such as SQLite(path), or an object with "
+                f"the members of tamis.stores.Store, not a {type(store).__name__} (which has no "
+                f"{name!r})"
+            )
+
+
+def plain_key(key: Any) -> PlainKey:
+    r"""Return a key in the form in which stores take it.
+
+    >>> plain_key("é"), plain_key(b"a"), plain_key(5)
     (b'\xc3\xa9', b'a', 5)
     """
     if isinstance(key, str):
@@ -125,11 +135,11 @@ def plain(key: Any) -> Plain:
         return bytes(key)
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         return int(key)
-    raise TypeError(f"a key is {key!r} (of type {type(key).__name__}); str, bytes or int is wanted")
+    raise TypeError(f"a key must be str, bytes or int, not {key!r} (of type {type(key).__name__})")
 
 
-def encode_key(key: Plain) -> bytes:
-    """Write a key as bytes in which text and integers differ.
+def encode_key(key: PlainKey) -> bytes:
+    """Encode a key as bytes; text and integers stay distinct.
 
     >>> encode_key(b"1"), encode_key(1)
     (b'b1', b'i1')
@@ -137,18 +147,18 @@ def encode_key(key: Plain) -> bytes:
     return b"b" + key if isinstance(key, bytes) else b"i%d" % key
 
 
-def decode_key(data: bytes) -> Plain:
-    """Undo `encode_key`."""
+def decode_key(data: bytes) -> PlainKey:
+    """Decode a key that `encode_key` wrote."""
     return data[1:] if data[:1] == b"b" else int(data[1:])
 
 
 def encode_value(value: Value) -> bytes:
-    """Write a value as bytes that tell whether it was text."""
+    """Encode a value as bytes, with a first byte that says whether it was text."""
     return b"b" + value if isinstance(value, bytes) else b"s" + value.encode()
 
 
 def decode_value(data: bytes) -> Value:
-    """Undo `encode_value`.
+    """Decode a value that `encode_value` wrote.
 
     >>> decode_value(encode_value("é")), decode_value(encode_value(b"x"))
     ('é', b'x')
@@ -156,24 +166,24 @@ def decode_value(data: bytes) -> Value:
     return data[1:] if data[:1] == b"b" else data[1:].decode()
 
 
-def pairs(hashes: Hashes) -> list[bytes]:
-    """Write each hash as sixteen bytes that sort as the numbers do."""
+def encode_hashes(hashes: HashRows) -> list[bytes]:
+    """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
     data = hashes.astype(">u8").tobytes()
     return [data[i : i + 16] for i in range(0, len(data), 16)]
 
 
-def from_pairs(data: Sequence[bytes]) -> Hashes:
-    """Undo `pairs`."""
+def decode_hashes(data: Sequence[bytes]) -> HashRows:
+    """Decode hashes that `encode_hashes` wrote."""
     words = np.frombuffer(b"".join(data), dtype=">u8").reshape(-1, 2)
     return words.astype(np.uint64)
 
 
 def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    """Cut a sequence into lists of at most so many."""
+    """Split a sequence into lists of at most ``size`` items."""
     return (list(items[i : i + size]) for i in range(0, len(items), size))
 
 
-def lease_refused(holder: str | None) -> LeaseError:
-    """Make the error of a write without the lease."""
-    who = "nobody holds it" if holder is None else "another guard holds it"
-    return LeaseError(f"the store's lease is not this guard's ({who}), so nothing was written")
+def lease_error(holder: str | None) -> LeaseError:
+    """Return the error for a write without the lease."""
+    who = "no guard holds it" if holder is None else "another guard holds it"
+    return LeaseError(f"nothing was written: this guard does not hold the store's lease ({who})")

@@ -1,4 +1,4 @@
-"""`tamis.stores.Hashes`: the stored hashes alone, in memory."""
+"""`tamis.stores.Hashes`: a table of hashes in memory, without keys and values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from tamis import _native
 
 
 class Hashes(_native.Hashes):
-    """A table of hashes that an adaptive filter can ask: the remote without a store.
+    """A table of hashes that serves an adaptive filter as its remote, without a store.
 
-    It must hash as the filter does, with the same ``seed`` or ``key``. Threads may share it.
+    It must hash as the filter does, with the same ``seed`` or ``key``. It is thread-safe.
 
     >>> stored = Hashes(["ada", "grace"], seed=7)
     >>> stored.add("alan"); stored.remove("ada")

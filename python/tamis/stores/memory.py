@@ -1,30 +1,30 @@
-"""`tamis.stores.Memory`: a dictionary, for tests and for sets that fit in memory."""
+"""`tamis.stores.Memory`: a store in memory, for tests and for sets that fit there."""
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis.stores._keyvalue import changes_without_journal, next_epoch
 from tamis.stores.contract import (
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     batches,
-    from_pairs,
-    lease_refused,
-    pairs,
+    decode_hashes,
+    encode_hashes,
+    lease_error,
 )
 
 
 class Memory:
-    """A store in this process's memory. Several guards may share one.
+    """A store in the memory of this process. Several guards may share one.
 
     >>> import tamis
     >>> g = tamis.Guard(Memory(), tamis.Bloom(capacity=1000, fpr=0.01))
@@ -37,77 +37,77 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._values: dict[Plain, Value] = {}
+        self._values: dict[PlainKey, Value] = {}
         self._hashes: list[bytes] = []
         self._notes: dict[str, bytes] = {}
-        self._count = 0
-        self._epoch = f"0.{secrets.token_hex(8)}"
+        self._epoch = next_epoch("0")
         self._holder: str | None = None
         self._until = 0.0
         self._hasher: Hasher | None = None
         self._name: bytes | None = None
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         return [self._values.get(key) for key in keys]
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes."""
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
-            for pair in self._pairs([k for k, was in zip(keys, existed, strict=True) if not was]):
-                insort(self._hashes, pair)
+            for encoded in self._encoded_hashes(
+                [k for k, was in zip(keys, existed, strict=True) if not was]
+            ):
+                insort(self._hashes, encoded)
             self._values.update(zip(keys, values, strict=True))
-            return self._committed(existed, before, not all(existed))
+            return self._commit(existed, before, not all(existed))
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
-        """Remove distinct keys and their hashes."""
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             existed = [key in self._values for key in keys]
             before = self._epoch
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            for key, pair in zip(gone, self._pairs(gone), strict=True):
+            for key, encoded in zip(gone, self._encoded_hashes(gone), strict=True):
                 del self._values[key]
-                del self._hashes[bisect_left(self._hashes, pair)]
-            return self._committed(existed, before, bool(gone))
+                del self._hashes[bisect_left(self._hashes, encoded)]
+            return self._commit(existed, before, bool(gone))
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys at it, in batches."""
+        """Return the epoch and the keys at that epoch, in batches."""
         with self._lock:
             keys = list(self._values)
             return self._epoch, batches(keys)
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         with self._lock:
             start = bisect_left(self._hashes, lo.to_bytes(8, "big"))
             stop = bisect_left(self._hashes, hi.to_bytes(8, "big") + b"\xff" * 9)
-            return from_pairs(self._hashes[start:stop])
+            return decode_hashes(self._hashes[start:stop])
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes."""
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes."""
         with self._lock:
-            return iter([from_pairs(self._hashes)])
+            return iter([decode_hashes(self._hashes)])
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         return self._epoch
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
-        now = self._epoch if until is None else until
-        return Changes(now, [], []) if since == now else None
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
+        return changes_without_journal(since, self._epoch if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the hashes of this function."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             self._hasher = hasher
             if name != self._name:
-                self._hashes = sorted(self._pairs(list(self._values)))
+                self._hashes = sorted(self._encoded_hashes(list(self._values)))
                 self._name = name
 
     def lease(self, owner: str, seconds: float) -> bool:
@@ -120,30 +120,29 @@ class Memory:
             return True
 
     def release(self, owner: str) -> None:
-        """Give the lease back."""
+        """Release the lease if this owner holds it."""
         with self._lock:
             if self._holder == owner:
                 self._holder = None
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         with self._lock:
             if value is not None:
                 self._notes[name] = value
             return self._notes.get(name)
 
     def close(self) -> None:
-        """Do nothing: the content stays for the next guard."""
+        """Do nothing; the keys remain for the next guard."""
 
-    def _pairs(self, keys: Sequence[Plain]) -> list[bytes]:
-        return pairs(self._hasher(keys)) if self._hasher and keys else []
+    def _encoded_hashes(self, keys: Sequence[PlainKey]) -> list[bytes]:
+        return encode_hashes(self._hasher(keys)) if self._hasher and keys else []
 
-    def _check(self, owner: str) -> None:
+    def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
-            raise lease_refused(self._holder)
+            raise lease_error(self._holder)
 
-    def _committed(self, existed: list[bool], before: str, changed: bool) -> Commit:
+    def _commit(self, existed: list[bool], before: str, changed: bool) -> Commit:
         if changed:
-            self._count += 1
-            self._epoch = f"{self._count}.{secrets.token_hex(8)}"
+            self._epoch = next_epoch(self._epoch)
         return Commit(existed, before, self._epoch)

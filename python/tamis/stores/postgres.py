@@ -1,9 +1,9 @@
-"""`tamis.stores.Postgres`: a table of a PostgreSQL database (``pip install tamis[postgres]``).
+"""`tamis.stores.Postgres`: a table in a PostgreSQL database (``pip install tamis[postgres]``).
 
-The tables beside the guarded one are those of `tamis.stores.SQLite`: an index on the hash, a
-journal that triggers write, and notes. The journal's numbers must come in the order of the commits,
-or a reader would pass by a row that is committed late: whoever writes a row holds an advisory lock
-from before the number is drawn until the end of the transaction.
+The tables beside the guarded one are those of `tamis.stores.SQLite`: an index by hash, a journal
+that triggers write, and notes. Rows of the journal must be numbered in the order of their commits,
+or a reader would miss a row that is committed late. So whoever writes a row holds an advisory lock
+from before its number is drawn until the end of the transaction.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tamis.stores._sql import Journaled, unsigned
-from tamis.stores.contract import BATCH, Commit, Hashes, Plain, encode_key
+from tamis.stores._sql import Journaled, from_signed
+from tamis.stores.contract import BATCH, Commit, HashRows, PlainKey, encode_key
 
 _KINDS = {
     "text": "text",
@@ -29,13 +29,13 @@ _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 class Postgres(Journaled):
     """A table in a PostgreSQL database, version 14 or newer.
 
-    Alone it makes a table of its own, ``tamis``. With ``table``, ``key`` and ``value`` it guards an
-    existing table in place, to which others may go on writing; the key column is unique and of
-    text, integers or bytea.
+    By default it creates a table of its own, ``tamis``. To guard an existing table in place, pass
+    ``table``, ``key`` and ``value``: the names of the table, of its key column (unique; text,
+    integers or bytea) and of the column that `get` returns. Others may continue to write to it.
     """
 
-    _mark = "%s"
-    _shared_row = " FOR SHARE"
+    _param = "%s"
+    _row_lock = " FOR SHARE"
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Postgres(Journaled):
         key: str | None = None,
         value: str | None = None,
     ) -> None:
-        """Connect; ``conninfo`` is libpq's, such as ``"host=localhost dbname=shop"``."""
+        """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``."""
         super().__init__(table, key, value)
         try:
             import psycopg
@@ -58,34 +58,34 @@ class Postgres(Journaled):
         self._db = psycopg.connect(conninfo, autocommit=True)
         try:
             with self._transaction():
-                self._prepare()
+                self._create_tables()
         except BaseException:
             self._db.close()
             raise
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys at it, in batches, all from one snapshot."""
+        """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
         db = self._psycopg.connect(self._conninfo)
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        epoch = self._last(db)
+        epoch = self._last_epoch(db)
 
         def read() -> Iterator[list[Any]]:
             with db:
-                for part in self._keys(db):
-                    yield [self._plain(key) for key in part]
+                for part in self._read_keys(db):
+                    yield [self._from_column(key) for key in part]
 
         return epoch, read()
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes."""
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes."""
         with self._lock:
-            rows = self._do(f"SELECT hi, lo FROM {self._t_hash}").fetchall()
-        return iter([unsigned(rows)])
+            rows = self._execute(f"SELECT hi, lo FROM {self._t_hash}").fetchall()
+        return iter([from_signed(rows)])
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which ends by the server's clock."""
+        """Take or renew the lease, which expires by the server's clock."""
         with self._lock:
-            taken = self._do(
+            taken = self._execute(
                 f"INSERT INTO {self._t_note} AS n VALUES "
                 "('lease', %s, clock_timestamp() + make_interval(secs => %s)) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until "
@@ -96,28 +96,30 @@ class Postgres(Journaled):
             return taken.fetchone() is not None
 
     def unguard(self) -> None:
-        """Drop the guard's tables and triggers beside the table, which stays, and close."""
+        """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._lock:
             with self._transaction():
-                # The triggers go with the function that they call.
-                log = self._quoted(f"tamis_{self._table}_log")
-                self._do(f"DROP FUNCTION {log} CASCADE")
-                self._do(f"DROP TABLE {self._t_hash}, {self._t_journal}, {self._t_note}")
+                # Dropping the function that they call drops the triggers.
+                log = self._quote(f"tamis_{self._table}_log")
+                self._execute(f"DROP FUNCTION {log} CASCADE")
+                self._execute(f"DROP TABLE {self._t_hash}, {self._t_journal}, {self._t_note}")
             self._db.close()
 
     # Tables and triggers.
 
-    def _prepare(self) -> None:
-        """Make the tables and triggers that are not there yet, one guard at a time."""
-        log = self._quoted(f"tamis_{self._table}_log")
+    def _create_tables(self) -> None:
+        """Create the tables and triggers that do not exist yet, one guard at a time."""
+        log = self._quote(f"tamis_{self._table}_log")
         literal = "'" + self._table.replace("'", "''") + "'"
         self._advisory = f"pg_advisory_xact_lock(1952542067, hashtext({literal}))"
-        self._follow_others()
+        self._lock_journal()
         if self.shared:
-            self._type = self._inspected()
+            self._type = self._inspect_table()
         else:
             self._type = "bytea"
-            self._do(f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)")
+            self._execute(
+                f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
+            )
         for statement in (
             f"TABLE IF NOT EXISTS {self._t_hash} "
             f"(hi bigint, lo bigint, key {self._type}, PRIMARY KEY (hi, lo, key))",
@@ -143,27 +145,27 @@ class Postgres(Journaled):
             f"OR REPLACE TRIGGER tamis_truncate AFTER TRUNCATE ON {self._t} "
             f"EXECUTE FUNCTION {log}()",
         ):
-            self._do(f"CREATE {statement}")
-        if not self._do(f"SELECT 1 FROM {self._t_journal} LIMIT 1").fetchone():
-            self._do(f"INSERT INTO {self._t_journal} (added) VALUES (NULL)")
+            self._execute(f"CREATE {statement}")
+        if not self._execute(f"SELECT 1 FROM {self._t_journal} LIMIT 1").fetchone():
+            self._execute(f"INSERT INTO {self._t_journal} (added) VALUES (NULL)")
 
-    def _inspected(self) -> str:
-        """Check an existing table and return the type of its key column."""
+    def _inspect_table(self) -> str:
+        """Check an existing table; return the type of its key column."""
         columns = dict(
-            self._do(
+            self._execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
                 "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
                 self._t,
             ).fetchall()
         )
-        self._named(columns)
+        self._check_columns(columns)
         declared: str = columns[self._key]
         if declared not in _KINDS:
             raise ValueError(
-                f"key is {self._key!r} of type {declared}; a column of text, integers or bytea is "
-                "wanted"
+                "key must be a column of text, integers or bytea, not "
+                f"{self._key!r} of type {declared}"
             )
-        unique = self._do(
+        unique = self._execute(
             "SELECT 1 FROM pg_index JOIN pg_attribute a ON attrelid = indrelid AND attname = %s "
             "WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indnkeyatts = 1 "
             "AND indkey[0] = attnum AND indpred IS NULL",
@@ -172,21 +174,22 @@ class Postgres(Journaled):
         ).fetchone()
         if not unique:
             raise ValueError(
-                f"key is {self._key!r}, which no unique index covers alone; a key has one row"
+                f"key must be a column with a unique index of its own, not {self._key!r}"
             )
         return declared
 
     @staticmethod
-    def _quoted(name: str) -> str:
+    def _quote(name: str) -> str:
         if "\0" in name or "%" in name:
             raise ValueError(
-                f"{name!r} is not a name that tamis can quote: it has a null or a percent"
+                "a table or column name must not contain a null character or a percent sign: "
+                f"{name!r}"
             )
         return '"' + name.replace('"', '""') + '"'
 
-    # Keys as the table holds them.
+    # Keys in the table.
 
-    def _column(self, key: Plain) -> Any:
+    def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
         kind = _KINDS[self._type]
@@ -200,12 +203,12 @@ class Postgres(Journaled):
         except UnicodeDecodeError:
             return None
 
-    def _rows(self, keys: Sequence[Plain], columns: str) -> list[Any]:
-        held = [column for key in keys if (column := self._column(key)) is not None]
+    def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+        held = [column for key in keys if (column := self._to_column(key)) is not None]
         query = f"SELECT {columns} FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-        return list(self._do(query, held).fetchall()) if held else []
+        return list(self._execute(query, held).fetchall()) if held else []
 
-    def _keys(self, db: Any) -> Iterator[list[Any]]:
+    def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         with db.cursor(name="keys") as cursor:
             cursor.execute(f"SELECT {self._k} FROM {self._t} WHERE {self._k} IS NOT NULL")
             while rows := cursor.fetchmany(BATCH):
@@ -213,10 +216,10 @@ class Postgres(Journaled):
 
     # Statements and transactions.
 
-    def _do(self, statement: str, *arguments: Any) -> Any:
+    def _execute(self, statement: str, *arguments: Any) -> Any:
         return self._db.execute(statement, arguments or None)
 
-    def _many(self, statement: str, rows: list[Any]) -> None:
+    def _execute_many(self, statement: str, rows: list[Any]) -> None:
         with self._db.cursor() as cursor:
             cursor.executemany(statement, rows)
 
@@ -224,8 +227,8 @@ class Postgres(Journaled):
         transaction: AbstractContextManager[Any] = self._db.transaction()
         return transaction
 
-    def _committed(self, write: Callable[[], Commit]) -> Commit:
-        """Run a write in a transaction; again if it and a stranger's waited for each other."""
+    def _run_write(self, write: Callable[[], Commit]) -> Commit:
+        """Run a write in one transaction; retry if it deadlocked with another writer's."""
         for attempt in range(5):
             try:
                 with self._lock, self._transaction():
@@ -235,5 +238,5 @@ class Postgres(Journaled):
                     raise
         raise AssertionError
 
-    def _follow_others(self) -> None:
-        self._do(f"SELECT {self._advisory}")
+    def _lock_journal(self) -> None:
+        self._execute(f"SELECT {self._advisory}")

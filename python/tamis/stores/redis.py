@@ -1,8 +1,9 @@
-"""`tamis.stores.Redis`: a part of a Redis database (``pip install tamis[redis]``).
+"""`tamis.stores.Redis`: keys in a Redis database (``pip install tamis[redis]``).
 
-Under one name lie a hash ``d`` of the values, a sorted set ``h`` whose members are the hash and the
-key (all of score 0, so that Redis sorts them by their bytes), the epoch ``e``, the lease ``l`` and
-a hash ``n`` of notes. A write is one script, which Redis runs whole; it checks the lease first.
+A store consists of five Redis keys, ``{name}:d`` and so on: ``d`` is a hash of the values, ``h`` a
+sorted set of the index entries (all of score 0, so that Redis sorts them by their bytes), ``e`` the
+epoch, ``l`` the lease and ``n`` a hash of notes. A write is one script, which checks the lease
+first and which Redis runs atomically.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis.stores._keyvalue import (
+    changes_without_journal,
+    entry_hashes,
+    entry_keys,
+    index_entries,
+    load_values,
+    next_epoch,
+)
 from tamis.stores.contract import (
     BATCH,
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
     batches,
     decode_key,
-    decode_value,
     encode_key,
     encode_value,
-    from_pairs,
-    lease_refused,
-    pairs,
+    lease_error,
 )
 
 _LEASE = """
@@ -38,8 +44,8 @@ return 1
 
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
-# Arguments: the owner, the next epoch's token, then for each key the key, its entry in the index
-# and, to put it, its value.
+# Arguments: the owner, the random part of the next epoch, then for each key the encoded key, its
+# index entry and, for a put, its value.
 _WRITE = """
 local put, holder = %s, redis.call('GET', KEYS[4])
 if holder ~= ARGV[1] then return {holder or ''} end
@@ -66,16 +72,16 @@ return {before, after, existed}
 
 
 class Redis:
-    """A store in Redis, under one name. Only guards may write there, one at a time.
+    """A store in a Redis database. Only guards may write to it, one at a time.
 
-    A server that loses its latest writes in a crash (the default persistence may) takes the epoch
-    back with them, so a guard notices when it next renews its lease, and rebuilds.
+    A server that crashes may lose its most recent writes (under the default persistence), and the
+    epoch goes back with them. The guard notices when it next renews its lease, and rebuilds.
     """
 
     shared = False
 
     def __init__(self, url: str = "redis://localhost:6379", *, name: str = "tamis") -> None:
-        """Connect to a server; ``name`` keeps several stores in one database apart."""
+        """Connect to a server; ``name`` separates several stores in one database."""
         try:
             import redis
         except ImportError:
@@ -88,61 +94,57 @@ class Redis:
         self._lease = self._client.register_script(_LEASE)
         self._release = self._client.register_script(_RELEASE)
         self._hasher: Hasher | None = None
-        self._client.set(self._e, f"1.{secrets.token_hex(8)}", nx=True)
+        self._client.set(self._e, next_epoch("0"), nx=True)
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        found = self._client.hmget(self._d, [encode_key(key) for key in keys])
-        return [None if data is None else decode_value(data) for data in found]
+        return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one script."""
-        written = [encode_value(value) for value in values]
-        return self._write(self._put, owner, self._entries(keys), written)
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes in one script."""
+        return self._write(self._put, owner, keys, [encode_value(value) for value in values])
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one script."""
-        return self._write(self._delete, owner, self._entries(keys))
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes in one script."""
+        return self._write(self._delete, owner, keys)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys, in batches: those of the index, which come only once."""
-        return self.epoch(), ([decode_key(entry[16:]) for entry in part] for part in self._pages())
+        """Return the epoch and the keys, in batches, from the index, which lists each key once."""
+        return self.epoch(), map(entry_keys, self._pages())
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         first = b"[" + lo.to_bytes(8, "big")
         last = b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big")
-        entries = self._client.zrangebylex(self._h, first, last)
-        return from_pairs([entry[:16] for entry in entries])
+        return entry_hashes(self._client.zrangebylex(self._h, first, last))
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes, a batch at a time."""
-        return (from_pairs([entry[:16] for entry in part]) for part in self._pages())
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes, in batches."""
+        return map(entry_hashes, self._pages())
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         epoch = self._client.get(self._e)
         return "lost" if epoch is None else epoch.decode()
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
-        now = self.epoch() if until is None else until
-        return Changes(now, [], []) if since == now else None
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
+        return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew, beside the old one, if it had another."""
+        """Index keys with this hasher; if the index had another name, build a new one and swap."""
         holder = self._client.get(self._l)
         if holder != owner.encode():
-            raise lease_refused(holder and holder.decode())
+            raise lease_error(holder and holder.decode())
         self._hasher = hasher
         if self.note("index") == name:
             return
         fresh = f"{self._h}:new"
         self._client.delete(fresh)
         for part in batches([decode_key(key) for key in self._client.hkeys(self._d)]):
-            self._client.zadd(fresh, {entry: 0 for _, entry in self._entries(part)})
+            self._client.zadd(fresh, dict.fromkeys(index_entries(hasher, part), 0))
         pipe = self._client.pipeline(transaction=True)
         if self._client.exists(fresh):
             pipe.rename(fresh, self._h)
@@ -150,16 +152,16 @@ class Redis:
         pipe.execute()
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which ends by the server's clock."""
+        """Take or renew the lease, which expires by the server's clock."""
         milliseconds = max(int(seconds * 1000), 1)
         return bool(self._lease(keys=[self._l], args=[owner, milliseconds]))
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         self._release(keys=[self._l], args=[owner])
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         if value is not None:
             self._client.hset(self._n, name, value)
         noted: bytes | None = self._client.hget(self._n, name)
@@ -173,25 +175,22 @@ class Redis:
         self,
         script: Any,
         owner: str,
-        entries: list[tuple[bytes, bytes]],
-        values: Sequence[bytes] | None = None,
+        keys: Sequence[PlainKey],
+        values: list[bytes] | None = None,
     ) -> Commit:
+        if self._hasher is None:
+            raise lease_error("")  # whoever takes the lease attaches its hasher first
+        columns = [[encode_key(key) for key in keys], index_entries(self._hasher, keys)]
+        if values is not None:
+            columns.append(values)
         arguments: list[Any] = [owner, secrets.token_hex(8)]
-        for i, entry in enumerate(entries):
-            arguments += entry if values is None else (*entry, values[i])
+        for row in zip(*columns, strict=True):
+            arguments += row
         answer = script(keys=[self._d, self._h, self._e, self._l], args=arguments)
         if len(answer) == 1:
-            raise lease_refused(answer[0].decode() or None)
+            raise lease_error(answer[0].decode() or None)
         before, after, existed = answer
         return Commit([was == 1 for was in existed], before.decode(), after.decode())
-
-    def _entries(self, keys: Sequence[Plain]) -> list[tuple[bytes, bytes]]:
-        """Return each key as it is written, and its entry in the index."""
-        if self._hasher is None:
-            raise lease_refused("")  # who has the lease attaches its function first
-        written = [encode_key(key) for key in keys]
-        hashes = pairs(self._hasher(keys)) if keys else []
-        return [(key, pair + key) for key, pair in zip(written, hashes, strict=True)]
 
     def _pages(self) -> Iterator[list[bytes]]:
         start = b"-"

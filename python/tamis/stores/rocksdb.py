@@ -1,45 +1,47 @@
 """`tamis.stores.RocksDB`: a RocksDB database through rocksdict (``pip install tamis[rocksdb]``).
 
-Four kinds of entries, told apart by their first byte: ``d`` and a key hold its value, ``h``, the
-hash and a key are the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one
-batch, which RocksDB applies whole or not at all.
+The first byte of an entry says what it is: ``d`` and a key hold the key's value, ``h`` and an index
+entry make up the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one batch,
+which RocksDB applies atomically.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tamis._types import FilePath
+from tamis.stores._keyvalue import (
+    changes_without_journal,
+    entry_hashes,
+    index_entries,
+    load_values,
+    next_epoch,
+)
 from tamis.stores.contract import (
     BATCH,
     Changes,
     Commit,
     Hasher,
-    Hashes,
-    Plain,
+    HashRows,
+    PlainKey,
     Value,
-    batches,
     decode_key,
-    decode_value,
     encode_key,
     encode_value,
-    from_pairs,
-    lease_refused,
-    pairs,
+    lease_error,
 )
 
 
 class RocksDB:
-    """A RocksDB database. RocksDB itself lets only one process open it."""
+    """A RocksDB database. RocksDB lets only one process open it at a time."""
 
     shared = False
 
     def __init__(self, path: FilePath) -> None:
-        """Open the database in the folder ``path``, or make it."""
+        """Open the database in the folder ``path``; create it if it does not exist."""
         try:
             import rocksdict
         except ImportError:
@@ -52,15 +54,14 @@ class RocksDB:
         self._hasher: Hasher | None = None
         self._holder: str | None = None
         if self._db.get(b"e") is None:
-            self._db.put(b"e", _next("0."))
+            self._db.put(b"e", next_epoch("0").encode())
 
-    def get_many(self, keys: Sequence[Plain]) -> list[Value | None]:
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        found: list[bytes | None] = self._db.get([b"d" + encode_key(key) for key in keys])
-        return [None if data is None else decode_value(data) for data in found]
+        return load_values(self._db.get([b"d" + encode_key(key) for key in keys]))
 
-    def put_many(self, keys: Sequence[Plain], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys with their hashes in one batch."""
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
             batch = self._make_batch()
@@ -71,8 +72,8 @@ class RocksDB:
                 batch.put(entry, b"")
             return self._commit(batch, existed, changed=bool(new))
 
-    def delete_many(self, keys: Sequence[Plain], owner: str) -> Commit:
-        """Remove distinct keys and their hashes in one batch."""
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes in one batch."""
         with self._lock:
             existed = self._existing(keys, owner)
             batch = self._make_batch()
@@ -86,39 +87,37 @@ class RocksDB:
         """Return the epoch and the keys, in batches."""
         return self.epoch(), self._keys()
 
-    def run(self, lo: int, hi: int) -> Hashes:
+    def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
         for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
-            if entry[:17] > last:
+            if entry[: len(last)] > last:
                 break
-            found.append(entry[1:17])
-        return from_pairs(found)
+            found.append(entry[1:])
+        return entry_hashes(found)
 
-    def scan(self) -> Iterator[Hashes]:
-        """Go through all hashes, a batch at a time."""
-        for part in self._prefixed(b"h"):
-            yield from_pairs([entry[1:17] for entry in part])
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes, in batches."""
+        return map(entry_hashes, self._prefixed(b"h"))
 
     def epoch(self) -> str:
-        """Return the present epoch."""
+        """Return the current epoch."""
         epoch: str = self._db.get(b"e").decode()
         return epoch
 
     def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Tell that nothing changed, or that it cannot tell what."""
-        now = self.epoch() if until is None else until
-        return Changes(now, [], []) if since == now else None
+        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
+        return changes_without_journal(since, self.epoch() if until is None else until)
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
-        """Keep the index with this function; made anew if it had another name."""
+        """Index keys with this hasher; rebuild the index if it had another name."""
         with self._lock:
-            self._check(owner)
+            self._check_lease(owner)
             self._hasher = hasher
             if self.note("index") == name:
                 return
-            # Until the index is whole it has no name, so that a crash here makes it anew.
+            # The index has no name until it is complete, so that it is rebuilt after a crash here.
             self.note("index", b"")
             self._db.delete_range(b"h", b"i")
             for keys in self._keys():
@@ -129,7 +128,7 @@ class RocksDB:
             self.note("index", name)
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take the lease; no other process has the database, so it is free if it was given back."""
+        """Take the lease, which is kept in memory: no other process can open the database."""
         with self._lock:
             if self._holder not in (None, owner):
                 return False
@@ -137,13 +136,13 @@ class RocksDB:
             return True
 
     def release(self, owner: str) -> None:
-        """Give the lease back if it is this owner's."""
+        """Release the lease if this owner holds it."""
         with self._lock:
             if self._holder == owner:
                 self._holder = None
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return what was noted under a name, after noting ``value`` if there is one."""
+        """Return the note of this name, after setting it to ``value`` if that is given."""
         if value is not None:
             self._db.put(b"n" + name.encode(), value)
         noted: bytes | None = self._db.get(b"n" + name.encode())
@@ -153,48 +152,40 @@ class RocksDB:
         """Close the database."""
         self._db.close()
 
-    def _keys(self) -> Iterator[list[Plain]]:
+    def _keys(self) -> Iterator[list[PlainKey]]:
         for part in self._prefixed(b"d"):
-            yield [decode_key(entry[1:]) for entry in part]
+            yield [decode_key(entry) for entry in part]
 
     def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
+        """Iterate over the entries with this first byte, without it, in batches."""
         part: list[bytes] = []
         for entry in self._db.keys(from_key=prefix):
             if not entry.startswith(prefix):
                 break
-            part.append(entry)
+            part.append(entry[1:])
             if len(part) == BATCH:
                 yield part
                 part = []
         if part:
             yield part
 
-    def _entries(self, keys: Sequence[Plain]) -> list[bytes]:
-        """Return the index's entries of keys."""
-        entries = []
-        if self._hasher is not None:
-            for part in batches(keys):
-                hashes = pairs(self._hasher(part))
-                entries += [
-                    b"h" + pair + encode_key(key) for pair, key in zip(hashes, part, strict=True)
-                ]
-        return entries
+    def _entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
+        """Return the index entries of keys, with their first byte."""
+        if self._hasher is None:
+            return []
+        return [b"h" + entry for entry in index_entries(self._hasher, keys)]
 
-    def _existing(self, keys: Sequence[Plain], owner: str) -> list[bool]:
-        self._check(owner)
+    def _existing(self, keys: Sequence[PlainKey], owner: str) -> list[bool]:
+        self._check_lease(owner)
         return [value is not None for value in self.get_many(keys)]
 
     def _commit(self, batch: Any, existed: list[bool], *, changed: bool) -> Commit:
         before = self.epoch()
         if changed:
-            batch.put(b"e", _next(before))
+            batch.put(b"e", next_epoch(before).encode())
         self._db.write(batch)
         return Commit(existed, before, self.epoch())
 
-    def _check(self, owner: str) -> None:
+    def _check_lease(self, owner: str) -> None:
         if self._holder != owner:
-            raise lease_refused(self._holder)
-
-
-def _next(epoch: str) -> bytes:
-    return f"{int(epoch.split('.')[0]) + 1}.{secrets.token_hex(8)}".encode()
+            raise lease_error(self._holder)

@@ -1,0 +1,63 @@
+"""What the key-value stores share: how entries are written, and epochs without a journal.
+
+Keys and values are written by `encode_key` and `encode_value`. The store also keeps an index with
+one entry per key: the key's hash in sixteen bytes, then the key. Entries sort by hash, so a range
+of hashes is a range of entries.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from tamis.stores.contract import (
+    Changes,
+    Hasher,
+    HashRows,
+    PlainKey,
+    Value,
+    decode_hashes,
+    decode_key,
+    decode_value,
+    encode_hashes,
+    encode_key,
+)
+
+_HASH_BYTES = 16
+
+
+def load_values(found: Sequence[bytes | None]) -> list[Value | None]:
+    """Return the values that a lookup found, `None` where there was no entry."""
+    return [None if data is None else decode_value(data) for data in found]
+
+
+def index_entries(hasher: Hasher, keys: Sequence[PlainKey]) -> list[bytes]:
+    """Return the index entry of each key."""
+    if not keys:
+        return []
+    hashes = encode_hashes(hasher(keys))
+    return [prefix + encode_key(key) for prefix, key in zip(hashes, keys, strict=True)]
+
+
+def entry_hashes(entries: Sequence[bytes]) -> HashRows:
+    """Return the hashes of index entries."""
+    return decode_hashes([entry[:_HASH_BYTES] for entry in entries])
+
+
+def entry_keys(entries: Sequence[bytes]) -> list[PlainKey]:
+    """Return the keys of index entries."""
+    return [decode_key(entry[_HASH_BYTES:]) for entry in entries]
+
+
+def next_epoch(epoch: str) -> str:
+    """Return the epoch after this one.
+
+    The random part tells it from an epoch of the same number in another history, such as that of a
+    restored backup.
+    """
+    return f"{int(epoch.split('.')[0]) + 1}.{secrets.token_hex(8)}"
+
+
+def changes_without_journal(since: str, until: str) -> Changes | None:
+    """Return no changes between equal epochs; otherwise `None`, as nothing records the changes."""
+    return Changes(until, [], []) if since == until else None
