@@ -262,6 +262,37 @@ def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
     assert told == [wrong]
 
 
+def test_a_put_that_ends_after_an_answer_stops_the_adaptation(fresh_stand_in):
+    """The same with a put that another thread had begun before the question."""
+    store = stores.Memory()
+    g = tamis.Guard(store, Prefixes())
+    g.put_many((i, str(i)) for i in range(20))
+    coming, told, adapt_many = 100, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
+    put_many, get_many = store.put_many, store.get_many
+    begun, answered = threading.Event(), threading.Event()
+
+    def slow_put(*arguments):
+        begun.set()
+        answered.wait()
+        return put_many(*arguments)
+
+    def slow_answer(keys):
+        values = get_many(keys)
+        answered.set()
+        putter.join()
+        return values
+
+    store.put_many = slow_put
+    putter = threading.Thread(target=g.put, args=(coming, "now"), daemon=True)
+    putter.start()
+    begun.wait()
+    store.get_many = slow_answer
+    assert g.get(coming) is None
+    assert (told, g.stats.adaptations) == ([], 0)
+    assert g.get(coming) == "now"
+
+
 def test_the_remote_lists_a_put_under_way_once():
     """Whoever reads the index for a run meanwhile would take its slot for another's."""
     store = stores.Memory()

@@ -434,7 +434,7 @@ class Guard:
                 for i, (count, then) in enumerate(
                     zip(self._regions.counts(regions), counts[:allowed], strict=True)
                 )
-                if count == then and count % 2 == 0
+                if count == then
             ]
             fixed = 0
             if still and self._trusted:

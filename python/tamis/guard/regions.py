@@ -18,9 +18,8 @@ _SHIFT = np.uint64(64 - 6)
 class Regions:
     """One lock per region orders puts, deletes and adaptations of the keys in it.
 
-    Each region counts its writes, once when one begins and once when it ends. A reader that found
-    the same even count before it read the store and after it got the lock knows that no write
-    came between.
+    Each region counts the writes that ended in it. A reader that found the same count before it
+    read the store and after it got the lock knows that no write came between.
     """
 
     def __init__(self) -> None:
@@ -44,14 +43,11 @@ class Regions:
     @contextmanager
     def written(self, regions: Sequence[int] | None = None) -> Iterator[None]:
         """Hold regions for a write, and count it."""
-        touched = range(REGIONS) if regions is None else sorted(set(regions))
         with self.held(regions):
-            for region in touched:
-                self._counts[region] += 1
             try:
                 yield
             finally:
-                for region in touched:
+                for region in range(REGIONS) if regions is None else set(regions):
                     self._counts[region] += 1
 
     def counts(self, regions: Sequence[int]) -> list[int]:
