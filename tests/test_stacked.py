@@ -90,6 +90,22 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
         assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
 
 
+@pytest.mark.parametrize("kind", ["cuckoo", "quotient"])
+def test_the_rate_of_known_negatives_in_a_coarse_stack_after_removals(kind):
+    """Some that two keys let through at the build are let through by one of them still."""
+    n, trials = 20_000, 1_000_000
+    known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + trials)
+    fine = 4 if kind == "cuckoo" else 1
+    for every in (2, 3):
+        f = stack(alternating(kind, 5), fine, np.arange(n), known, capacity=2 * n)
+        for key in range(0, n, every):
+            f.remove(key)
+        # What is left of each layer varies about its expectation.
+        assert f.known_fpr == pytest.approx(f.contains(known).mean(), rel=0.2)
+        f.update(np.arange(n, 2 * n))
+        assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+
+
 @pytest.mark.filterwarnings("ignore::tamis.CapacityWarning")
 def test_a_batch_that_is_refused_midway_leaves_nothing():
     n, asked = 1000, np.arange(100_000)
