@@ -300,7 +300,10 @@ def test_few_keys_keep_to_every_constraint():
                 assert p.expected_checks <= checks
 
 
-@pytest.mark.parametrize(("keys", "budget", "share"), [(15, 7, 0.8), (20, 7, 0.9), (50, 5, 0.97)])
+@pytest.mark.parametrize(
+    ("keys", "budget", "share"),
+    [(15, 7, 0.8), (20, 7, 0.9), (50, 5, 0.97), (200, 5, 0.999), (200, 7, 0.99)],
+)
 def test_whole_bits_leave_room_under_a_bound(keys, budget, share):
     """In whole bits the best stack exceeds a bound that it keeps in fractions; another does not."""
     w = tamis.Workload.zipf(1.5, universe=10_000, sample=100)
