@@ -67,7 +67,8 @@ bench: $(VENV)/built $(VENV)/peers
 experiments: $(VENV)/built
 	@for script in experiments/*/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-# The long runs: a hundred million keys, fuzzing, more examples per property.
+# The long runs: a hundred million keys, fuzzing, many more examples per property, drawn at random.
+# `make test` draws the same ones every time: what soak finds becomes an @example.
 soak: $(VENV)/built
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
 	fuzz/run 300

@@ -1,4 +1,8 @@
-"""How hard the property tests look: as CI can afford, or as long as `make soak` wants."""
+"""How hard the property tests look: the same way everywhere, or as long as `make soak` wants.
+
+`make test` draws from fixed seeds, so that it passes or fails for everyone alike. `make soak` draws
+at random, and prints how to draw a failing example again.
+"""
 
 import os
 
@@ -6,6 +10,6 @@ from hypothesis import settings
 
 SOAK = bool(os.environ.get("TAMIS_SOAK"))
 
-settings.register_profile("ci", max_examples=60, deadline=None)
-settings.register_profile("soak", max_examples=3000, deadline=None)
+settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, database=None)
+settings.register_profile("soak", max_examples=3000, deadline=None, print_blob=True)
 settings.load_profile("soak" if SOAK else "ci")

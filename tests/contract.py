@@ -10,6 +10,7 @@ import pickle
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import tamis
+from tamis.filters.telescoping import AdaptiveQuotient
 from tamis.learned import Model, flat
 from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
@@ -417,6 +419,45 @@ def insertion_is_all_or_nothing(specimen):
 
 
 @check
+def a_long_batch_is_all_or_nothing(specimen):
+    """Also where the fault comes thousands of keys after the first, which were taken in by then."""
+    if not specimen.inserts:
+        return
+    pa = pytest.importorskip("pyarrow")
+    numbers, text = list(range(5000)), [f"key {i}" for i in range(5000)]
+    f = specimen.make(9000, fpr=2**-6)
+    f.update(range(1000))
+    before = f.to_bytes()
+    for bad in (
+        [*numbers, None],
+        [*numbers, "text"],
+        [*text, 1.5],
+        [*text, "\ud800"],
+        np.array([*text, None], dtype=object),
+        np.array([*text, "\ud800"]),
+        pa.array([*numbers, None]),
+        pa.array([*text, None]),
+    ):
+        with pytest.raises(TypeError):
+            f.update(bad)
+        assert f.to_bytes() == before
+    if not specimen.bounded:
+        return
+    held, asked = f.contains(np.arange(100_000)), np.arange(100_000)
+    more = np.arange(1000, 41_000)
+    for batch in (more, more.tolist(), pa.array(more), [str(i) for i in more], pa.array(text * 9)):
+        with pytest.raises(tamis.CapacityError, match="no room"):
+            f.update(batch)
+        assert len(f) == 1000
+        assert (f.contains(asked) == held).all()
+    f.update(more[:7000])  # all room is free again
+    for key in range(1000):
+        f.remove(key)
+    assert len(f) == 7000
+    assert f.contains(more[:7000]).all()
+
+
+@check
 def one_by_one_or_all_at_once(specimen):
     if not specimen.inserts:
         return
@@ -453,6 +494,33 @@ def overrun_is_visible(specimen):
     trials = 200_000
     measured = f.contains(np.arange(10_000, 10_000 + trials)).mean()
     assert within_noise(measured, f.fpr_bound, trials)
+
+
+@check
+def warns_above_its_capacity(specimen):
+    """Not at its capacity; above it at once if it counts slots, or within a twentieth.
+
+    Some never do: those that grow or refuse, and streams, where the rate has a limit.
+    """
+    if not specimen.inserts:
+        return
+    quiet = (AdaptiveQuotient, tamis.AdaptiveCuckoo, tamis.StableBloom, tamis.Windowed)
+    never = issubclass(specimen.cls, (*quiet, tamis.StableLearned))
+    capacity = 20_000
+    more = range(capacity, capacity + (1 if specimen.bounded else capacity // 20))
+    for seed, at_once in enumerate((True, False, True, False)):
+        f = specimen.make(capacity, fpr=2**-8, seed=seed)
+        f.update(np.arange(capacity))  # a warning would be an error here
+        if not (specimen.deletes or specimen.bounded):  # what is stored once, is counted once
+            f.update(np.arange(capacity))
+            f.update(list(range(capacity)))
+        with nullcontext() if never else pytest.warns(tamis.CapacityWarning) as told:
+            if at_once:
+                f.update(more)
+            else:
+                for key in more:
+                    f.add(key)
+        assert never or len(told) == 1
 
 
 @check_of_sets

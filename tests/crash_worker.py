@@ -19,7 +19,7 @@ from tamis import stores
 FILTERS = {
     "quotient": lambda: tamis.Quotient(capacity=1000, fpr=2**-4),
     "cuckoo": lambda: tamis.Cuckoo(capacity=2000, fpr=2**-4),
-    "telescoping": lambda: tamis.Telescoping(capacity=50, fpr=2**-4),
+    "telescoping": lambda: tamis.Telescoping(capacity=50, fpr=2**-4, seed=random.getrandbits(64)),
     "bloom": lambda: tamis.Bloom(capacity=1000, fpr=0.05),
     "stack": lambda: tiny("quotient", room=3),
 }
@@ -72,6 +72,7 @@ def load(kind, folder, filter, seed):
 
 def verify(kind, folder, filter, seed):
     """Reopen after a crash, and check every stored key against the filter."""
+    random.seed(f"{seed}, after the crash")
     with opened(kind, folder, filter) as guard:
         keys = list(guard)
         found = {

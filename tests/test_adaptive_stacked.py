@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import tamis
+from contract import within_noise
 from reference import Stacked as Twin
 from reference import frame, hash_key, parts
 from stand_in import tiny
@@ -16,6 +17,7 @@ from tamis import _native
 from tamis.planning import bloom, quotient
 from tamis.planning.adaptive_stacked import AdaptivePlan, Counts, Wish, next_step, plan_adaptive
 from tamis.planning.bloom import bits_per_item
+from tamis.planning.quotient import quotients
 from tamis.planning.rates import interval
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps, Zipf
@@ -86,6 +88,36 @@ def test_the_rate_falls_as_predicted(kind):
         assert f.expected_fpr == pytest.approx(f.psi * f.known_fpr + (1 - f.psi) * f.fpr_bound)
         assert f.bits_per_key <= 9
     assert 0.6 * f.plan.mean_fpr < wrong / asked < 1.5 * f.plan.mean_fpr
+
+
+@pytest.mark.filterwarnings("ignore::tamis.CapacityWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
+    """Where each of five layers lets much through, each has its visible part in the rate."""
+    n, trials = 20_000, 500_000
+    known = np.arange(10**9, 10**9 + trials)
+    remote, f = Hashes(range(n)), tiny(kind)
+
+    def layer(items, capacity=0):
+        if kind == "bloom":
+            return _native.bloom("standard", 2 * int(items), 1, capacity)
+        return _native.quotient(quotients(int(items)), 1, capacity or int(items))
+
+    # A first layer of these keys in place of the tiny one; then each layer of negatives is to
+    # know all that come to it.
+    first, without_limit = layer(2 * n, 2 * n), 10**9
+    f._scanned(_version(f), first, remote, 0.0, layer(trials / 4), without_limit, f.plan.to_json())
+    coming = 2 * n
+    while len(f.layers) < 5:
+        _native.adaptive_stacked_observe(f._kernel, known)
+        coming *= f.collecting.rate
+        negatives = layer(f.collecting.items / 5)
+        f._scanned(_version(f), layer(coming), remote, 0.5, negatives, without_limit)
+    assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+    for most in range(n + n // 4, 2 * n + 1, n // 4):
+        f.update(np.arange(most - n // 4, most))
+        assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+    assert f.contains(range(2 * n)).all()
 
 
 def test_the_eventual_stack_has_all_its_layers_in_the_end():
@@ -295,9 +327,9 @@ def test_equal_questions_are_not_worth_a_stack():
     flat = tamis.Workload.zipf(0.0, universe=10**9)
     plan = plan_adaptive(Wish(20_000, "lifetime", 10**5, "bloom", bits_per_key=9), flat)
     assert len(plan.stack.layers) == 1
-    f = tamis.AdaptiveStacked(1000, flat, bits_per_key=9, sizing="lifetime", lifetime=10**4)
+    f = tamis.AdaptiveStacked(1000, flat, bits_per_key=9, sizing="lifetime", lifetime=10**4, seed=1)
     f.update(range(1000))
-    assert not f.adapt_many(range(1000, 5000), Hashes(range(1000), seed=f.seed)).any()
+    assert not f.adapt_many(range(1000, 5000), Hashes(range(1000), seed=1)).any()
 
 
 def test_a_shape_is_fitted_to_a_sample_of_the_keys():

@@ -57,6 +57,9 @@ def folder(tmp_path_factory):
 def run(folder, monkeypatch, capfd):
     """Run a command in that folder; return its code, its output, and what it says beside."""
     monkeypatch.chdir(folder)
+    # What a command draws at random is the same every time.
+    made = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed=0: made(seed))
 
     def run(line, stdin=os.devnull):
         with (folder / stdin).open() as file:

@@ -49,6 +49,27 @@ def fresh_stand_in(monkeypatch):
     )
 
 
+class Clock:
+    """Time that passes when a test says so, for guards and stores alike."""
+
+    def __init__(self):
+        self.now = 1_000_000.0
+
+    def __call__(self, *_):
+        return self.now
+
+    def forward(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for name in ("clock_gettime", "monotonic", "time"):
+        monkeypatch.setattr(time, name, clock)
+    return clock
+
+
 def test_counts_what_it_saves():
     g = tamis.Guard(stores.Memory(), tamis.Bloom(capacity=1000, fpr=0.01))
     g.put_many((i, str(i)) for i in range(1000))
@@ -245,6 +266,37 @@ def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
     assert adapted == [wrong]
 
 
+def test_a_put_that_ends_after_an_answer_stops_the_adaptation(fresh_stand_in):
+    """The same with a put that another thread had begun before the query."""
+    store = stores.Memory()
+    g = tamis.Guard(store, Prefixes())
+    g.put_many((i, str(i)) for i in range(20))
+    coming, told, adapt_many = 100, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
+    put_many, get_many = store.put_many, store.get_many
+    begun, answered = threading.Event(), threading.Event()
+
+    def slow_put(*arguments):
+        begun.set()
+        answered.wait()
+        return put_many(*arguments)
+
+    def slow_answer(keys):
+        values = get_many(keys)
+        answered.set()
+        putter.join()
+        return values
+
+    store.put_many = slow_put
+    putter = threading.Thread(target=g.put, args=(coming, "now"), daemon=True)
+    putter.start()
+    begun.wait()
+    store.get_many = slow_answer
+    assert g.get(coming) is None
+    assert (told, g.stats.adaptations) == ([], 0)
+    assert g.get(coming) == "now"
+
+
 def test_the_remote_lists_a_pending_put_once():
     """Otherwise its slot would be matched to another hash of the run."""
     store = stores.Memory()
@@ -432,6 +484,66 @@ def test_only_the_guard_with_the_lease_writes():
     assert store.get_many([b"c"]) == [None]
 
 
+def test_a_guard_that_takes_its_lease_again_takes_the_index_too(clock, tmp_path):
+    """Another wrote meanwhile, with an index of its own hash: a filter that grew from that one
+    would lose its keys."""
+
+    def opened(seed):
+        f = tamis.Telescoping(capacity=16, fpr=2**-3, seed=seed)
+        return tamis.Guard(stores.SQLite(tmp_path / "data.db"), f, lease=10)
+
+    with opened(1) as one, opened(2) as two:
+        there, grown = {}, 0
+        for step in range(12):
+            writer = (one, two)[step % 2]
+            capacity = writer.filter.capacity
+            for key in range(30 * step, 30 * step + 30):
+                writer.put(key, str(key))
+                there[key] = str(key)
+            assert writer.get_many(there) == list(there.values())
+            assert writer.get_many(range(10_000, 10_200)) == [None] * 200
+            assert writer.stats.trusted
+            grown += writer.filter.capacity > capacity
+            clock.forward(11)
+        assert grown >= 3
+        assert one.get_many(there) == two.get_many(there) == list(there.values())
+        assert one.stats.rebuilds == two.stats.rebuilds == 1
+
+
+@pytest.mark.parametrize("kind", ["Memory", "SQLite"])
+@pytest.mark.parametrize("use", ["put", "delete", "get"])
+def test_a_guard_in_use_keeps_its_lease(clock, tmp_path, kind, use):
+    """It renews the lease before it ends, and not at every call."""
+    memory = stores.Memory()
+
+    def opened():
+        store = memory if kind == "Memory" else stores.SQLite(tmp_path / "data.db")
+        return tamis.Guard(store, quotient(), lease=10)
+
+    with opened() as one, opened() as two:
+        leases, lease = [], one.store.lease
+        one.store.lease = lambda owner, seconds: (
+            (leases.append(clock.now) if owner == one._trust.owner else None)
+            or lease(owner, seconds)
+        )
+        work = {
+            "put": lambda: one.put("a", "1"),
+            "delete": lambda: one.delete("a"),
+            "get": lambda: one.get("a"),
+        }[use]
+        for _ in range(20):
+            for _ in range(10):
+                work()
+            clock.forward(4)
+            with pytest.raises(tamis.LeaseError):
+                two.put("b", "2")
+        assert 5 <= len(leases) <= 20
+        clock.forward(11)
+        two.put("b", "2")
+        with pytest.raises(tamis.LeaseError):
+            one.put("c", "3")
+
+
 def test_a_stale_filter_passes_everything_and_is_rebuilt():
     store = stores.Memory()
     one = tamis.Guard(store, quotient())
@@ -443,6 +555,44 @@ def test_a_stale_filter_passes_everything_and_is_rebuilt():
     assert two.stats.trusted
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.true_positives == 50
+
+
+def test_a_rebuild_that_fails_is_tried_again_later_and_later(clock, caplog):
+    """After one second, two, four and at last sixty; after a success, after one again."""
+    store = stores.Memory()
+    one, two = tamis.Guard(store, quotient(), lease=10**6), tamis.Guard(store, quotient())
+    contents, tried, broken = store.contents, [], [True]
+
+    def fails():
+        tried.append(clock.now)
+        if broken[0]:
+            raise OSError("the store does not list its keys")
+        return contents()
+
+    store.contents = fails
+
+    def asked(seconds):
+        """Ask eight times a second, and return how long after each other rebuilds were tried."""
+        tried.clear()
+        for _ in range(8 * seconds):
+            for _ in range(3):
+                assert two.get_many(["a", "b"]) == ["1", None]
+                two._trust._rebuilding.join()
+            clock.forward(0.125)
+        return np.diff(tried).tolist()
+
+    with caplog.at_level(logging.CRITICAL, logger="tamis.guard"):
+        one.put("a", "1")
+        assert asked(300) == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+        assert not two.stats.trusted
+        assert two.stats.passed == two.stats.queries
+        broken[0] = False
+        assert asked(60) == []
+        assert two.stats.trusted
+        assert two.stats.rebuilds == 2
+        broken[0] = True
+        one.put("c", "3")
+        assert asked(12) == [1, 2, 4]
 
 
 def test_many_threads_on_one_guard(fresh_stand_in):

@@ -466,6 +466,37 @@ def test_a_limit_reads_the_most_used_first(lake):
     assert ix.scan({"user": "user 5"}, columns=["n"], limit=1).column_names == ["n"]
 
 
+def test_counts_the_row_groups_that_it_decides_about(lake):
+    ix = build(lake, columns=["user", "n"])
+
+    def counts():
+        return ix.stats.questions, ix.stats.considered, ix.stats.skipped
+
+    where = {"n": [250, 1250, 2250]}  # in row groups 2, 12 and 22 of 30
+    needed = len(ix.row_groups(where))
+    assert needed >= 3
+    assert counts() == (1, 30, 30 - needed)
+    assert ix.stats.skip_rate == 1 - needed / 30
+    ix.dataset(where)
+    assert counts() == (2, 60, 2 * (30 - needed))
+    assert ix.scan(where).num_rows == 3
+    assert counts() == (3, 90, 3 * (30 - needed))
+    assert ix.stats.read == needed
+    # With a limit, those up to the last that was read; the others were not decided about.
+    skipped, read = ix.stats.skipped, ix.stats.read
+    assert ix.scan(where, limit=2)["n"].to_pylist() == [250, 1250]
+    assert ix.stats.considered == 90 + 13
+    assert ix.stats.skipped - skipped == 13 - (ix.stats.read - read)
+    assert ix.scan(where, limit=0).num_rows == 0
+    assert ix.stats.considered == 90 + 13
+    assert ix.scan(where, limit=1000).num_rows == 3
+    assert ix.stats.considered == 90 + 13 + 30
+    # A file that has changed is read whole, without a decision.
+    pq.write_table(users(0, 1500), lake / "0.parquet", row_group_size=100)
+    ix.row_groups(where)
+    assert ix.stats.considered == 90 + 13 + 30 + 20
+
+
 def test_use_becomes_utility(lake):
     ix = build(lake)
     for _ in range(3):

@@ -276,6 +276,44 @@ def test_constraints_are_kept(kind, last, zipf):
             assert plan.expected_fpr <= wish.get("fpr", 1)
 
 
+@pytest.mark.parametrize("kind", ["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"])
+def test_a_bound_below_the_rate_is_kept(kind, zipf):
+    """It takes no more than a plain filter of that rate, which keeps to both."""
+    for keys in (10, 1000, MILLION):
+        p = tamis.plan(keys, zipf, layer=kind, fpr=0.1, max_fpr_bound=0.01)
+        assert p.fpr_bound <= 0.01
+        assert p.bits <= tamis.plan(keys, layer=kind, fpr=0.01).bits
+
+
+def test_few_keys_keep_to_every_constraint():
+    """In layers of a few whole bits, what a search over rates finds may exceed its constraints:
+    there is a plan for all the same."""
+    w = tamis.Workload.zipf(1.0, universe=30, sample=10)
+    for keys in range(1, 13):
+        for bound in (0.005, 0.01, 0.02, 0.05):
+            for checks in (1.1, 1.5):
+                p = tamis.plan(
+                    keys, w, fpr=0.1, max_fpr_bound=bound, max_checks=checks, rates="equal"
+                )
+                assert p.expected_fpr <= 0.1
+                assert p.fpr_bound <= bound
+                assert p.expected_checks <= checks
+
+
+@pytest.mark.parametrize(
+    ("keys", "budget", "share"),
+    [(15, 7, 0.8), (20, 7, 0.9), (50, 5, 0.97), (200, 5, 0.999), (200, 7, 0.99)],
+)
+def test_whole_bits_leave_room_under_a_bound(keys, budget, share):
+    """In whole bits the best stack exceeds a bound that it keeps in fractions; another does not."""
+    w = tamis.Workload.zipf(1.5, universe=10_000, sample=100)
+    free = tamis.plan(keys, w, layer="bloom", rates="equal", bits_per_key=budget)
+    bound = share * free.fpr_bound
+    p = tamis.plan(keys, w, layer="bloom", rates="equal", bits_per_key=budget, max_fpr_bound=bound)
+    assert p.fpr_bound <= bound
+    assert p.bits_per_key <= budget
+
+
 @pytest.mark.parametrize("items", [1, 40, 300, 5000, 120_000])
 def test_planned_sizes_are_built_sizes(items):
     keys = np.arange(items)

@@ -11,7 +11,7 @@ from tamis import stores
 WRITER = """
 import sys, tamis
 store = tamis.stores.SQLite(sys.argv[1])
-guard = tamis.Guard(store, tamis.Telescoping(capacity=50, fpr=2**-4), lease=60)
+guard = tamis.Guard(store, tamis.Telescoping(capacity=50, fpr=2**-4, seed=5), lease=60)
 for key in range(200):
     guard.put(key, str(key))
     if key % 3 == 0:

@@ -137,6 +137,27 @@ def test_rate_after_each_doubling():
         assert f.to_bytes() == before, "a refused insertion left a trace"
 
 
+@pytest.mark.filterwarnings("ignore::tamis.CapacityWarning")
+@pytest.mark.parametrize("rate", [0.5, 0.2])
+def test_a_batch_that_is_refused_midway_leaves_nothing(rate):
+    """After thousands of keys a remainder has no bit left to double; those are taken out again."""
+    pa = pytest.importorskip("pyarrow")
+    f = tamis.Quotient(3000, fpr=rate)
+    f.update(np.arange(1000))
+    asked = np.arange(100_000)
+    held, expected = f.contains(asked), f.expected_fpr
+    more = np.arange(1000, 41_000)
+    text = [f"key {i}" for i in range(40_000)]
+    for batch in (more, more.tolist(), pa.array(more), text, pa.array(text), np.array(text)):
+        with pytest.raises(tamis.CapacityError, match="cannot double"):
+            f.update(batch)
+        assert len(f) == 1000
+        assert f.expected_fpr == expected
+        assert (f.contains(asked) == held).all()
+    f.update(more[:2000])
+    assert f.contains(range(3000)).all()
+
+
 def test_counts():
     f = tamis.Quotient(100, fpr=2**-20)
     for times in (1, 2, 3, 4, 100, 5000):

@@ -77,6 +77,50 @@ def test_expected_rates_stay_true_after_insertions_and_removals(kind):
     assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
 
 
+@pytest.mark.parametrize("kind", ["bloom", "cuckoo", "quotient"])
+def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
+    """Where each of five layers lets much through, each has its visible part in the rate."""
+    n, trials = 20_000, 500_000
+    known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + trials)
+    fine = 4 if kind == "cuckoo" else 1
+    f = stack(alternating(kind, 5), fine, np.arange(n), known, capacity=2 * n)
+    assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+    for most in range(n + n // 4, 2 * n + 1, n // 4):
+        f.update(np.arange(most - n // 4, most))
+        assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+
+
+@pytest.mark.parametrize("kind", ["cuckoo", "quotient"])
+def test_the_rate_of_known_negatives_in_a_coarse_stack_after_removals(kind):
+    """Some that two keys let through at the build are let through by one of them still."""
+    n, trials = 20_000, 1_000_000
+    known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + trials)
+    fine = 4 if kind == "cuckoo" else 1
+    for every in (2, 3):
+        f = stack(alternating(kind, 5), fine, np.arange(n), known, capacity=2 * n)
+        for key in range(0, n, every):
+            f.remove(key)
+        # What is left of each layer varies about its expectation.
+        assert f.known_fpr == pytest.approx(f.contains(known).mean(), rel=0.2)
+        f.update(np.arange(n, 2 * n))
+        assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
+
+
+@pytest.mark.filterwarnings("ignore::tamis.CapacityWarning")
+def test_a_batch_that_is_refused_midway_leaves_nothing():
+    n, asked = 1000, np.arange(100_000)
+    known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 20_000)
+    f = stack(alternating("quotient"), 1, np.arange(n), known, capacity=3 * n)
+    held, stopped = f.contains(asked), f.contains(known)
+    more = np.arange(n, 40 * n)
+    for batch in (more, more.tolist(), [f"key {i}" for i in more]):
+        with pytest.raises(tamis.CapacityError, match="cannot double"):
+            f.update(batch)
+        assert len(f) == n
+        assert (f.contains(asked) == held).all()
+        assert (f.contains(known) == stopped).all()
+
+
 def test_expected_fpr_is_that_of_the_workload():
     """Weighted by how often each negative is asked, with the variance that the weights have."""
     n, known, universe = 20_000, 40_000, 400_000

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -148,6 +149,22 @@ def test_more_keys_than_planned_are_told_not_forgotten():
         f.update(range(5000), at=np.linspace(0, 59, 5000))
     assert f.contains(range(5000)).all()
     assert f.expected_fpr > 0.02
+
+
+@pytest.mark.parametrize(("pace", "warns"), [(1.0, False), (1.2, True)])
+@pytest.mark.parametrize("call", ["add", "seen", "update", "seen_many"])
+def test_warns_of_a_stream_that_is_faster_than_planned(call, pace, warns):
+    keys = np.arange(int(3000 * pace))
+    times = keys / len(keys) * 180
+    f = tamis.Windowed(1000, seconds=60, fpr=0.01)
+    with pytest.warns(tamis.CapacityWarning) if warns else nullcontext() as told:
+        if call in ("add", "seen"):
+            for key, at in zip(keys.tolist(), times.tolist(), strict=True):
+                getattr(f, call)(key, at=at)
+        else:
+            for some, at in zip(np.split(keys, 100), np.split(times, 100), strict=True):
+                getattr(f, call)(some, at=at)
+    assert not warns or len(told) == 1
 
 
 def test_refuses_bad_arguments():

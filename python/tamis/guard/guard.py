@@ -275,7 +275,7 @@ class Guard:
             unchanged = [
                 key
                 for key, before, after in zip(keys[:allowed], counts[:allowed], latest, strict=True)
-                if before == after and after % 2 == 0
+                if before == after
             ]
             adapted = 0
             if unchanged and self._trust.trusted:

@@ -18,9 +18,8 @@ _SHIFT = np.uint64(64 - 6)
 class Regions:
     """Locks that order the puts, deletes and adaptations of the keys in each region.
 
-    Each region counts its writes, once when a write begins and once when it ends. A reader that
-    sees the same even count before it reads the store and after it takes the lock knows that no
-    write came in between.
+    Each region counts the writes that ended in it. A reader that sees the same count before it reads
+    the store and after it takes the lock knows that no write came in between.
     """
 
     def __init__(self) -> None:
@@ -44,14 +43,11 @@ class Regions:
     @contextmanager
     def write_locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
         """Lock regions for a write, and count the write."""
-        touched = range(REGIONS) if regions is None else sorted(set(regions))
         with self.locked(regions):
-            for region in touched:
-                self._counts[region] += 1
             try:
                 yield
             finally:
-                for region in touched:
+                for region in range(REGIONS) if regions is None else set(regions):
                     self._counts[region] += 1
 
     def counts(self, regions: Sequence[int]) -> list[int]:

@@ -28,11 +28,12 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     if stack.lengths:
         return _plan(stack, goal, _layers(stack, goal, 1.0))
 
-    # Bits of every layer are scaled until the budget, or the rate, is just kept.
+    # Bits of every layer are scaled until the budget, or the rate and its bound, are just kept.
     def too_small(scale: float) -> bool:
         layers = _layers(stack, goal, scale)
         if goal.smallest:
-            return _predicted(stack, layers)[0] > goal.fpr
+            expected, bound, _ = _predicted(stack, layers)
+            return expected > goal.fpr or bound > goal.max_fpr_bound
         return sum(layer.bits for layer in layers) <= goal.budget
 
     low, high = _BRACKET
