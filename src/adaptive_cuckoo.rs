@@ -28,11 +28,19 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, SECTION_HASHES, Section};
 use crate::hash::{GOLDEN, Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kind of an adaptive cuckoo filter in a frame.
-pub const KIND: u16 = 10;
+/// Adaptive cuckoo filters.
+pub static KIND: Kind = Kind {
+    number: 10,
+    name: "adaptive_cuckoo",
+    layer: false,
+    inserts: true,
+    deletes: true,
+    bounded: true,
+    open: |head, sections, _| Ok(Arc::new(AdaptiveCuckoo::from_frame(head, sections)?)),
+};
 
 /// Evictions before an insertion is refused. At a load of 0.95 an insertion takes about ten, and
 /// the tail falls off geometrically.
@@ -484,8 +492,8 @@ impl AdaptiveCuckoo {
 }
 
 impl Kernel for AdaptiveCuckoo {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

@@ -25,22 +25,28 @@
 //! and how often each of a sample of false positives of the first layer came. The sample is by key: a
 //! key that fools the first layer does so whatever its frequency, so its counts have the shape of all.
 
-use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, SECTION_MARKS, SECTION_PLAN, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::stack::{self, MOST_LAYERS, Stack};
-use crate::{bloom, quotient};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kind of an adaptive stack in a frame.
-pub const KIND: u16 = 11;
-/// The kinds of its layers: they take insertions, and refuse one only where they cannot grow.
-const LAYERS: [u16; 2] = [bloom::KIND, quotient::KIND];
+/// Adaptive stacks; those of quotient filters also delete.
+pub static KIND: Kind = Kind {
+    number: 11,
+    name: "adaptive_stacked",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| {
+        Ok(Arc::new(AdaptiveStack::from_frame(head, sections, opening)?))
+    },
+};
 /// The most keys of which the questions are counted: enough for a shape, and 16 KiB.
 pub const MOST_SAMPLED: usize = 1024;
 
@@ -175,7 +181,7 @@ impl AdaptiveStack {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<AdaptiveStack> {
         let damaged = |what: &str| Error::Format(format!("the adaptive stack is damaged: {what}"));
         let &[generation, room, collecting, asked, wrong, strikes, total, mistakes, shift] =
@@ -188,15 +194,15 @@ impl AdaptiveStack {
             [stack, filling, sample, plan] => (stack, Some(filling), sample, plan),
             _ => return Err(damaged("it has not the sections of one")),
         };
-        let open = |section: &Section<'_>, kinds: &[u16]| {
-            kernel::open_nested(section, |kind| kinds.contains(&kind), own)?
-                .ok_or_else(|| damaged("a layer is not one"))
+        let open = |section: &Section<'_>, may_be: fn(&Kind) -> bool| {
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a layer is not one"))
         };
-        let opened: Arc<dyn Any + Send + Sync> = open(stack, &[stack::KIND])?;
+        let opened: Arc<dyn Any + Send + Sync> =
+            open(stack, |kind| kind.number == stack::KIND.number)?;
         let stack = opened.downcast::<Stack>().map_err(|_| damaged("it has no stack"))?;
         let stack = Arc::into_inner(stack).ok_or_else(|| damaged("it has no stack"))?;
         let filling = match filling {
-            Some(section) => Some(Filling { layer: open(section, &LAYERS)?, room }),
+            Some(section) => Some(Filling { layer: open(section, may_be_layer)?, room }),
             None => None,
         };
         if (sample.kind, sample.piece, plan.kind, plan.piece) != (SECTION_MARKS, 0, SECTION_PLAN, 0)
@@ -441,12 +447,17 @@ impl Inner {
     }
 }
 
+/// Whether a layer may be of this kind: it takes insertions, and refuses none for want of capacity.
+fn may_be_layer(kind: &Kind) -> bool {
+    kind.layer && kind.inserts && !kind.bounded
+}
+
 /// Refuses a layer of another kind.
 fn check(layer: &Arc<dyn Kernel>) -> Result<()> {
-    if LAYERS.contains(&layer.kind()) {
+    if may_be_layer(layer.kind()) {
         return Ok(());
     }
-    let kind = layer.kind();
+    let kind = layer.kind().number;
     Err(Error::Parameter(format!("a layer is of kind {kind}; Bloom and quotient filters can grow")))
 }
 
@@ -470,8 +481,8 @@ fn with_sample(mut counted: Counted, bytes: &[u8]) -> Option<Counted> {
 }
 
 impl Kernel for AdaptiveStack {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
@@ -583,7 +594,7 @@ impl Kernel for AdaptiveStack {
 
     fn remove(&self, hash: Hash128) -> Result<()> {
         let inner = self.read();
-        if inner.stack.layers()[0].kind() != quotient::KIND {
+        if !inner.stack.layers()[0].kind().deletes {
             return Err(Error::Parameter(
                 "this adaptive stack takes no deletions: its layers are Bloom filters".into(),
             ));

@@ -53,7 +53,7 @@ pub const SECTION_PLAN: u32 = 6;
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which structure; see the `KIND` of each kernel.
+    /// Which structure; see [`crate::kinds`].
     pub kind: u16,
     /// The hash family, [`crate::hash::HASH_SEEDED`] or [`crate::hash::HASH_KEYED`].
     pub hash: u16,

@@ -16,23 +16,34 @@
 //!
 //! The filter in front sees the hashes remixed, so that what passes it meets the others afresh.
 
-use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::model;
-use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use crate::ribbon::KIND_FUNCTION;
 use std::sync::Arc;
 
-/// The kind of a learned Bloom filter in a frame.
-pub const KIND: u16 = 14;
+/// Learned Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 14,
+    name: "learned",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Learned::from_frame(head, sections, opening)?)),
+};
 /// The most regions.
 pub const MOST_REGIONS: usize = 256;
 /// The domain of the filter in front: "front" in ASCII.
 const DOMAIN: u64 = 0x66_726F_6E74;
-/// What a region or the front may be, so that frames do not nest without end.
-const PLAIN: [u16; 5] = [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND];
+
+/// Whether a region or the front may be of this kind: what may be a layer of a stack, but for
+/// functions, which are no filters.
+fn is_plain(kind: &Kind) -> bool {
+    kind.layer && kind.number != KIND_FUNCTION.number
+}
 
 /// The hash that the filter in front sees.
 #[inline(always)]
@@ -90,7 +101,7 @@ impl Learned {
     /// Checks that the parts fit.
     pub fn checked(self) -> Result<Learned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
-        let plain = |filter: &Arc<dyn Kernel>| PLAIN.contains(&filter.kind());
+        let plain = |filter: &Arc<dyn Kernel>| is_plain(filter.kind());
         if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
             return wrong("has from 1 to 256 regions");
         }
@@ -108,7 +119,7 @@ impl Learned {
         if !filters.chain(&self.front).all(plain) {
             return wrong("is made of plain filters");
         }
-        if self.model.as_ref().is_some_and(|model| model.kind() != model::KIND) {
+        if self.model.as_ref().is_some_and(|model| model.kind().number != model::KIND.number) {
             return wrong("has a model for a classifier");
         }
         Ok(self)
@@ -160,7 +171,7 @@ impl Learned {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<Learned> {
         let damaged = |what: &str| Error::Format(format!("the learned filter is damaged: {what}"));
         let (&[regions, front], rest) = head
@@ -177,18 +188,17 @@ impl Learned {
             return Err(damaged("a border is not a score"));
         }
         let mut sections = sections.iter();
-        let mut next = |kinds: &[u16]| {
+        let mut next = |may_be: fn(&Kind) -> bool| {
             let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
-            kernel::open_nested(section, |kind| kinds.contains(&kind), own)?
-                .ok_or_else(|| damaged("a part is not one"))
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a part is not one"))
         };
-        let model = Some(next(&[model::KIND])?);
-        let front = if front == 1 { Some(next(&PLAIN)?) } else { None };
+        let model = Some(next(|kind| kind.number == model::KIND.number)?);
+        let front = if front == 1 { Some(next(is_plain)?) } else { None };
         let region = |(&state, &share): (&u64, &u64)| {
             let region = match state {
                 0 => Region::None,
                 1 => Region::All,
-                2 => Region::Filter(next(&PLAIN)?),
+                2 => Region::Filter(next(is_plain)?),
                 _ => return Err(damaged("a region answers in no known way")),
             };
             Ok((region, f64::from_bits(share)))
@@ -210,8 +220,8 @@ impl Learned {
 
 /// Without scores nothing is certain, so that all may be there; [`Learned::contains_scored`] knows.
 impl Kernel for Learned {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

@@ -28,12 +28,20 @@ use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a stable Bloom filter in a frame.
-pub const KIND: u16 = 12;
+/// Stable Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 12,
+    name: "stable",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?)),
+};
 /// The most cells per key; more would not pay at any rate above 10⁻⁹.
 pub const MOST_HASHES: u32 = 32;
 /// The largest counter: three bits.
@@ -325,8 +333,8 @@ impl Random {
 }
 
 impl Kernel for Stable {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

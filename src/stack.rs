@@ -31,23 +31,26 @@
 //!
 //! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
 
-use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
-use crate::ribbon::{Function, KIND_FUNCTION};
-use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::ribbon::Function;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a stack in a frame.
-pub const KIND: u16 = 8;
+/// Stacked filters; see [`Stack::inserts`] and [`Stack::deletes`].
+pub static KIND: Kind = Kind {
+    number: 8,
+    name: "stacked",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Stack::from_frame(head, sections, opening)?)),
+};
 /// The most layers: each halves what reaches the next at least, or it would not be there.
 pub const MOST_LAYERS: usize = 64;
-/// The kinds that a layer may be of.
-const LAYERS: [u16; 6] =
-    [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND, KIND_FUNCTION];
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
 const DOMAIN: u64 = 0x7374_6163_6B00;
 /// Questions that go down together: as many as `python/column.rs` hashes at a time.
@@ -118,10 +121,13 @@ impl Stack {
             let given = layers.len();
             return refuse(format!("layers is of {given}; from 1 to {MOST_LAYERS} are possible"));
         }
-        if let Some(other) = layers.iter().find(|layer| !LAYERS.contains(&layer.kind())) {
-            return refuse(format!("a layer is of kind {}; plain filters are", other.kind()));
+        if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
+            return refuse(format!(
+                "a layer is of kind {}; plain filters are",
+                other.kind().number
+            ));
         }
-        let functions = layers.iter().filter(|layer| layer.kind() == KIND_FUNCTION).count();
+        let functions = layers.iter().filter(|layer| function(&***layer).is_some()).count();
         let last = function(&**layers.last().unwrap_or(&layers[0]));
         if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
             return refuse("only the last layer may be a function, of one bit".into());
@@ -151,7 +157,7 @@ impl Stack {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<Stack> {
         let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
         let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
@@ -162,8 +168,8 @@ impl Stack {
             return Err(damaged("its layers are not as many as it says"));
         }
         let open = |section: &Section<'_>| {
-            kernel::open_nested(section, |kind| LAYERS.contains(&kind), own)?
-                .ok_or_else(|| damaged("a layer is not one"))
+            let opened = opening.nested(section, |kind| kind.layer)?;
+            opened.ok_or_else(|| damaged("a layer is not one"))
         };
         let layers = sections.iter().map(open).collect::<Result<_>>()?;
         let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
@@ -197,14 +203,12 @@ impl Stack {
 
     /// Whether every layer of keys takes insertions.
     pub fn inserts(&self) -> bool {
-        let takes = [bloom::KIND, quotient::KIND, cuckoo::KIND];
-        !self.is_exact() && self.layers.iter().step_by(2).all(|l| takes.contains(&l.kind()))
+        !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().inserts)
     }
 
     /// Whether every layer of keys takes removals.
     pub fn deletes(&self) -> bool {
-        let gives = [quotient::KIND, cuckoo::KIND];
-        !self.is_exact() && self.layers.iter().step_by(2).all(|l| gives.contains(&l.kind()))
+        !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().deletes)
     }
 
     /// Whether it ends in a function.
@@ -347,8 +351,8 @@ fn ask(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
 }
 
 impl Kernel for Stack {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     /// The first layer answers in bulk. Those it accepts go on together, layer by layer, so that

@@ -26,12 +26,22 @@ use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a windowed filter in a frame.
-pub const KIND: u16 = 13;
+/// Windowed filters.
+pub static KIND: Kind = Kind {
+    number: 13,
+    name: "windowed",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| {
+        Ok(Arc::new(Windowed::from_frame(head, sections, opening.own)?))
+    },
+};
 /// The most slices.
 pub const MOST_SLICES: u64 = 256;
 /// The shortest generation in seconds: shorter ones would have no number in this century.
@@ -370,8 +380,8 @@ impl Windowed {
 }
 
 impl Kernel for Windowed {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

@@ -26,6 +26,7 @@ __all__ = [
     "Hashes",
     "Inserting",
     "Kernel",
+    "KindRow",
     "Negatives",
     "Remembering",
     "Resident",
@@ -67,6 +68,7 @@ __all__ = [
     "fuse_build",
     "fuse_shape",
     "hash_keys",
+    "kinds",
     "learned",
     "learned_contains",
     "learned_contains_one",
@@ -128,6 +130,26 @@ class Kernel:
 
     @property
     def kind(self) -> int: ...
+
+@final
+class KindRow:
+    """A kind of structure: its number in a file, its name, and what every filter of it can do."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def layer(self) -> bool: ...
+    @property
+    def inserts(self) -> bool: ...
+    @property
+    def deletes(self) -> bool: ...
+    @property
+    def bounded(self) -> bool: ...
+
+def kinds() -> list[KindRow]:
+    """List every kind, by rising numbers."""
 
 @final
 class Distinct:

@@ -26,13 +26,21 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a Bloom filter in a frame.
-pub const KIND: u16 = 1;
+/// Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 1,
+    name: "bloom",
+    layer: true,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
+};
 /// Bits of a block: one cache line.
 pub const BLOCK_BITS: u64 = 8 * LINE as u64;
 /// The most probes per key; more would not pay at any rate above 10⁻¹².
@@ -325,8 +333,8 @@ impl Bloom {
 }
 
 impl Kernel for Bloom {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

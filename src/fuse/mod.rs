@@ -36,12 +36,20 @@ use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The kind of a binary fuse filter in a frame.
-pub const KIND: u16 = 4;
+/// Binary fuse filters.
+pub static KIND: Kind = Kind {
+    number: 4,
+    name: "fuse",
+    layer: true,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Fuse::from_frame(head, sections, opening.own)?)),
+};
 /// The longest fingerprint.
 pub const MOST_FINGERPRINT_BITS: u32 = 32;
 /// The longest segment: one of a table that is not much longer, or far longer than is of use.
@@ -275,8 +283,8 @@ impl Fuse {
 }
 
 impl Kernel for Fuse {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

@@ -33,7 +33,7 @@ mod trees;
 use crate::error::Result;
 use crate::format::{SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::has_avx2;
 use grams::Used;
 pub use grams::{Grams, LONGEST_GRAM};
@@ -42,8 +42,16 @@ use std::sync::Arc;
 pub use table::{Feature, Levels, Rows};
 use trees::Trees;
 
-/// The kind of a model in a frame.
-pub const KIND: u16 = 17;
+/// Models.
+pub static KIND: Kind = Kind {
+    number: 17,
+    name: "model",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, _| Ok(Arc::new(Model::from_frame(head, sections)?)),
+};
 /// Rows that are scored together: their levels and the state of a tree stay in the first cache.
 pub const BLOCK: usize = 128;
 
@@ -268,8 +276,8 @@ fn exp(x: f64) -> f64 {
 
 /// It is kept as filters are, but knows no keys: all may be there.
 impl Kernel for Model {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

@@ -73,7 +73,7 @@ pub fn adaptive_stacked_layers(
     let stack = kernel.of::<AdaptiveStack>()?;
     Ok(py.detach(|| {
         let layers = stack.layers();
-        layers.iter().map(|l| (l.kind(), l.count(), l.size_in_bits(), l.rate())).collect()
+        layers.iter().map(|l| (l.kind().number, l.count(), l.size_in_bits(), l.rate())).collect()
     }))
 }
 

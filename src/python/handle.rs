@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::format;
 use crate::hash::{HASH_KEYED, HASH_SEEDED, Hasher};
 use crate::kernel;
+use crate::kinds;
 use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -32,7 +33,7 @@ impl Kernel {
     /// Which structure, as a file says it.
     #[getter]
     fn kind(&self) -> u16 {
-        self.kernel.kind()
+        self.kernel.kind().number
     }
 }
 
@@ -156,7 +157,7 @@ fn open(
 ) -> PyResult<Kernel> {
     let (head, sections) = format::read(bytes)?;
     let hasher = hasher_of(&head, keyed)?;
-    let kernel = kernel::open(&head, &sections, &own)?;
+    let kernel = kinds::open(&head, &sections, &own)?;
     Ok(Kernel { kernel, hasher, capacity: head.capacity })
 }
 

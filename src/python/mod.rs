@@ -8,6 +8,7 @@
 //! * `filter.rs`: the classes of the contract
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * `handle.rs`: kernels as Python holds them, and the ways to open one
+//! * `kinds.rs`: the table of kinds
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
 //! * `adapting.rs`, `adaptive_stacked.rs`, `bloom.rs`, `cuckoo.rs`, `fuse.rs`, `function.rs`,
 //!   `quotient.rs`, `ribbon.rs`, `sharded.rs`, `stable_learned.rs`, `stacked.rs`, `streams.rs`: what
@@ -29,6 +30,7 @@ mod fuse;
 mod handle;
 mod hashes;
 mod keys;
+mod kinds;
 mod learned;
 mod model;
 mod quotient;
@@ -80,6 +82,8 @@ mod _native {
     use super::handle::{Kernel, open_bytes, open_file};
     #[pymodule_export]
     use super::hashes::Hashes;
+    #[pymodule_export]
+    use super::kinds::{KindRow, kinds};
     #[pymodule_export]
     use super::learned::{
         learned, learned_contains, learned_contains_one, learned_model, learned_scores,

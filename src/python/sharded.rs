@@ -177,5 +177,5 @@ pub fn sharded(shards: Vec<PyRef<'_, Kernel>>) -> PyResult<Kernel> {
 #[pyfunction]
 pub fn sharded_shape(kernel: &Kernel) -> PyResult<(usize, u16)> {
     let shards = kernel.of::<Sharded>()?.shards();
-    Ok((shards.len(), shards[0].kind()))
+    Ok((shards.len(), shards[0].kind().number))
 }

@@ -171,7 +171,7 @@ pub fn stacked_layers(py: Python<'_>, kernel: &Kernel) -> PyResult<Vec<(u16, u64
     let stack = kernel.of::<Stack>()?;
     Ok(py.detach(|| {
         let layers = stack.layers().iter();
-        layers.map(|l| (l.kind(), l.count(), l.size_in_bits(), l.rate())).collect()
+        layers.map(|l| (l.kind().number, l.count(), l.size_in_bits(), l.rate())).collect()
     }))
 }
 

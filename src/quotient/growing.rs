@@ -6,11 +6,19 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kind of a quotient filter in a frame.
-pub const KIND: u16 = 2;
+/// Quotient filters.
+pub static KIND: Kind = Kind {
+    number: 2,
+    name: "quotient",
+    layer: true,
+    inserts: true,
+    deletes: true,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Growing::from_frame(head, sections, opening.own)?)),
+};
 
 /// A [`Quotient`] behind a lock, with the number of keys at which it doubles.
 pub struct Growing {
@@ -169,8 +177,8 @@ impl Growing {
 }
 
 impl Kernel for Growing {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

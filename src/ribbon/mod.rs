@@ -40,13 +40,21 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::on_best;
 use solution::{Solution, parameters};
 use std::sync::Arc;
 
-/// The kind of a ribbon filter in a frame.
-pub const KIND: u16 = 5;
+/// Ribbon filters.
+pub static KIND: Kind = Kind {
+    number: 5,
+    name: "ribbon",
+    layer: true,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?)),
+};
 /// How many keys ahead of the answer its words are asked for.
 const AHEAD: usize = 16;
 
@@ -121,8 +129,8 @@ impl Ribbon {
 }
 
 impl Kernel for Ribbon {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

@@ -10,15 +10,31 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, SECTION_MARKS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::quotient::{SLOTS, Table};
 use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kinds of a telescoping and of an extending filter in a frame.
-pub const KIND: u16 = 9;
-/// See [`KIND`].
-pub const KIND_EXTENDING: u16 = 19;
+/// Telescoping filters.
+pub static KIND: Kind = Kind {
+    number: 9,
+    name: "telescoping",
+    layer: false,
+    inserts: true,
+    deletes: true,
+    bounded: true,
+    open: |head, sections, opening| Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?)),
+};
+/// Extending filters.
+pub static KIND_EXTENDING: Kind = Kind {
+    number: 19,
+    name: "extending",
+    layer: false,
+    inserts: true,
+    deletes: true,
+    bounded: true,
+    open: |head, sections, opening| Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?)),
+};
 
 /// How often the remote is asked again when others insert or remove meanwhile. An adaptation is
 /// given up then, which is safe; a change is made under the lock of whoever changes.
@@ -326,7 +342,7 @@ impl Shared {
             return Err(damaged("it has not five parameters and two sections"));
         };
         let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are long"))?;
-        let mode = if head.kind == KIND { Mode::Telescoping } else { Mode::Extending };
+        let mode = if head.kind == KIND.number { Mode::Telescoping } else { Mode::Extending };
         let layout = match layout {
             0 => Layout::Block,
             1 => Layout::Growing,
@@ -386,10 +402,10 @@ impl Telescoping {
 }
 
 impl Kernel for Shared {
-    fn kind(&self) -> u16 {
+    fn kind(&self) -> &'static Kind {
         match self.mode {
-            Mode::Telescoping => KIND,
-            Mode::Extending => KIND_EXTENDING,
+            Mode::Telescoping => &KIND,
+            Mode::Extending => &KIND_EXTENDING,
         }
     }
 
