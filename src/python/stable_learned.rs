@@ -84,7 +84,7 @@ pub fn stable_learned_pass<'py>(
     let learned = kernel.of::<StableLearned>()?;
     let hashes: Vec<Hash128> = batch::hashes(py, &kernel.hasher, keys)?;
     let scores = one_each(&scores, hashes.len())?;
-    batch::afford(py, hashes.len())?;
+    batch::check_memory(py, hashes.len())?;
     let answers = PyArray1::<bool>::zeros(py, hashes.len(), false);
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
