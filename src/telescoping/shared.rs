@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, SECTION_MARKS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
-use crate::quotient::{SLOTS, Table};
+use crate::quotient::{SLOTS, Table, capacity};
 use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -57,25 +57,22 @@ pub struct Shared {
 
 struct Inner {
     filter: Telescoping,
-    room: u64,
+    capacity: u64,
 }
 
 impl Inner {
-    /// The slots that may be used: as in the quotient filter, the keys it was made for and some.
-    fn most_slots(&self) -> u64 {
-        let rounded_up = self.filter.table().quotients() / 64 * 61;
-        self.room.saturating_add(self.room.div_ceil(32)).max(rounded_up)
-    }
-
+    /// Whether there are slots for so many keys more.
     fn has_room(&self, more: usize) -> bool {
-        self.filter.table().used_slots().saturating_add(more as u64) <= self.most_slots()
+        let table = self.filter.table();
+        let most = capacity::most_slots(self.capacity, table.quotients());
+        table.used_slots().saturating_add(more as u64) <= most
     }
 
     fn no_room(&self, more: usize) -> Error {
         Error::Capacity(format!(
             "there is no room for {more} more keys in a filter of {} that holds {}: give remote=, \
              the stored hashes, and it grows",
-            self.room,
+            self.capacity,
             self.filter.table().used_slots()
         ))
     }
@@ -97,13 +94,19 @@ fn alone<T>(step: Step<T>) -> Result<T> {
 }
 
 impl Shared {
-    fn over(filter: Telescoping, room: u64) -> Shared {
-        Shared { mode: filter.store().mode(), inner: RwLock::new(Inner { filter, room }) }
+    fn over(filter: Telescoping, capacity: u64) -> Shared {
+        Shared { mode: filter.store().mode(), inner: RwLock::new(Inner { filter, capacity }) }
     }
 
-    /// An empty filter for `room` keys.
-    pub fn new(quotients: u64, bits: u32, layout: Layout, mode: Mode, room: u64) -> Result<Shared> {
-        Ok(Shared::over(Telescoping::new(quotients, bits, layout, mode)?, room))
+    /// An empty filter of this capacity.
+    pub fn new(
+        quotients: u64,
+        bits: u32,
+        layout: Layout,
+        mode: Mode,
+        capacity: u64,
+    ) -> Result<Shared> {
+        Ok(Shared::over(Telescoping::new(quotients, bits, layout, mode)?, capacity))
     }
 
     /// A filter of distinct hashes.
@@ -283,7 +286,7 @@ impl Shared {
         }
     }
 
-    /// Room for as many keys again, from the stored hashes.
+    /// Doubles the capacity, from the stored hashes.
     pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
         for _ in 0..TRIES {
             let version = self.look(Telescoping::version);
@@ -291,7 +294,7 @@ impl Shared {
             let mut inner = self.write();
             if inner.filter.version() == version {
                 inner.filter = alone(inner.filter.grown(stored))?;
-                inner.room = inner.room.max(1).saturating_mul(2);
+                inner.capacity = capacity::doubled(inner.capacity);
                 return Ok(());
             }
         }
@@ -306,19 +309,19 @@ impl Shared {
         let copy = self.twin()?;
         let one = copy.read();
         let two = other.read();
-        let room = one.room.max(two.room);
-        let merged = Inner { filter: alone(one.filter.merged(&two.filter))?, room };
+        let capacity = one.capacity.max(two.capacity);
+        let merged = Inner { filter: alone(one.filter.merged(&two.filter))?, capacity };
         if !merged.has_room(0) {
             return Err(Error::Capacity(format!(
-                "there is no room for the {} keys of both in a filter of {room}: let both grow",
+                "there is no room for the {} keys of both in a filter of {capacity}: let both grow",
                 merged.filter.table().used_slots()
             )));
         }
-        Ok(Shared::over(merged.filter, room))
+        Ok(Shared::over(merged.filter, capacity))
     }
 
     fn twin(&self) -> Result<Shared> {
-        let Inner { filter, room } = &*self.read();
+        let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let blocks = blocks(table);
         let marks = store.to_bytes(blocks);
@@ -326,7 +329,7 @@ impl Shared {
         let shape = (table.quotients(), table.remainder_bits());
         let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &marks)?;
         copy.forgotten = filter.forgotten;
-        Ok(Shared::over(copy, *room))
+        Ok(Shared::over(copy, *capacity))
     }
 
     /// Opens what a frame holds; `own` turns the bytes of the slots into a buffer.
@@ -336,7 +339,7 @@ impl Shared {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Shared> {
         let damaged = |what: &str| Error::Format(format!("the adaptive filter is damaged: {what}"));
-        let (&[quotients, bits, layout, room, forgotten], [slots, marks]) =
+        let (&[quotients, bits, layout, capacity, forgotten], [slots, marks]) =
             (&head.parameters[..], sections)
         else {
             return Err(damaged("it has not five parameters and two sections"));
@@ -350,7 +353,7 @@ impl Shared {
             _ => return Err(damaged("its selectors are of no known layout")),
         };
         let kinds = [(slots.kind, slots.piece), (marks.kind, marks.piece)];
-        if kinds != [(SECTION_BITS, 0), (SECTION_MARKS, 0)] || room != head.capacity {
+        if kinds != [(SECTION_BITS, 0), (SECTION_MARKS, 0)] || capacity != head.capacity {
             return Err(damaged("it is not as its parameters say"));
         }
         let buffer = own(slots.bytes)?;
@@ -359,7 +362,7 @@ impl Shared {
         if filter.table().used_slots() != head.count {
             return Err(damaged("it holds another number of keys"));
         }
-        Ok(Shared::over(filter, room))
+        Ok(Shared::over(filter, capacity))
     }
 }
 
@@ -426,7 +429,7 @@ impl Kernel for Shared {
     }
 
     fn capacity(&self) -> Option<u64> {
-        Some(self.read().room)
+        Some(self.read().capacity)
     }
 
     fn overfull(&self, _capacity: u64) -> bool {
@@ -452,7 +455,7 @@ impl Kernel for Shared {
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Inner { filter, room } = &*self.read();
+        let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let layout = match store.layout() {
             Layout::Block => 0,
@@ -460,13 +463,18 @@ impl Kernel for Shared {
             Layout::Plain => 2,
         };
         let bits = u64::from(table.remainder_bits());
-        let parameters = vec![table.quotients(), bits, layout, *room, filter.forgotten()];
+        let parameters = vec![table.quotients(), bits, layout, *capacity, filter.forgotten()];
         let marks = store.to_bytes(blocks(table));
         let sections = vec![
             Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() },
             Section { kind: SECTION_MARKS, piece: 0, bytes: &marks },
         ];
-        look(Content { parameters, count: table.used_slots(), capacity: Some(*room), sections });
+        look(Content {
+            parameters,
+            count: table.used_slots(),
+            capacity: Some(*capacity),
+            sections,
+        });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
