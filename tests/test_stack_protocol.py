@@ -4,7 +4,7 @@ Layers are sets that accept whatever shares a few bits with a member, so that ev
 Puts, deletes, adaptations and the steps of a scan advance one at a time in any order, and any of
 them may die between two steps. Hypothesis looks for a stored hash that the stack denies.
 
-`src/adaptive_stack.rs` follows this model; what it may and may not do is said here first.
+`src/adaptive_stack/` follows this model; what it may and may not do is said here first.
 """
 
 from collections import Counter

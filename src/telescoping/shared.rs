@@ -1,18 +1,14 @@
-//! An adaptive filter that threads share, and the remote that it asks for stored hashes.
-//!
-//! The remote is somebody else's code: no lock is held while it runs. So what it said may be old by
-//! the time it is used; the filter's version tells, and the remote is asked again.
+//! An adaptive filter that threads share.
 
-use super::adapt::of_quotient;
+use super::open::blocks;
 use super::{Layout, Mode, Step, Stop, Telescoping};
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_BITS, SECTION_MARKS, Section};
+use crate::format::{SECTION_BITS, SECTION_MARKS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
-use crate::quotient::{SLOTS, Table, capacity};
-use std::ops::Range;
+use crate::quotient::capacity;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Telescoping filters.
@@ -36,18 +32,6 @@ pub static KIND_EXTENDING: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?)),
 };
 
-/// How often the remote is asked again when others insert or remove meanwhile. An adaptation is
-/// given up then, which is safe; a change is made under the lock of whoever changes.
-const TRIES: usize = 16;
-
-/// The stored hashes, insertions under way included.
-pub trait Remote {
-    /// Those whose first word is in a range, both ends included, with repetitions.
-    fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>>;
-    /// All of them.
-    fn scan(&mut self) -> Result<Vec<Hash128>>;
-}
-
 /// A [`Telescoping`] behind a lock, with the number of keys at which it is full.
 pub struct Shared {
     /// As in the filter, which never changes it: told without the lock.
@@ -55,14 +39,14 @@ pub struct Shared {
     inner: RwLock<Inner>,
 }
 
-struct Inner {
-    filter: Telescoping,
-    capacity: u64,
+pub(super) struct Inner {
+    pub(super) filter: Telescoping,
+    pub(super) capacity: u64,
 }
 
 impl Inner {
     /// Whether there are slots for so many keys more.
-    fn has_room(&self, more: usize) -> bool {
+    pub(super) fn has_room(&self, more: usize) -> bool {
         let table = self.filter.table();
         let most = capacity::most_slots(self.capacity, table.quotients());
         table.used_slots().saturating_add(more as u64) <= most
@@ -78,7 +62,7 @@ impl Inner {
     }
 }
 
-fn full(_block: u64) -> Error {
+pub(super) fn full(_block: u64) -> Error {
     Error::Capacity(
         "the selectors of a block do not fit its code, and only the stored hashes tell what its \
          slots hold without them: give remote="
@@ -86,7 +70,7 @@ fn full(_block: u64) -> Error {
     )
 }
 
-fn alone<T>(step: Step<T>) -> Result<T> {
+pub(super) fn alone<T>(step: Step<T>) -> Result<T> {
     step.map_err(|stop| match stop {
         Stop::Full(block) => full(block),
         Stop::Failed(error) => error,
@@ -94,7 +78,7 @@ fn alone<T>(step: Step<T>) -> Result<T> {
 }
 
 impl Shared {
-    fn over(filter: Telescoping, capacity: u64) -> Shared {
+    pub(super) fn over(filter: Telescoping, capacity: u64) -> Shared {
         Shared { mode: filter.store().mode(), inner: RwLock::new(Inner { filter, capacity }) }
     }
 
@@ -126,181 +110,12 @@ impl Shared {
         look(&self.read().filter)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().unwrap_or_else(|lock| lock.into_inner())
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(|lock| lock.into_inner())
-    }
-
-    /// Asks the remote for the hashes of some quotients; with the version of the filter before.
-    fn ask(
-        &self,
-        remote: &mut dyn Remote,
-        quotients: impl FnOnce(&Telescoping) -> Range<u64>,
-    ) -> Result<(u64, Vec<Hash128>)> {
-        let (version, (low, high)) =
-            self.look(|filter| (filter.version(), filter.words(quotients(filter))));
-        Ok((version, remote.run(low, high)?))
-    }
-
-    /// Moves the slots that keys which are not stored fit; for each key, whether any slot moved.
-    pub fn adapt(
-        &self,
-        hashes: &[Hash128],
-        moved: &mut [bool],
-        remote: &mut dyn Remote,
-    ) -> Result<()> {
-        moved.fill(false);
-        let mut fitting = vec![false; hashes.len()];
-        self.contains(hashes, &mut fitting);
-        let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
-        let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
-        self.look(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
-        let mut rest = &indices[..];
-        while let Some(&first) = rest.first() {
-            let many = self.look(|filter| {
-                let own = |&&index: &&usize| quotient(filter, index) == quotient(filter, first);
-                rest.iter().take_while(own).count()
-            });
-            let (own, later) = rest.split_at(many);
-            self.adapt_run(hashes, own, moved, remote)?;
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// [`Shared::adapt`] for keys of one quotient.
-    fn adapt_run(
-        &self,
-        hashes: &[Hash128],
-        mut own: &[usize],
-        moved: &mut [bool],
-        remote: &mut dyn Remote,
-    ) -> Result<()> {
-        for _ in 0..TRIES {
-            let Some(&first) = own.first() else { break };
-            let (version, stored) = self.ask(remote, |filter| {
-                let quotient = filter.table().split(hashes[first]).0;
-                quotient..quotient + 1
-            })?;
-            let mut inner = self.write();
-            if inner.filter.version() != version {
-                continue;
-            }
-            let quotient = inner.filter.table().split(hashes[first]).0;
-            let stored = of_quotient(&inner.filter, quotient, &stored);
-            let mut stopped = None;
-            while let Some((&index, later)) = own.split_first() {
-                if inner.filter.table().split(hashes[index]).0 != quotient {
-                    break; // it has grown since
-                }
-                match inner.filter.adapt(hashes[index], &stored) {
-                    Ok(changed) => moved[index] |= changed,
-                    Err(Stop::Failed(error)) => return Err(error),
-                    Err(Stop::Full(block)) => {
-                        stopped = Some(block);
-                        break;
-                    }
-                }
-                own = later;
-            }
-            drop(inner);
-            match stopped {
-                Some(block) if self.forget(block, remote)? => {}
-                _ => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets the marks of a block whose code is full; whether there is room now.
-    fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
-        for _ in 0..TRIES {
-            let (version, stored) = self.ask(remote, |filter| filter.quotients_of(block))?;
-            let mut inner = self.write();
-            if inner.filter.version() == version {
-                return Ok(alone(inner.filter.forget(block, &stored))? > 0);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Inserts hashes, all or none; grows where there is no room. The remote may list those that
-    /// are being inserted or not.
-    pub fn insert_with(&self, hashes: &[Hash128], remote: &mut dyn Remote) -> Result<()> {
-        let mut done = 0;
-        while !self.read().has_room(hashes.len() - done) {
-            self.grow(remote)?;
-        }
-        loop {
-            let mut inner = self.write();
-            let (inserted, step) = inner.filter.insert_batch(&hashes[done..]);
-            done += inserted;
-            let failed = match step {
-                Ok(()) => return Ok(()),
-                Err(Stop::Failed(error)) => Some(error),
-                Err(Stop::Full(block)) => {
-                    drop(inner);
-                    let forgotten = self.forget(block, remote);
-                    inner = self.write();
-                    match forgotten {
-                        Ok(true) => None,
-                        Ok(false) => Some(full(block)),
-                        Err(error) => Some(error),
-                    }
-                }
-            };
-            if let Some(error) = failed {
-                for hash in &hashes[..done] {
-                    alone(inner.filter.undo_insert(*hash))?;
-                }
-                return Err(error);
-            }
-        }
-    }
-
-    /// Takes a slot of a key away that the remote, where the key is gone already, does not need.
-    pub fn remove_with(&self, hash: Hash128, remote: &mut dyn Remote) -> Result<()> {
-        for _ in 0..TRIES {
-            let quotient = |filter: &Telescoping| filter.table().split(hash).0;
-            let (version, stored) =
-                self.ask(remote, |filter| quotient(filter)..quotient(filter) + 1)?;
-            let mut inner = self.write();
-            if inner.filter.version() != version {
-                continue;
-            }
-            let stored = of_quotient(&inner.filter, quotient(&inner.filter), &stored);
-            let removed = inner.filter.remove_known(hash, &stored);
-            drop(inner);
-            match removed {
-                Err(Stop::Full(block)) if self.forget(block, remote)? => {}
-                other => return alone(other),
-            }
-        }
-        // Never a quiet moment: without the remote, or not at all.
-        match self.remove(hash) {
-            Err(Error::Parameter(_) | Error::Capacity(_)) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Doubles the capacity, from the stored hashes.
-    pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
-        for _ in 0..TRIES {
-            let version = self.look(Telescoping::version);
-            let stored = remote.scan()?;
-            let mut inner = self.write();
-            if inner.filter.version() == version {
-                inner.filter = alone(inner.filter.grown(stored))?;
-                inner.capacity = capacity::doubled(inner.capacity);
-                return Ok(());
-            }
-        }
-        Err(Error::Capacity(
-            "the filter cannot grow while others insert and remove all the time".into(),
-        ))
     }
 
     /// The filter of the insertions into both.
@@ -330,77 +145,6 @@ impl Shared {
         let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &marks)?;
         copy.forgotten = filter.forgotten;
         Ok(Shared::over(copy, *capacity))
-    }
-
-    /// Opens what a frame holds; `own` turns the bytes of the slots into a buffer.
-    pub fn from_frame(
-        head: &Head,
-        sections: &[Section<'_>],
-        own: impl FnOnce(&[u8]) -> Result<Buffer>,
-    ) -> Result<Shared> {
-        let damaged = |what: &str| Error::Format(format!("the adaptive filter is damaged: {what}"));
-        let (&[quotients, bits, layout, capacity, forgotten], [slots, marks]) =
-            (&head.parameters[..], sections)
-        else {
-            return Err(damaged("it has not five parameters and two sections"));
-        };
-        let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are long"))?;
-        let mode = if head.kind == KIND.number { Mode::Telescoping } else { Mode::Extending };
-        let layout = match layout {
-            0 => Layout::Block,
-            1 => Layout::Growing,
-            2 if mode == Mode::Telescoping => Layout::Plain,
-            _ => return Err(damaged("its selectors are of no known layout")),
-        };
-        let kinds = [(slots.kind, slots.piece), (marks.kind, marks.piece)];
-        if kinds != [(SECTION_BITS, 0), (SECTION_MARKS, 0)] || capacity != head.capacity {
-            return Err(damaged("it is not as its parameters say"));
-        }
-        let buffer = own(slots.bytes)?;
-        let mut filter = Telescoping::open((quotients, bits), layout, mode, buffer, marks.bytes)?;
-        filter.forgotten = forgotten;
-        if filter.table().used_slots() != head.count {
-            return Err(damaged("it holds another number of keys"));
-        }
-        Ok(Shared::over(filter, capacity))
-    }
-}
-
-/// The blocks that a frame has.
-fn blocks(table: &Table) -> usize {
-    table.quotients().div_ceil(SLOTS).max(table.end().div_ceil(SLOTS)) as usize
-}
-
-impl Telescoping {
-    /// The filter with these bytes of slots and of marks, which may come from anybody.
-    fn open(
-        (quotients, bits): (u64, u32),
-        layout: Layout,
-        mode: Mode,
-        slots: Buffer,
-        marks: &[u8],
-    ) -> Result<Telescoping> {
-        let table = Table::from_bytes(quotients, bits, slots)?;
-        let store = super::Store::from_bytes(layout, mode, blocks(&table), marks)?;
-        let mut filter = Telescoping { table, store, most: 0, version: 0, forgotten: 0 };
-        let mut free_from = 0;
-        let mut used = vec![0u64; blocks(&filter.table)];
-        for (_, run) in filter.table.runs(0..quotients) {
-            for slot in run.start.max(free_from)..run.end {
-                used[(slot / SLOTS) as usize] |= 1 << (slot % SLOTS);
-            }
-            free_from = run.end;
-        }
-        for (block, used) in used.iter().enumerate() {
-            for (slot, mark) in filter.store.marks(block as u64).into_iter().enumerate() {
-                filter.most = filter.most.max(filter.steps(mark));
-                if mark != 0 && used >> slot & 1 == 0 {
-                    let message = "the adaptive filter is damaged: a free slot has a selector";
-                    return Err(Error::Format(message.into()));
-                }
-            }
-        }
-        Ok(filter)
     }
 }
 

@@ -30,11 +30,16 @@
 //! the rate is ψ·K₀ + (1 − ψ)·U₀.
 //!
 //! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
+//!
+//! `build.rs` has stacks from layers and from frames, `rates.rs` their rates.
+
+mod build;
+mod rates;
 
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_FRAME, Section};
+use crate::format::{SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::kernel::{self, Content, Kernel, Kind};
 use crate::ribbon::Function;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -99,96 +104,9 @@ struct Written {
 }
 
 impl Stack {
-    /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
-    pub fn new(
-        layers: Vec<Arc<dyn Kernel>>,
-        psi: f64,
-        overlap: u64,
-        exhausted: bool,
-    ) -> Result<Stack> {
-        let keys = layers.iter().step_by(2);
-        let built = keys.map(|layer| layer.rate()).collect();
-        Stack::with(layers, Knowledge { psi, overlap, exhausted, built }, 1.0)
-    }
-
-    fn with(layers: Vec<Arc<dyn Kernel>>, knowledge: Knowledge, kept: f64) -> Result<Stack> {
-        let refuse = |message: String| Err(Error::Parameter(message));
-        let mut shares = [knowledge.psi, kept].into_iter().chain(knowledge.built.iter().copied());
-        if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
-            return refuse(format!("a share is {wrong}; from 0 to 1 are possible"));
-        }
-        if layers.is_empty() || layers.len() > MOST_LAYERS {
-            let given = layers.len();
-            return refuse(format!("layers is of {given}; from 1 to {MOST_LAYERS} are possible"));
-        }
-        if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
-            return refuse(format!(
-                "a layer is of kind {}; plain filters are",
-                other.kind().number
-            ));
-        }
-        let functions = layers.iter().filter(|layer| function(&***layer).is_some()).count();
-        let last = function(&**layers.last().unwrap_or(&layers[0]));
-        if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
-            return refuse("only the last layer may be a function, of one bit".into());
-        }
-        // After a layer of negatives comes one of keys, or its "yes" would mean nothing.
-        if layers.len().is_multiple_of(2) != last.is_some() {
-            return refuse("the last layer is one of keys, or a function after one".into());
-        }
-        if knowledge.built.len() != layers.len().div_ceil(2) {
-            return refuse("there is not one rate for each layer of keys".into());
-        }
-        Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
-    }
-
-    /// The stack with other domains for the layers behind the first: what was unlucky in layers that
-    /// were built before is as likely as any in those of another `generation`.
-    pub fn of_generation(self, generation: u16) -> Stack {
-        Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
-    }
-
     /// Expects known negatives to be another share of the questions.
     pub fn expect(&mut self, psi: f64) {
         self.knowledge.psi = psi.clamp(0.0, 1.0);
-    }
-
-    /// Opens what a frame holds: each section is the frame of a layer.
-    pub fn from_frame(
-        head: &Head,
-        sections: &[Section<'_>],
-        opening: &Opening<'_>,
-    ) -> Result<Stack> {
-        let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
-        let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
-        else {
-            return Err(damaged("it has not the parameters of one"));
-        };
-        if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
-            return Err(damaged("its layers are not as many as it says"));
-        }
-        let open = |section: &Section<'_>| {
-            let opened = opening.nested(section, |kind| kind.layer)?;
-            opened.ok_or_else(|| damaged("a layer is not one"))
-        };
-        let layers = sections.iter().map(open).collect::<Result<_>>()?;
-        let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
-        let (psi, exhausted) = (f64::from_bits(*psi), *exhausted == 1);
-        let knowledge = Knowledge { psi, overlap: *overlap, exhausted, built };
-        let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
-            .map_err(|error| damaged(&error.to_string()))?;
-        if stack.count() != head.count {
-            return Err(damaged("its first layer holds another number of keys"));
-        }
-        Ok(stack)
-    }
-
-    /// A stack of its own with the same content.
-    pub fn duplicate(&self) -> Result<Stack> {
-        let written = self.written();
-        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
-        let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
-        Ok(Stack { salt: self.salt, ..copy })
     }
 
     /// The layers, from the first.
@@ -214,51 +132,6 @@ impl Stack {
     /// Whether it ends in a function.
     fn is_exact(&self) -> bool {
         self.layers.len().is_multiple_of(2)
-    }
-
-    /// The probability that a key nobody knew is answered "yes" where it reaches layer `index` of
-    /// keys (U).
-    fn unseen_from(&self, index: usize) -> f64 {
-        self.layers[index].rate() * self.unseen_after(index)
-    }
-
-    /// Of one that layer `index` of keys accepts without knowing it.
-    fn unseen_after(&self, index: usize) -> f64 {
-        match self.layers.get(index + 1) {
-            None => 1.0,
-            // A random row of the function: every sum of slots is as likely 0 as 1.
-            Some(_) if index + 2 == self.layers.len() => 0.5,
-            Some(negatives) => {
-                let accepted = negatives.rate();
-                1.0 - accepted + accepted * self.unseen_from(index + 2)
-            }
-        }
-    }
-
-    /// The probability that a known negative is answered "yes", given what was inserted and removed.
-    ///
-    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
-    /// still accept with rate u·b (b the rate then, u the share that was not removed), and so those
-    /// inserted since with a = (r − u·b)/(1 − u·b). A known negative that was accepted at the build
-    /// is accepted still with u + (1 − u)·a, and the layers below know it; one that was not is
-    /// accepted with a, and is as unknown to them as any other.
-    pub fn known_rate(&self) -> f64 {
-        self.known_from(0, self.written().kept)
-    }
-
-    fn known_from(&self, index: usize, kept: f64) -> f64 {
-        let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
-        let still = kept * then;
-        let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };
-        let last = index + 1 == self.layers.len();
-        let passed = if last && self.knowledge.exhausted { 0.0 } else { then };
-        let below = match self.layers.len() - index {
-            1 => 1.0,
-            2 => 0.0,
-            _ => self.known_from(index + 2, kept),
-        };
-        passed * (kept + (1.0 - kept) * added) * below
-            + (1.0 - passed) * added * self.unseen_after(index)
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {

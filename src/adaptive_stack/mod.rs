@@ -24,14 +24,21 @@
 //! counted here: the questions for absent keys (each "no", and each false positive that is told),
 //! and how often each of a sample of false positives of the first layer came. The sample is by key: a
 //! key that fools the first layer does so whatever its frequency, so its counts have the shape of all.
+//!
+//! `growth.rs` has the steps of growth, `counted.rs` the counts; this file answers, inserts and opens.
+
+mod counted;
+mod growth;
+
+pub use counted::{Counted, MOST_SAMPLED};
 
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, SECTION_MARKS, SECTION_PLAN, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::stack::{self, MOST_LAYERS, Stack};
+use counted::with_sample;
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -47,9 +54,6 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(AdaptiveStack::from_frame(head, sections, opening)?))
     },
 };
-/// The most keys of which the questions are counted: enough for a shape, and 16 KiB.
-pub const MOST_SAMPLED: usize = 1024;
-
 /// A layer of negatives that is being filled, and how many it is for.
 pub struct Filling {
     /// The layer.
@@ -78,56 +82,6 @@ struct Inner {
     version: u64,
     /// The plan, as Python has written it.
     plan: Vec<u8>,
-}
-
-/// What was counted.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Counted {
-    /// Questions for absent keys since the layer that is being filled was begun.
-    pub collecting: u64,
-    /// Questions for absent keys in the present window.
-    pub asked: u64,
-    /// False positives in the present window.
-    pub wrong: u64,
-    /// How often in a row the layers behind the first were given up.
-    pub strikes: u64,
-    /// Questions for absent keys, and false positives, over all.
-    pub total: [u64; 2],
-    /// Of the false positives of the first layer one in 2^shift, by a word of its hash, is in the
-    /// sample, with how often it came.
-    pub shift: u64,
-    sample: BTreeMap<u64, u64>,
-}
-
-impl Counted {
-    fn saw(&mut self, asked: u64, wrong: u64) {
-        self.collecting = self.collecting.saturating_add(asked);
-        self.asked = self.asked.saturating_add(asked);
-        self.wrong = self.wrong.saturating_add(wrong);
-        self.total[0] = self.total[0].saturating_add(asked);
-        self.total[1] = self.total[1].saturating_add(wrong);
-    }
-
-    fn sampled(&mut self, word: u64) {
-        if !self.takes(word) {
-            return;
-        }
-        let count = self.sample.entry(word).or_default();
-        *count = count.saturating_add(1);
-        while self.sample.len() > MOST_SAMPLED && self.shift < 63 {
-            self.shift += 1;
-            let shift = self.shift;
-            self.sample.retain(|&word, _| word.trailing_zeros() as u64 >= shift);
-        }
-    }
-
-    fn takes(&self, word: u64) -> bool {
-        u64::from(word.trailing_zeros()) >= self.shift
-    }
-
-    fn window(&mut self) {
-        (self.asked, self.wrong) = (0, 0);
-    }
 }
 
 /// What Python decides by.
@@ -276,175 +230,6 @@ impl AdaptiveStack {
     pub fn sample(&self) -> Vec<u64> {
         self.counted().sample.values().copied().collect()
     }
-
-    /// Learns that these hashes are of no stored keys. Those that it takes for stored are counted, and
-    /// collected if there is room; `changed` says of each whether it was.
-    pub fn observe(&self, hashes: &[Hash128], changed: &mut [bool]) -> Result<()> {
-        let inner = self.read();
-        let mut answers = vec![false; hashes.len()];
-        inner.stack.contains(hashes, &mut answers);
-        let wrong: u64 = answers.iter().map(|&yes| u64::from(yes)).sum();
-        let mut counted = self.counted();
-        counted.saw(self.denied.swap(0, Relaxed).saturating_add(wrong), wrong);
-        let alone = inner.stack.layers().len() == 1;
-        let index = inner.stack.layers().len();
-        let fooled = hashes.iter().zip(changed).zip(answers).filter(|(_, yes)| *yes);
-        for ((&hash, changed), _) in fooled {
-            if alone {
-                counted.sampled(hash.lo);
-            }
-            let Some(Filling { layer, room }) = &inner.filling else { continue };
-            if inner.building.is_some() || layer.count() >= *room {
-                continue;
-            }
-            let seen = inner.stack.at_layer(hash, index);
-            if !inner.stack.others_behind(&[hash]).is_empty() && !layer.contains_one(seen) {
-                layer.insert(&[seen])?;
-                *changed = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Begins to build a layer of keys: behind the one that was filled, which changes no more, or in
-    /// place of the first. The ticket is for [`AdaptiveStack::fill`] and [`AdaptiveStack::finish`];
-    /// none if the layers are no longer of this version.
-    pub fn begin(&self, version: u64, layer: Arc<dyn Kernel>, first: bool) -> Result<Option<u64>> {
-        check(&layer)?;
-        let mut inner = self.write();
-        let possible = first || inner.filling.is_some();
-        if inner.version != version || inner.building.is_some() || !possible {
-            return Ok(None);
-        }
-        inner.version += 1;
-        let ticket = inner.version;
-        inner.building = Some(Building { ticket, layer, first, failed: AtomicBool::new(false) });
-        Ok(Some(ticket))
-    }
-
-    /// Brings stored hashes to the layer that is being built.
-    pub fn fill(&self, ticket: u64, hashes: &[Hash128]) -> Result<()> {
-        let inner = self.read();
-        match &inner.building {
-            Some(building) if building.ticket == ticket => inner.bring(building, hashes),
-            _ => Ok(()),
-        }
-    }
-
-    /// Lets the layer that was built answer, after all stored hashes were brought to it. `psi` is the
-    /// share of the questions that the layer of negatives before it is expected to know, `filling`
-    /// what is filled next, `plan` replaces the plan. Whether it did.
-    pub fn finish(
-        &self,
-        ticket: u64,
-        psi: f64,
-        filling: Option<Filling>,
-        plan: Option<Vec<u8>>,
-    ) -> Result<bool> {
-        filling.iter().try_for_each(|filling| check(&filling.layer))?;
-        let mut inner = self.write();
-        let Some(building) = inner.building.take_if(|building| building.ticket == ticket) else {
-            return Ok(false);
-        };
-        inner.version += 1;
-        if building.failed.into_inner() {
-            // As likely the next time: the layer of negatives lets too many keys through.
-            self.give_up(&mut inner, None)?;
-            return Ok(false);
-        }
-        if building.first {
-            inner.restart(building.layer, filling)?;
-            let mut counted = self.counted();
-            *counted = Counted { total: counted.total, ..Counted::default() };
-        } else if let Some(filled) = inner.filling.take() {
-            let mut layers = inner.stack.layers().to_vec();
-            layers.extend([filled.layer, building.layer]);
-            let stack = Stack::new(layers, psi, 0, false)?;
-            inner.stack = stack.of_generation(inner.generation as u16);
-            inner.filling = filling;
-            let mut counted = self.counted();
-            counted.collecting = 0;
-            counted.window();
-        }
-        if let Some(plan) = plan {
-            inner.plan = plan;
-        }
-        Ok(true)
-    }
-
-    /// Gives up what is being built; the stack stays as it was.
-    pub fn abandon(&self, ticket: u64) {
-        let mut inner = self.write();
-        if inner.building.take_if(|building| building.ticket == ticket).is_some() {
-            inner.version += 1;
-        }
-    }
-
-    /// Gives up all layers behind the first, to fill this one anew. Whether it did.
-    pub fn drop_behind_first(&self, version: u64, filling: Option<Filling>) -> Result<bool> {
-        filling.iter().try_for_each(|filling| check(&filling.layer))?;
-        let mut inner = self.write();
-        if inner.version != version || inner.building.is_some() {
-            return Ok(false);
-        }
-        self.give_up(&mut inner, filling)?;
-        Ok(true)
-    }
-
-    fn give_up(&self, inner: &mut Inner, filling: Option<Filling>) -> Result<()> {
-        inner.version += 1;
-        let first = inner.stack.layers()[0].clone();
-        inner.restart(first, filling)?;
-        let mut counted = self.counted();
-        let (strikes, total) = (counted.strikes.saturating_add(1), counted.total);
-        *counted = Counted { strikes, total, ..Counted::default() };
-        Ok(())
-    }
-
-    /// Begins a new window, the last having been as expected; or from now on this share of the
-    /// questions is expected to be for known negatives.
-    pub fn content(&self, version: u64, psi: Option<f64>) {
-        let mut inner = self.write();
-        if inner.version != version {
-            return;
-        }
-        if let Some(psi) = psi {
-            inner.version += 1;
-            inner.stack.expect(psi);
-        }
-        let mut counted = self.counted();
-        counted.window();
-        counted.strikes = 0;
-    }
-}
-
-impl Inner {
-    /// Puts stored hashes into the layer that is being built, as far as they come to it.
-    fn bring(&self, building: &Building, hashes: &[Hash128]) -> Result<()> {
-        let brought = match &self.filling {
-            _ if building.first => building.layer.insert(hashes),
-            Some(Filling { layer, .. }) => {
-                let index = self.stack.layers().len();
-                let reach = self.stack.accepted_by(layer, index, &self.stack.keys_behind(hashes));
-                let at = |&hash| self.stack.at_layer(hash, index + 1);
-                building.layer.insert(&reach.iter().map(at).collect::<Vec<_>>())
-            }
-            None => Ok(()),
-        };
-        if brought.is_err() {
-            building.failed.store(true, Relaxed);
-        }
-        brought
-    }
-
-    /// Keeps one layer, and begins a generation.
-    fn restart(&mut self, first: Arc<dyn Kernel>, filling: Option<Filling>) -> Result<()> {
-        self.generation = self.generation.saturating_add(1);
-        let stack = Stack::new(vec![first], 0.0, 0, false)?;
-        self.stack = stack.of_generation(self.generation as u16);
-        self.filling = filling;
-        Ok(())
-    }
 }
 
 /// Whether a layer may be of this kind: it takes insertions, and refuses none for want of capacity.
@@ -459,25 +244,6 @@ fn check(layer: &Arc<dyn Kernel>) -> Result<()> {
     }
     let kind = layer.kind().number;
     Err(Error::Parameter(format!("a layer is of kind {kind}; Bloom and quotient filters can grow")))
-}
-
-/// The sample of a frame: a word and a count of 8 bytes each, by rising words.
-fn with_sample(mut counted: Counted, bytes: &[u8]) -> Option<Counted> {
-    let (pairs, rest) = bytes.as_chunks::<16>();
-    if !rest.is_empty() || pairs.len() > MOST_SAMPLED || counted.shift > 63 {
-        return None;
-    }
-    let mut last = None;
-    for pair in pairs {
-        let pair = u128::from_le_bytes(*pair);
-        let (word, count) = (pair as u64, (pair >> 64) as u64);
-        if last >= Some(word) || count == 0 || !counted.takes(word) {
-            return None;
-        }
-        last = Some(word);
-        counted.sample.insert(word, count);
-    }
-    Some(counted)
 }
 
 impl Kernel for AdaptiveStack {

@@ -1,0 +1,50 @@
+//! The rates of a stack: of keys that nobody knew, and of known negatives.
+
+use super::Stack;
+
+impl Stack {
+    /// The probability that a key nobody knew is answered "yes" where it reaches layer `index` of
+    /// keys (U).
+    pub(super) fn unseen_from(&self, index: usize) -> f64 {
+        self.layers[index].rate() * self.unseen_after(index)
+    }
+
+    /// Of one that layer `index` of keys accepts without knowing it.
+    fn unseen_after(&self, index: usize) -> f64 {
+        match self.layers.get(index + 1) {
+            None => 1.0,
+            // A random row of the function: every sum of slots is as likely 0 as 1.
+            Some(_) if index + 2 == self.layers.len() => 0.5,
+            Some(negatives) => {
+                let accepted = negatives.rate();
+                1.0 - accepted + accepted * self.unseen_from(index + 2)
+            }
+        }
+    }
+
+    /// The probability that a known negative is answered "yes", given what was inserted and removed.
+    ///
+    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
+    /// still accept with rate u·b (b the rate then, u the share that was not removed), and so those
+    /// inserted since with a = (r − u·b)/(1 − u·b). A known negative that was accepted at the build
+    /// is accepted still with u + (1 − u)·a, and the layers below know it; one that was not is
+    /// accepted with a, and is as unknown to them as any other.
+    pub fn known_rate(&self) -> f64 {
+        self.known_from(0, self.written().kept)
+    }
+
+    fn known_from(&self, index: usize, kept: f64) -> f64 {
+        let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
+        let still = kept * then;
+        let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };
+        let last = index + 1 == self.layers.len();
+        let passed = if last && self.knowledge.exhausted { 0.0 } else { then };
+        let below = match self.layers.len() - index {
+            1 => 1.0,
+            2 => 0.0,
+            _ => self.known_from(index + 2, kept),
+        };
+        passed * (kept + (1.0 - kept) * added) * below
+            + (1.0 - passed) * added * self.unseen_after(index)
+    }
+}
