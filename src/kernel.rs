@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 /// A kind of structure.
 pub struct Kind {
-    /// How a frame names it (docs/format.md).
+    /// Its number in a frame (docs/format.md).
     pub number: u16,
-    /// How people do.
+    /// Its name.
     pub name: &'static str,
     /// Whether it may be a layer of a stack. Such a kind holds no other filters.
     pub layer: bool,
     /// Whether every filter of the kind takes keys after it was built.
     pub inserts: bool,
-    /// Whether every filter of the kind gives them back.
+    /// Whether every filter of the kind deletes keys.
     pub deletes: bool,
-    /// Whether it refuses keys for which it has no capacity, rather than grow or err more.
+    /// Whether it refuses keys beyond its capacity, rather than grow or have more false positives.
     pub bounded: bool,
     /// Opens a frame of the kind.
     pub open: Open,
@@ -33,7 +33,7 @@ pub struct Kind {
 /// Opens a frame, given its head and its sections.
 pub type Open = fn(&Head, &[Section<'_>], &Opening<'_>) -> Result<Arc<dyn Kernel>>;
 
-/// What opening a frame takes beside the frame.
+/// What it takes to open frames, nested ones included.
 pub struct Opening<'a> {
     /// Turns the bytes of a section into the buffer to live in.
     pub own: &'a dyn Fn(&[u8]) -> Result<Buffer>,
@@ -77,7 +77,7 @@ pub struct Content<'a> {
     pub parameters: Vec<u64>,
     /// How many keys.
     pub count: u64,
-    /// How many it has room for, where it says so itself.
+    /// Its capacity in keys, where it has one of its own.
     pub capacity: Option<u64>,
     /// The bits.
     pub sections: Vec<Section<'a>>,
@@ -101,7 +101,7 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// How many keys it holds.
     fn count(&self) -> u64;
-    /// How many keys it has room for, where it changes that itself.
+    /// Its capacity in keys, where it changes that itself.
     fn capacity(&self) -> Option<u64> {
         None
     }
@@ -109,23 +109,23 @@ pub trait Kernel: Any + Send + Sync {
     fn overfull(&self, capacity: u64) -> bool {
         self.count() > capacity
     }
-    /// Whether a writer would have to wait now: then others should run meanwhile.
+    /// Whether a writer would have to wait now, so that the caller should let others run.
     fn busy(&self) -> bool {
         false
     }
     /// The memory of the structure.
     fn size_in_bits(&self) -> u64;
     /// The probability that a random absent key is answered "yes", given what is stored; over the
-    /// questions that it was built for, where it knows them.
+    /// queries that it was built for, where it knows them.
     fn rate(&self) -> f64;
     /// The same for a key that it knows nothing of.
     fn unseen_rate(&self) -> f64 {
         self.rate()
     }
-    /// A copy of its own.
+    /// An independent copy.
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
-    /// Shows what a frame should hold, while nobody changes it. The kernel may be locked meanwhile:
-    /// asked anything from within, it would wait for a writer that waits for it.
+    /// Shows what a frame should hold, while no writer changes it. The kernel may be locked meanwhile:
+    /// a call to it from within would wait for a writer that waits for this one.
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
     /// Inserts hashes: all of them, or none where it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
@@ -136,7 +136,7 @@ pub trait Kernel: Any + Send + Sync {
     fn inserts_at_once(&self) -> bool {
         false
     }
-    /// Inserts hashes in their order, and tells of each whether it was there just before.
+    /// Inserts hashes in order, and reports for each whether it was there just before.
     fn seen(&self, _hashes: &[Hash128], _out: &mut [bool]) -> Result<()> {
         Err(Error::Parameter("this filter does not answer and insert in one step".into()))
     }

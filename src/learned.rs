@@ -1,4 +1,4 @@
-//! Learned Bloom filters: a classifier's score chooses what is asked.
+//! Learned Bloom filters: a classifier's score chooses which filter is queried.
 //!
 //! The scores from 0 to 1 are cut by rising borders into regions. Region i holds the keys whose
 //! scores fall into it, in one of three ways: *none* (it has no keys: the answer is no), *all* (too
@@ -87,7 +87,7 @@ impl Region {
 pub struct Learned {
     /// The classifier, unless it is another's, which is not kept.
     pub model: Option<Arc<dyn Kernel>>,
-    /// A filter of all keys, asked first.
+    /// A filter of all keys, queried first.
     pub front: Option<Arc<dyn Kernel>>,
     /// The borders between regions.
     pub borders: Vec<f32>,
@@ -144,24 +144,24 @@ impl Learned {
             }
             None => out.fill(true),
         }
-        let mut asked: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
+        let mut queried: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
         for (i, (out, &score)) in out.iter_mut().zip(scores).enumerate() {
             let region = region_of(score, &self.borders);
             match self.regions[region].0 {
                 Region::None => *out = false,
-                Region::Filter(_) if *out => asked[region].push(i as u32),
+                Region::Filter(_) if *out => queried[region].push(i as u32),
                 _ => {}
             }
         }
         let (mut gathered, mut answers) = (Vec::new(), Vec::new());
-        for ((region, _), asked) in self.regions.iter().zip(&asked) {
+        for ((region, _), queried) in self.regions.iter().zip(&queried) {
             let Some(filter) = region.filter() else { continue };
             gathered.clear();
-            gathered.extend(asked.iter().map(|&i| hashes[i as usize]));
+            gathered.extend(queried.iter().map(|&i| hashes[i as usize]));
             answers.clear();
-            answers.resize(asked.len(), false);
+            answers.resize(queried.len(), false);
             filter.contains(&gathered, &mut answers);
-            for (&i, &answer) in asked.iter().zip(&answers) {
+            for (&i, &answer) in queried.iter().zip(&answers) {
                 out[i as usize] = answer;
             }
         }

@@ -53,8 +53,7 @@ impl Sharded {
     /// Joins shards in the order of their ranges.
     pub fn new(shards: Vec<Arc<dyn Kernel>>) -> Result<Sharded> {
         if shards.is_empty() || shards.len() as u64 > MOST_SHARDS {
-            let message =
-                format!("shards is {}; from 1 to {MOST_SHARDS} are possible", shards.len());
+            let message = format!("shards must be from 1 to {MOST_SHARDS}, not {}", shards.len());
             return Err(Error::Parameter(message));
         }
         let kind = shards[0].kind().number;

@@ -103,20 +103,20 @@ impl Table {
         let mut moved = false;
         for (j, place, slot) in fitting {
             if self.fits(hash, j, place, self.slot(slot)) {
-                moved |= self.shake(hash, slot);
+                moved |= self.move_away(hash, slot);
             }
         }
         moved
     }
 
-    /// Moves one element away from a key, as the kind does.
-    fn shake(&mut self, asked: Hash128, slot: u64) -> bool {
+    /// Moves one element away from an absent key, as the kind does.
+    fn move_away(&mut self, absent: Hash128, slot: u64) -> bool {
         let owner = self.owners[slot as usize];
         match self.motion {
             Motion::Cyclic(bits) => {
                 let last = self.selector(self.slot(slot));
                 let functions = (1..1 << bits).map(|step| (last + step) & ((1 << bits) - 1));
-                let differs = |i: &u64| self.fingerprint(owner, *i) != self.fingerprint(asked, *i);
+                let differs = |i: &u64| self.fingerprint(owner, *i) != self.fingerprint(absent, *i);
                 let Some(next) = functions.clone().find(differs) else { return false };
                 self.set_slot(slot, self.held(owner, 0, 0, next));
                 true

@@ -10,17 +10,17 @@
 //!
 //! | kind      | d | b | the function of a slot                     | on a false positive the element   |
 //! |-----------|---|---|--------------------------------------------|-----------------------------------|
-//! | cyclic    | 4 | 1 | `s` bits beside the fingerprint tell it    | takes its next function           |
+//! | cyclic    | 4 | 1 | `s` bits beside the fingerprint            | takes its next function           |
 //! | swapping  | 2 | 4 | the slot's place in its bin                | changes places within its bin     |
 //! | cuckooing | 4 | 1 | which of the key's bins it is in           | goes to another of its bins       |
 //!
 //! An element has a handful of states, so none of these is adaptive in the sense of Theorem 1 of
 //! [`telescoping`](crate::telescoping): an adversary who finds keys that collide in each of them
-//! cannot be shaken off (Kopelowitz et al. 2021).
+//! cannot be avoided (Kopelowitz et al. 2021).
 //!
 //! What a slot holds cannot be rewritten without the hash of its owner, and no range of hashes has
 //! it: the bins of a key are unrelated. So a table of hashes, one per slot, stands beside the
-//! slots: 128 bits per slot that are no part of the filter's size. It is only asked where the
+//! slots: 128 bits per slot that are no part of the filter's size. It is only read where the
 //! filter changes. The invariant: a slot is 0 and its hash is 0, or it is what its hash says there.
 //!
 //! In reading order: `table.rs` (slots, query), `change.rs` (insert, remove, adapt), this file (threads,

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-/// The most keys of which the questions are counted: enough for a shape, and 16 KiB.
+/// The most keys of which the queries are counted: enough for a shape, and 16 KiB.
 pub const MOST_SAMPLED: usize = 1024;
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
-    /// Questions for absent keys since the layer that is being filled was begun.
+    /// Queries for absent keys since the layer that is being filled was begun.
     pub collecting: u64,
-    /// Questions for absent keys in the present window.
+    /// Queries for absent keys in the present window.
     pub asked: u64,
     /// False positives in the present window.
     pub wrong: u64,
     /// How often in a row the layers behind the first were given up.
     pub strikes: u64,
-    /// Questions for absent keys, and false positives, over all.
+    /// Queries for absent keys, and false positives, over all.
     pub total: [u64; 2],
     /// Of the false positives of the first layer one in 2^shift, by a word of its hash, is in the
     /// sample, with how often it came.

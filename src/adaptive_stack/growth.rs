@@ -64,7 +64,7 @@ impl AdaptiveStack {
     }
 
     /// Lets the layer that was built answer, after all stored hashes were brought to it. `psi` is the
-    /// share of the questions that the layer of negatives before it is expected to know, `filling`
+    /// share of the queries that the layer of negatives before it is expected to know, `filling`
     /// what is filled next, `plan` replaces the plan. Whether it did.
     pub fn finish(
         &self,
@@ -134,7 +134,7 @@ impl AdaptiveStack {
     }
 
     /// Begins a new window, the last having been as expected; or from now on this share of the
-    /// questions is expected to be for known negatives.
+    /// queries is expected to be for known negatives.
     pub fn content(&self, version: u64, psi: Option<f64>) {
         let mut inner = self.write();
         if inner.version != version {

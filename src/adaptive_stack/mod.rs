@@ -1,4 +1,4 @@
-//! A stack that grows from the questions it answers (Deeds, Hentschel, Idreos 2021, section 6).
+//! A stack that grows from the queries it answers (Deeds, Hentschel, Idreos 2021, section 6).
 //!
 //! It begins as one layer of all keys. Absent keys that it lets through, once the store has said so,
 //! are collected in a layer of negatives, which answers nothing yet. When that is full, a scan of all
@@ -14,14 +14,14 @@
 //! Invariant: a key is in every layer of keys that it reaches. The layer of negatives does not change
 //! once the scan has begun, so it is settled which keys the new layer needs. Those that are stored when
 //! the scan passes, the scan brings; those that come later, insertion brings: from the moment the scan
-//! begins it puts them into the layer that is being built as well. Whoever is listed by the store only
-//! after its insertion is listed as under way meanwhile (`Remote` in `_types.py`), so nobody is missed.
+//! begins it puts them into the layer that is being built as well. A key that the store scans only
+//! after its insertion is among those under way meanwhile (`Remote` in `_types.py`), so none is missed.
 //! A scan that fails leaves the stack as it was. Replacing the first layer goes the same way.
 //!
 //! A removal takes the key out of the first layer alone; see [`Stack::remove_from_first`].
 //!
 //! When to freeze, drop or replace is decided in Python (`filters/adaptive_stacked.py`) from what is
-//! counted here: the questions for absent keys (each "no", and each false positive that is told),
+//! counted here: the queries for absent keys (each "no", and each false positive that is reported),
 //! and how often each of a sample of false positives of the first layer came. The sample is by key: a
 //! key that fools the first layer does so whatever its frequency, so its counts have the shape of all.
 //!
@@ -78,7 +78,7 @@ struct Inner {
     building: Option<Building>,
     /// How often the layers behind the first were begun anew.
     generation: u64,
-    /// How often anything of this changed: whoever decides by what it was, is late.
+    /// How often anything of this changed: a decision from an older version comes too late.
     version: u64,
     /// The plan, as Python has written it.
     plan: Vec<u8>,
@@ -92,7 +92,7 @@ pub struct State {
     pub building: bool,
     /// How often the layers behind the first were begun anew.
     pub generation: u64,
-    /// The share of the questions for known negatives that was expected of the layers (ψ).
+    /// The share of the queries that the layers are expected to know as negatives (ψ).
     pub psi: f64,
     /// How many layers answer.
     pub layers: u64,
@@ -106,7 +106,7 @@ pub struct State {
 pub struct AdaptiveStack {
     inner: RwLock<Inner>,
     counted: Mutex<Counted>,
-    /// Questions answered "no" since the last adaptation.
+    /// Queries answered "no" since the last adaptation.
     denied: AtomicU64,
 }
 
@@ -232,7 +232,7 @@ impl AdaptiveStack {
     }
 }
 
-/// Whether a layer may be of this kind: it takes insertions, and refuses none for want of capacity.
+/// Whether a layer may be of this kind: it takes insertions, and refuses none because it is full.
 fn may_be_layer(kind: &Kind) -> bool {
     kind.layer && kind.inserts && !kind.bounded
 }

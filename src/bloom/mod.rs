@@ -44,8 +44,8 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
 };
-/// How many keys ahead of the probe the words of a filter that is not blocked are asked for: k of
-/// them per key, where a core has about a dozen cache misses under way.
+/// How many keys ahead of the probe the words of a filter that is not blocked are prefetched: k
+/// per key, where a core has about a dozen cache misses in flight.
 const AHEAD: usize = 4;
 /// Bytes that a core's second cache holds beside others: such a filter needs no words ahead, and a
 /// probe that fails early then saves the rest.
@@ -250,12 +250,12 @@ impl Kernel for Bloom {
         self.count.load(Relaxed)
     }
 
-    /// Beyond its capacity, the count follows what the bits tell.
+    /// Beyond its capacity, the count follows an estimate from the bits.
     fn overfull(&self, capacity: u64) -> bool {
         let insertions = self.insertions.load(Relaxed);
         if insertions > capacity && insertions >= self.recount_at.load(Relaxed) {
-            let told = (self.cardinality().round() as u64).min(insertions);
-            self.count.fetch_max(told, Relaxed);
+            let estimate = (self.cardinality().round() as u64).min(insertions);
+            self.count.fetch_max(estimate, Relaxed);
             self.recount_at.store(insertions.saturating_add(capacity / 8 + 1024), Relaxed);
         }
         // An estimate is within a few percent; a filter that is just full should not warn.

@@ -68,20 +68,22 @@ impl Shape {
     pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(1..=MOST_HASHES).contains(&hashes) {
-            return refuse(format!("hashes is {hashes}; from 1 to {MOST_HASHES} are possible"));
+            return refuse(format!("hashes must be from 1 to {MOST_HASHES}, not {hashes}"));
         }
         if bits == 0 || bits > 1 << 56 {
-            return refuse(format!("bits is {bits}; from 1 to 2**56 are possible"));
+            return refuse(format!("bits must be from 1 to 2**56, not {bits}"));
         }
         if layout == Layout::Blocked && !bits.is_multiple_of(BLOCK_BITS) {
-            return refuse(format!("bits is {bits}; a blocked filter has whole blocks of 512"));
+            return refuse(format!(
+                "bits of a blocked filter must be a multiple of 512, not {bits}"
+            ));
         }
         if layout == Layout::Segmented && bits < u64::from(hashes) {
-            return refuse(format!("bits is {bits}; {hashes} segments need one bit each"));
+            return refuse(format!("bits must be at least one per segment, {hashes}, not {bits}"));
         }
         if kept > bits || (kept < bits && layout != Layout::Segmented) {
             return refuse(format!(
-                "kept is {kept}; only a segmented filter is cut, to at most {bits}"
+                "kept must be {bits}, or less in a segmented filter, not {kept}"
             ));
         }
         let k = u64::from(hashes);

@@ -82,7 +82,7 @@ impl Cuckoo {
         Ok(Cuckoo::over(self.read().truncated(kept)?))
     }
 
-    /// Looks at the filter while nobody changes it.
+    /// Looks at the filter while no writer changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Table) -> R) -> R {
         look(&self.read())
     }

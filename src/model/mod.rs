@@ -1,4 +1,4 @@
-//! A classifier as flat data: what a learned filter asks for the score of a key, in [0, 1].
+//! A classifier as flat data: what gives a learned filter the score of a key, in [0, 1].
 //!
 //! A model reads a row in two steps. First each feature becomes a *level*, a small whole number:
 //! of a number, how many of its thresholds it exceeds; of a category, what its bucket says; of
@@ -78,9 +78,9 @@ enum Head {
 }
 
 enum Forest {
-    /// Every node asks a question of its own.
+    /// Every node has its own split.
     Branching(Trees),
-    /// Every depth asks one.
+    /// Every depth has one.
     Oblivious(Oblivious),
 }
 

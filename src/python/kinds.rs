@@ -10,13 +10,13 @@ pub struct KindRow(&'static Kind);
 
 #[pymethods]
 impl KindRow {
-    /// How a frame names the kind.
+    /// Its number in a frame.
     #[getter]
     fn number(&self) -> u16 {
         self.0.number
     }
 
-    /// How people do.
+    /// Its name.
     #[getter]
     fn name(&self) -> &'static str {
         self.0.name
@@ -34,7 +34,7 @@ impl KindRow {
         self.0.inserts
     }
 
-    /// Whether every filter of the kind gives them back.
+    /// Whether every filter of the kind deletes keys.
     #[getter]
     fn deletes(&self) -> bool {
         self.0.deletes

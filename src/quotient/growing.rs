@@ -160,7 +160,7 @@ impl Growing {
         Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))
     }
 
-    /// Looks at the filter while nobody changes it.
+    /// Looks at the filter while no writer changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
         look(&self.read().quotient)
     }

@@ -2,7 +2,7 @@
 //!
 //! A solution is m slots of r bits. A key's hash names a few slots near each other, and the sum
 //! (exclusive or) of those slots is the key's value: one equation over GF(2) per key. Since any
-//! value can be asked for, the same machinery makes a filter, [`Ribbon`], where the value is a
+//! value can be chosen, the same machinery makes a filter, [`Ribbon`], where the value is a
 //! fingerprint taken from the hash, and a static function, [`Function`], where the caller gives it.
 //!
 //! Invariant: every key's equation holds. An absent key's equation holds by chance:
@@ -55,7 +55,7 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?)),
 };
-/// How many keys ahead of the answer its words are asked for.
+/// How many keys ahead of the answer its words are prefetched.
 const AHEAD: usize = 16;
 
 /// The value that a key of the filter has: bits of the high half that hardly place it (the start

@@ -23,11 +23,13 @@ impl Stack {
         let refuse = |message: String| Err(Error::Parameter(message));
         let mut shares = [knowledge.psi, kept].into_iter().chain(knowledge.built.iter().copied());
         if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
-            return refuse(format!("a share is {wrong}; from 0 to 1 are possible"));
+            return refuse(format!("a share must be from 0 to 1, not {wrong}"));
         }
         if layers.is_empty() || layers.len() > MOST_LAYERS {
             let given = layers.len();
-            return refuse(format!("layers is of {given}; from 1 to {MOST_LAYERS} are possible"));
+            return refuse(format!(
+                "a stack must have from 1 to {MOST_LAYERS} layers, not {given}"
+            ));
         }
         if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
             return refuse(format!(
@@ -50,8 +52,8 @@ impl Stack {
         Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
     }
 
-    /// The stack with other domains for the layers behind the first: what was unlucky in layers that
-    /// were built before is as likely as any in those of another `generation`.
+    /// The stack with other domains for the layers behind the first, so that keys that collided in
+    /// the layers of one `generation` are independent in those of another.
     pub fn of_generation(self, generation: u16) -> Stack {
         Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
     }
@@ -86,7 +88,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// A stack of its own with the same content.
+    /// An independent copy.
     pub fn duplicate(&self) -> Result<Stack> {
         let written = self.written();
         let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;

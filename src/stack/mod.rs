@@ -1,8 +1,8 @@
-//! A stack of filters that knows the questions: what the first layer lets through, the next may stop.
+//! A stack of filters that knows the queries: what the first layer lets through, the next may stop.
 //!
 //! Layers hold keys and known negatives in turns. The first holds all keys; the second those known
 //! negatives that the first takes for keys; the third those keys that the second takes for negatives;
-//! and so on (Deeds, Hentschel, Idreos 2021). A question goes down the layers until one rejects it:
+//! and so on (Deeds, Hentschel, Idreos 2021). A query goes down the layers until one rejects it:
 //!
 //! ```text
 //! a layer of keys rejects        it is no key                 no
@@ -18,7 +18,7 @@
 //! reach it, 1 for keys and 0 for known negatives: then no known negative is answered yes (as in
 //! Clubcard, Schanck 2025). It takes no insertions.
 //!
-//! With rates αᵢ of the layers, a key that nobody knew is answered yes with probability
+//! With rates αᵢ of the layers, an unknown key is answered yes with probability
 //!
 //! ```text
 //! U₀ = α₀·((1 − α₁) + α₁·U₂),   U₂ = α₂·((1 − α₃) + α₃·U₄),  …    (α/2 before a function)
@@ -26,7 +26,7 @@
 //!
 //! and a known negative with K₀ = α₀·α₂·α₄⋯ (0 with a function) as long as nothing is inserted.
 //! Insertions let known negatives through that were stopped when the stack was built, which later
-//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the questions,
+//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the queries,
 //! the rate is ψ·K₀ + (1 − ψ)·U₀.
 //!
 //! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
@@ -58,7 +58,7 @@ pub static KIND: Kind = Kind {
 pub const MOST_LAYERS: usize = 64;
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
 const DOMAIN: u64 = 0x7374_6163_6B00;
-/// Questions that go down together: as many as `python/column.rs` hashes at a time.
+/// Queries that go down together: as many as `python/column.rs` hashes at a time.
 const BLOCK: usize = 1024;
 
 /// The hash of a key as layer `index` sees it.
@@ -85,7 +85,7 @@ pub struct Stack {
 /// What is known of the negatives since the build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knowledge {
-    /// The share of the questions for absent keys that ask for known negatives (ψ).
+    /// The share of the queries for absent keys that are for known negatives (ψ).
     pub psi: f64,
     /// How many keys were among the negatives, and were taken out.
     pub overlap: u64,
@@ -104,7 +104,7 @@ struct Written {
 }
 
 impl Stack {
-    /// Expects known negatives to be another share of the questions.
+    /// Expects known negatives to be another share of the queries.
     pub fn expect(&mut self, psi: f64) {
         self.knowledge.psi = psi.clamp(0.0, 1.0);
     }
@@ -215,8 +215,8 @@ fn function(kernel: &dyn Kernel) -> Option<&Function> {
     any.downcast_ref()
 }
 
-/// What a layer says: a filter whether it accepts, a function its value.
-fn ask(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
+/// The answer of a layer: of a filter whether it accepts, of a function its value.
+fn query_layer(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
     match function(layer) {
         Some(function) => function.ones(hashes, out),
         None => layer.contains(hashes, out),
@@ -251,7 +251,7 @@ impl Kernel for Stack {
                 for (seen, &i) in seen.iter_mut().zip(&survivors[..left]) {
                     *seen = self.at_layer(hashes[usize::from(i)], index);
                 }
-                ask(&**layer, &seen[..left], &mut answers[..left]);
+                query_layer(&**layer, &seen[..left], &mut answers[..left]);
                 let decides = holds_keys(index) || index + 1 == self.layers.len();
                 let mut accepted = 0;
                 for at in 0..left {

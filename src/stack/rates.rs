@@ -1,10 +1,9 @@
-//! The rates of a stack: of keys that nobody knew, and of known negatives.
+//! The rates of a stack: of unknown keys and of known negatives.
 
 use super::Stack;
 
 impl Stack {
-    /// The probability that a key nobody knew is answered "yes" where it reaches layer `index` of
-    /// keys (U).
+    /// The probability that an unknown key that reaches layer `index` of keys is answered "yes" (U).
     pub(super) fn unseen_from(&self, index: usize) -> f64 {
         self.layers[index].rate() * self.unseen_after(index)
     }

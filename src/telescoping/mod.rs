@@ -4,8 +4,8 @@
 //! Each key that was inserted has one slot in the run of its quotient, with a remainder of `r` bits
 //! and a *mark* that says which of the key's bits the remainder is ([`Mode`]). All marks begin at 0.
 //! When a key `y` that is not stored fits the slot of a stored key `x`, the slot moves to a mark
-//! under which `x` and `y` differ: `y` is told apart from then on, and so is, by chance, most of
-//! what shared the old bits. The expected rate of a query, asked before or not, stays
+//! under which `x` and `y` differ: from then on `y` does not fit it, and neither does, by
+//! chance, most of what shared the old bits. The expected rate of a query, repeated or not, stays
 //!
 //! ```text
 //! α ≤ ε = 2^−r per slot of its quotient          (Theorem 1)
@@ -119,7 +119,7 @@ impl Telescoping {
         self.version
     }
 
-    /// How many marks were forgotten for want of room.
+    /// How many marks were forgotten because a code was full.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -231,7 +231,7 @@ impl Telescoping {
             && self.run_fits(start..end + 1, stream)
     }
 
-    /// Whether a slot of a run fits the key. Not often asked, and apart from what is.
+    /// Whether a slot of a run fits the key. Called rarely, so kept out of the hot path.
     #[inline(never)]
     fn run_fits(&self, mut run: Range<u64>, stream: Stream) -> bool {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());

@@ -47,7 +47,7 @@ pub(super) fn blocks(table: &Table) -> usize {
 }
 
 impl Telescoping {
-    /// The filter with these bytes of slots and of marks, which may come from anybody.
+    /// The filter with these bytes of slots and of marks, which are untrusted.
     pub(super) fn open(
         (quotients, bits): (u64, u32),
         layout: Layout,

@@ -4,7 +4,7 @@
 //! it is used. The filter's version shows that, and the remote is read again.
 
 use super::adapt::of_quotient;
-use super::shared::{Shared, alone, full};
+use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
@@ -12,8 +12,8 @@ use crate::kernel::Kernel;
 use crate::quotient::capacity;
 use std::ops::Range;
 
-/// How often the remote is asked again when others insert or remove meanwhile. An adaptation is
-/// given up then, which is safe; a change is made under the lock of whoever changes.
+/// How often the remote is read again when others insert or remove meanwhile. After that an
+/// adaptation is given up, which is safe.
 const TRIES: usize = 16;
 
 /// The stored hashes, insertions under way included.
@@ -25,8 +25,8 @@ pub trait Remote {
 }
 
 impl Shared {
-    /// Asks the remote for the hashes of some quotients; with the version of the filter before.
-    fn ask(
+    /// Reads the hashes of some quotients from the remote, with the version of the filter before.
+    fn read_run(
         &self,
         remote: &mut dyn Remote,
         quotients: impl FnOnce(&Telescoping) -> Range<u64>,
@@ -72,7 +72,7 @@ impl Shared {
     ) -> Result<()> {
         for _ in 0..TRIES {
             let Some(&first) = own.first() else { break };
-            let (version, stored) = self.ask(remote, |filter| {
+            let (version, stored) = self.read_run(remote, |filter| {
                 let quotient = filter.table().split(hashes[first]).0;
                 quotient..quotient + 1
             })?;
@@ -109,10 +109,10 @@ impl Shared {
     /// Forgets the marks of a block whose code is full; whether there is room now.
     fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
         for _ in 0..TRIES {
-            let (version, stored) = self.ask(remote, |filter| filter.quotients_of(block))?;
+            let (version, stored) = self.read_run(remote, |filter| filter.quotients_of(block))?;
             let mut inner = self.write();
             if inner.filter.version() == version {
-                return Ok(alone(inner.filter.forget(block, &stored))? > 0);
+                return Ok(without_remote(inner.filter.forget(block, &stored))? > 0);
             }
         }
         Ok(false)
@@ -145,7 +145,7 @@ impl Shared {
             };
             if let Some(error) = failed {
                 for hash in &hashes[..done] {
-                    alone(inner.filter.undo_insert(*hash))?;
+                    without_remote(inner.filter.undo_insert(*hash))?;
                 }
                 return Err(error);
             }
@@ -157,7 +157,7 @@ impl Shared {
         for _ in 0..TRIES {
             let quotient = |filter: &Telescoping| filter.table().split(hash).0;
             let (version, stored) =
-                self.ask(remote, |filter| quotient(filter)..quotient(filter) + 1)?;
+                self.read_run(remote, |filter| quotient(filter)..quotient(filter) + 1)?;
             let mut inner = self.write();
             if inner.filter.version() != version {
                 continue;
@@ -167,7 +167,7 @@ impl Shared {
             drop(inner);
             match removed {
                 Err(Stop::Full(block)) if self.forget(block, remote)? => {}
-                other => return alone(other),
+                other => return without_remote(other),
             }
         }
         // Never a quiet moment: without the remote, or not at all.
@@ -184,7 +184,7 @@ impl Shared {
             let stored = remote.scan()?;
             let mut inner = self.write();
             if inner.filter.version() == version {
-                inner.filter = alone(inner.filter.grown(stored))?;
+                inner.filter = without_remote(inner.filter.grown(stored))?;
                 inner.capacity = capacity::doubled(inner.capacity);
                 return Ok(());
             }

@@ -34,7 +34,7 @@ pub static KIND_EXTENDING: Kind = Kind {
 
 /// A [`Telescoping`] behind a lock, with the number of keys at which it is full.
 pub struct Shared {
-    /// As in the filter, which never changes it: told without the lock.
+    /// As in the filter, which never changes it: readable without the lock.
     mode: Mode,
     inner: RwLock<Inner>,
 }
@@ -70,7 +70,8 @@ pub(super) fn full(_block: u64) -> Error {
     )
 }
 
-pub(super) fn alone<T>(step: Step<T>) -> Result<T> {
+/// The result of a change that has no remote to resolve a full block with.
+pub(super) fn without_remote<T>(step: Step<T>) -> Result<T> {
     step.map_err(|stop| match stop {
         Stop::Full(block) => full(block),
         Stop::Failed(error) => error,
@@ -101,11 +102,11 @@ impl Shared {
         mode: Mode,
         hashes: &Distinct,
     ) -> Result<Shared> {
-        let filter = alone(Telescoping::build(quotients, bits, layout, mode, hashes))?;
+        let filter = without_remote(Telescoping::build(quotients, bits, layout, mode, hashes))?;
         Ok(Shared::over(filter, hashes.len() as u64))
     }
 
-    /// Looks at the filter while nobody changes it.
+    /// Looks at the filter while no writer changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Telescoping) -> R) -> R {
         look(&self.read().filter)
     }
@@ -121,11 +122,11 @@ impl Shared {
     /// The filter of the insertions into both.
     pub fn merge(&self, other: &Shared) -> Result<Shared> {
         // One after the other: a copy of the first, so that no thread holds two locks.
-        let copy = self.twin()?;
+        let copy = self.duplicate()?;
         let one = copy.read();
         let two = other.read();
         let capacity = one.capacity.max(two.capacity);
-        let merged = Inner { filter: alone(one.filter.merged(&two.filter))?, capacity };
+        let merged = Inner { filter: without_remote(one.filter.merged(&two.filter))?, capacity };
         if !merged.has_room(0) {
             return Err(Error::Capacity(format!(
                 "there is no room for the {} keys of both in a filter of {capacity}: let both grow",
@@ -135,7 +136,7 @@ impl Shared {
         Ok(Shared::over(merged.filter, capacity))
     }
 
-    fn twin(&self) -> Result<Shared> {
+    fn duplicate(&self) -> Result<Shared> {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let blocks = blocks(table);
@@ -195,7 +196,7 @@ impl Kernel for Shared {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        Ok(Arc::new(self.twin()?))
+        Ok(Arc::new(self.duplicate()?))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
@@ -229,10 +230,10 @@ impl Kernel for Shared {
         let (done, step) = inner.filter.insert_batch(hashes);
         if step.is_err() {
             for hash in &hashes[..done] {
-                alone(inner.filter.undo_insert(*hash))?;
+                without_remote(inner.filter.undo_insert(*hash))?;
             }
         }
-        alone(step)
+        without_remote(step)
     }
 
     fn inserts_at_once(&self) -> bool {
@@ -240,6 +241,6 @@ impl Kernel for Shared {
     }
 
     fn remove(&self, hash: Hash128) -> Result<()> {
-        alone(self.write().filter.remove(hash))
+        without_remote(self.write().filter.remove(hash))
     }
 }

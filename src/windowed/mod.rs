@@ -13,10 +13,10 @@
 //! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
 //! `planning/windowed.py` chooses k, l and the bits for it.
 //!
-//! A question looks for the run from its far end: where the slice of age i + k − 1 denies, no run
+//! A query looks for the run from its far end: where the slice of age i + k − 1 denies, no run
 //! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
 //! are denied by about (k + l)/k looks at slices that are half full, not by k + l. Many keys are
-//! asked for in turns, one look each ([`Search`]): the memory of a look is on its way while the
+//! looked up in turns, one look each ([`Search`]): the memory of a look is on its way while the
 //! others take theirs, and which way a look goes is computed, since it cannot be guessed.
 //!
 //! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
@@ -49,7 +49,7 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(Windowed::from_frame(head, sections, opening.own)?))
     },
 };
-/// Hashes that are asked for in turns.
+/// Hashes that are looked up in turns.
 const GROUP: usize = 32;
 
 /// Where the search for a run is: from its far end, `age`, down to `low`, below which the slices
@@ -231,7 +231,7 @@ impl Kernel for Windowed {
     }
 
     /// By time, a stream that is faster than planned fills the slices more than planned. Keys
-    /// come unevenly, so a tenth more is no news.
+    /// come unevenly, so a tenth more does not warn.
     fn overfull(&self, capacity: u64) -> bool {
         let planned = capacity.saturating_add(self.shape.generation);
         self.shape.timed() && self.count() > planned.saturating_add(planned / 10)

@@ -35,8 +35,8 @@ impl Windowed {
         self.reach(generation);
     }
 
-    /// Inserts hashes of a generation by time (of the current one if 0) in their order, and tells
-    /// of each whether it was there just before.
+    /// Inserts hashes of a generation by time (of the current one if 0) in order, and reports
+    /// for each whether it was there just before.
     pub fn pass(&self, hashes: &[Hash128], generation: u64, mut out: Option<&mut [bool]>) {
         let _lock = self.lock();
         self.reach(generation);
@@ -75,15 +75,15 @@ impl Windowed {
             }
             return;
         };
-        // All are asked for before any is inserted. An answer changes only where one before it in
-        // the group has set a bit of the hash: that hash is asked for again.
+        // All are looked up before any is inserted. An answer changes only where one before it in
+        // the group has set a bit of the hash: that hash is looked up again.
         let mut ones = [0; GROUP];
         for (ones, &hash) in ones.iter_mut().zip(hashes) {
             *ones = self.ones(hash, newest);
         }
         self.runs(hashes, newest, out);
         for ((&hash, out), ones) in hashes.iter().zip(out).zip(ones) {
-            // Writers take turns, so that nobody else sets a bit between the two.
+            // Writers take turns, so no other sets a bit between the two.
             let repeated = !*out && self.ones(hash, newest) != ones;
             *out = *out || (repeated && self.run(hash, newest));
             self.set(hash, newest);

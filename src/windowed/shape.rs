@@ -36,20 +36,22 @@ impl Shape {
         let refuse = |message: String| Err(Error::Parameter(message));
         if hashes == 0 || ages == 0 || hashes.saturating_add(ages) > MOST_SLICES {
             return refuse(format!(
-                "hashes is {hashes} and ages is {ages}; both are at least 1, together at most \
-                 {MOST_SLICES}"
+                "hashes and ages must be at least 1 and together at most {MOST_SLICES}, not {hashes} \
+                 and {ages}"
             ));
         }
         if slice_bits == 0 || !slice_bits.is_multiple_of(64) || slice_bits > 1 << 48 {
             return refuse(format!(
-                "slice_bits is {slice_bits}; a multiple of 64 up to 2**48 is possible"
+                "slice_bits must be a multiple of 64 up to 2**48, not {slice_bits}"
             ));
         }
         if generation == 0 || generation > 1 << 48 {
-            return refuse(format!("generation is {generation}; from 1 to 2**48 are possible"));
+            return refuse(format!("generation must be from 1 to 2**48, not {generation}"));
         }
         if step.to_bits() != 0 && !(LEAST_STEP..1e15).contains(&step) {
-            return refuse(format!("step is {step}; seconds from {LEAST_STEP} on are possible"));
+            return refuse(format!(
+                "step must be 0, or from {LEAST_STEP} to 1e15 seconds, not {step}"
+            ));
         }
         Ok(Shape { hashes, ages, slice_bits, generation, step })
     }
