@@ -22,7 +22,7 @@
 //! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and filters by region of scores    | Vaidya et al. 2021                |
-//! | [`kernel`]     | the trait that the boundary sees, and how parts open |                               |
+//! | [`kernel`]     | the trait of all structures; how parts open      |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
