@@ -166,7 +166,7 @@ pub fn select_plain(mut word: u64, mut rank: u32) -> u32 {
     if rank == 0 && word & 1 == 1 { position } else { 64 }
 }
 
-/// Asks for the cache line at `place`, which may be any address.
+/// Prefetches the cache line at `place`, which may be any address.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -212,7 +212,7 @@ pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
     Ok(unsafe { Vec::from_raw_parts(start.cast(), len, len) })
 }
 
-/// Asks for huge pages under a memory that was not touched yet: one entry of the TLB then covers
+/// Requests huge pages for a memory that was not touched yet: one entry of the TLB then covers
 /// 2 MiB of it, and the first touch of as much is one fault instead of 512.
 fn prefer_huge_pages(start: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// 64-bit words of a line.
 pub const WORDS: usize = LINE / 8;
-/// How many keys ahead of the probe its line is asked for. From `make bench`: 8 to 64 are alike
-/// in cache for questions; insertions gain up to 32.
+/// How many keys ahead of the probe its line is prefetched. From `make bench`: 8 to 64 are alike
+/// in cache for queries; insertions gain up to 32.
 const AHEAD: usize = 32;
 
 /// A cache line that readers share with one writer.

@@ -53,7 +53,7 @@ pub const SECTION_PLAN: u32 = 6;
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which structure; see the `KIND` of each kernel.
+    /// Which structure; see [`crate::kinds`].
     pub kind: u16,
     /// The hash family, [`crate::hash::HASH_SEEDED`] or [`crate::hash::HASH_KEYED`].
     pub hash: u16,
@@ -181,9 +181,9 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
     }
     let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
     let (tag, count, capacity) = (header.long()?, header.long()?, header.long()?);
-    let (told, parameters) = (header.long()?, header.long()?);
-    if told != length {
-        let message = format!("the frame says it has {told} bytes, but {length} are there");
+    let (stated, parameters) = (header.long()?, header.long()?);
+    if stated != length {
+        let message = format!("the frame says it has {stated} bytes, but {length} are there");
         return Err(Error::Format(message));
     }
     let parameters = usize::try_from(parameters)
@@ -234,8 +234,8 @@ fn read_sections<'a>(
         if bytes[end..start].iter().any(|&byte| byte != 0) {
             return Err(damaged("it is not where it should be"));
         }
-        let listed = sections.last().is_some_and(|last| last.kind == SECTION_PIECES);
-        if listed != (part.piece > 0) {
+        let has_list = sections.last().is_some_and(|last| last.kind == SECTION_PIECES);
+        if has_list != (part.piece > 0) {
             return Err(damaged("a list of pieces is not before what it lists"));
         }
         let section = Section { kind: part.kind, piece: part.piece, bytes: content };

@@ -1,4 +1,4 @@
-//! Learned Bloom filters: a classifier's score chooses what is asked.
+//! Learned Bloom filters: a classifier's score chooses which filter is queried.
 //!
 //! The scores from 0 to 1 are cut by rising borders into regions. Region i holds the keys whose
 //! scores fall into it, in one of three ways: *none* (it has no keys: the answer is no), *all* (too
@@ -16,23 +16,34 @@
 //!
 //! The filter in front sees the hashes remixed, so that what passes it meets the others afresh.
 
-use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::model;
-use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use crate::ribbon::KIND_FUNCTION;
 use std::sync::Arc;
 
-/// The kind of a learned Bloom filter in a frame.
-pub const KIND: u16 = 14;
+/// Learned Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 14,
+    name: "learned",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Learned::from_frame(head, sections, opening)?)),
+};
 /// The most regions.
 pub const MOST_REGIONS: usize = 256;
 /// The domain of the filter in front: "front" in ASCII.
 const DOMAIN: u64 = 0x66_726F_6E74;
-/// What a region or the front may be, so that frames do not nest without end.
-const PLAIN: [u16; 5] = [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND];
+
+/// Whether a region or the front may be of this kind: what may be a layer of a stack, but for
+/// functions, which are no filters.
+fn is_plain(kind: &Kind) -> bool {
+    kind.layer && kind.number != KIND_FUNCTION.number
+}
 
 /// The hash that the filter in front sees.
 #[inline(always)]
@@ -76,7 +87,7 @@ impl Region {
 pub struct Learned {
     /// The classifier, unless it is another's, which is not kept.
     pub model: Option<Arc<dyn Kernel>>,
-    /// A filter of all keys, asked first.
+    /// A filter of all keys, queried first.
     pub front: Option<Arc<dyn Kernel>>,
     /// The borders between regions.
     pub borders: Vec<f32>,
@@ -90,7 +101,7 @@ impl Learned {
     /// Checks that the parts fit.
     pub fn checked(self) -> Result<Learned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
-        let plain = |filter: &Arc<dyn Kernel>| PLAIN.contains(&filter.kind());
+        let plain = |filter: &Arc<dyn Kernel>| is_plain(filter.kind());
         if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
             return wrong("has from 1 to 256 regions");
         }
@@ -108,7 +119,7 @@ impl Learned {
         if !filters.chain(&self.front).all(plain) {
             return wrong("is made of plain filters");
         }
-        if self.model.as_ref().is_some_and(|model| model.kind() != model::KIND) {
+        if self.model.as_ref().is_some_and(|model| model.kind().number != model::KIND.number) {
             return wrong("has a model for a classifier");
         }
         Ok(self)
@@ -133,24 +144,24 @@ impl Learned {
             }
             None => out.fill(true),
         }
-        let mut asked: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
+        let mut queried: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
         for (i, (out, &score)) in out.iter_mut().zip(scores).enumerate() {
             let region = region_of(score, &self.borders);
             match self.regions[region].0 {
                 Region::None => *out = false,
-                Region::Filter(_) if *out => asked[region].push(i as u32),
+                Region::Filter(_) if *out => queried[region].push(i as u32),
                 _ => {}
             }
         }
         let (mut gathered, mut answers) = (Vec::new(), Vec::new());
-        for ((region, _), asked) in self.regions.iter().zip(&asked) {
+        for ((region, _), queried) in self.regions.iter().zip(&queried) {
             let Some(filter) = region.filter() else { continue };
             gathered.clear();
-            gathered.extend(asked.iter().map(|&i| hashes[i as usize]));
+            gathered.extend(queried.iter().map(|&i| hashes[i as usize]));
             answers.clear();
-            answers.resize(asked.len(), false);
+            answers.resize(queried.len(), false);
             filter.contains(&gathered, &mut answers);
-            for (&i, &answer) in asked.iter().zip(&answers) {
+            for (&i, &answer) in queried.iter().zip(&answers) {
                 out[i as usize] = answer;
             }
         }
@@ -160,7 +171,7 @@ impl Learned {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<Learned> {
         let damaged = |what: &str| Error::Format(format!("the learned filter is damaged: {what}"));
         let (&[regions, front], rest) = head
@@ -177,18 +188,17 @@ impl Learned {
             return Err(damaged("a border is not a score"));
         }
         let mut sections = sections.iter();
-        let mut next = |kinds: &[u16]| {
+        let mut next = |may_be: fn(&Kind) -> bool| {
             let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
-            kernel::open_nested(section, |kind| kinds.contains(&kind), own)?
-                .ok_or_else(|| damaged("a part is not one"))
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a part is not one"))
         };
-        let model = Some(next(&[model::KIND])?);
-        let front = if front == 1 { Some(next(&PLAIN)?) } else { None };
+        let model = Some(next(|kind| kind.number == model::KIND.number)?);
+        let front = if front == 1 { Some(next(is_plain)?) } else { None };
         let region = |(&state, &share): (&u64, &u64)| {
             let region = match state {
                 0 => Region::None,
                 1 => Region::All,
-                2 => Region::Filter(next(&PLAIN)?),
+                2 => Region::Filter(next(is_plain)?),
                 _ => return Err(damaged("a region answers in no known way")),
             };
             Ok((region, f64::from_bits(share)))
@@ -210,8 +220,8 @@ impl Learned {
 
 /// Without scores nothing is certain, so that all may be there; [`Learned::contains_scored`] knows.
 impl Kernel for Learned {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

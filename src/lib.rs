@@ -22,7 +22,8 @@
 //! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and filters by region of scores    | Vaidya et al. 2021                |
-//! | [`kernel`]     | the trait that the boundary sees                 |                                   |
+//! | [`kernel`]     | the trait of all structures; how parts open      |                                   |
+//! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP where there are                  |                                   |
@@ -44,6 +45,7 @@ pub mod format;
 pub mod fuse;
 pub mod hash;
 pub mod kernel;
+pub mod kinds;
 pub mod learned;
 pub mod model;
 mod processor;

@@ -11,15 +11,23 @@
 //! Shards are built one by one or side by side, in memory or from disk, and merged with nothing
 //! but their names in a table; `src/python/sharded.rs` does that.
 
-use crate::bits::{Buffer, reduce};
+use crate::bits::reduce;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use std::sync::Arc;
 
-/// The kind of a sharded filter in a frame.
-pub const KIND: u16 = 7;
+/// Sharded filters.
+pub static KIND: Kind = Kind {
+    number: 7,
+    name: "sharded",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Sharded::from_frame(head, sections, opening)?)),
+};
 /// The most shards: each has a section in the frame, whose number has 16 bits.
 pub const MOST_SHARDS: u64 = 1 << 15;
 /// The domain of the remix that chooses a shard: "shard" in ASCII.
@@ -31,6 +39,11 @@ pub fn shard_of(hash: Hash128, shards: u64) -> usize {
     reduce(hash.remix(DOMAIN).hi, shards) as usize
 }
 
+/// Whether a shard may be of this kind: any but this one, which no other holds.
+fn may_be(kind: &Kind) -> bool {
+    kind.number != KIND.number
+}
+
 /// Filters of one kind, one per range of hashes.
 pub struct Sharded {
     shards: Vec<Arc<dyn Kernel>>,
@@ -40,11 +53,11 @@ impl Sharded {
     /// Joins shards in the order of their ranges.
     pub fn new(shards: Vec<Arc<dyn Kernel>>) -> Result<Sharded> {
         if shards.is_empty() || shards.len() as u64 > MOST_SHARDS {
-            let message =
-                format!("shards is {}; from 1 to {MOST_SHARDS} are possible", shards.len());
+            let message = format!("shards must be from 1 to {MOST_SHARDS}, not {}", shards.len());
             return Err(Error::Parameter(message));
         }
-        if shards.iter().any(|shard| shard.kind() == KIND || shard.kind() != shards[0].kind()) {
+        let kind = shards[0].kind().number;
+        if shards.iter().any(|shard| !may_be(shard.kind()) || shard.kind().number != kind) {
             return Err(Error::Parameter("shards are of one kind, and not sharded again".into()));
         }
         Ok(Sharded { shards })
@@ -59,7 +72,7 @@ impl Sharded {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<Sharded> {
         let damaged = |what: &str| Error::Format(format!("the sharded filter is damaged: {what}"));
         let &[shards] = &head.parameters[..] else {
@@ -69,8 +82,7 @@ impl Sharded {
             return Err(damaged("its shards are not as many as it says"));
         }
         let open = |section: &Section<'_>| {
-            kernel::open_nested(section, |kind| kind != KIND, own)?
-                .ok_or_else(|| damaged("a shard is not one"))
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a shard is not one"))
         };
         let shards = sections.iter().map(open).collect::<Result<_>>()?;
         let sharded = Sharded::new(shards).map_err(|error| damaged(&error.to_string()))?;
@@ -82,8 +94,8 @@ impl Sharded {
 }
 
 impl Kernel for Sharded {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     /// Sorts the hashes by shard, so that each shard answers a batch of its own.

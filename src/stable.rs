@@ -28,17 +28,25 @@ use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a stable Bloom filter in a frame.
-pub const KIND: u16 = 12;
+/// Stable Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 12,
+    name: "stable",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?)),
+};
 /// The most cells per key; more would not pay at any rate above 10⁻⁹.
 pub const MOST_HASHES: u32 = 32;
 /// The largest counter: three bits.
 pub const MOST_VALUE: u32 = 7;
-/// Hashes whose cells are computed and asked for before the first of them is looked at.
+/// Hashes whose cells are computed and prefetched before the first of them is read.
 const GROUP: usize = 16;
 
 /// Sizes of a stable Bloom filter.
@@ -67,16 +75,16 @@ impl Shape {
     ) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if cells == 0 || cells > 1 << 48 {
-            return refuse(format!("cells is {cells}; from 1 to 2**48 are possible"));
+            return refuse(format!("cells must be from 1 to 2**48, not {cells}"));
         }
         if !(1..=MOST_VALUE).contains(&most) {
-            return refuse(format!("most is {most}; from 1 to {MOST_VALUE} are possible"));
+            return refuse(format!("most must be from 1 to {MOST_VALUE}, not {most}"));
         }
         if !(1..=MOST_HASHES).contains(&hashes) {
-            return refuse(format!("hashes is {hashes}; from 1 to {MOST_HASHES} are possible"));
+            return refuse(format!("hashes must be from 1 to {MOST_HASHES}, not {hashes}"));
         }
         if decrements == 0 || decrements > cells {
-            let message = format!("decrements is {decrements}; from 1 to {cells} are possible");
+            let message = format!("decrements must be from 1 to {cells}, not {decrements}");
             return refuse(message);
         }
         Ok(Shape { cells, most, hashes, decrements, independent })
@@ -224,7 +232,7 @@ impl Stable {
         }
     }
 
-    /// Inserts hashes in their order, and tells of each whether it was there just before.
+    /// Inserts hashes in order, and reports for each whether it was there just before.
     fn pass<const D: usize>(&self, hashes: &[Hash128], mut out: Option<&mut [bool]>) {
         let _lock = self.lock();
         let mut random = Random(self.random.load(Ordering::Relaxed));
@@ -325,8 +333,8 @@ impl Random {
 }
 
 impl Kernel for Stable {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

@@ -16,18 +16,27 @@
 //! How many insertions fell into each group is counted beside what was planned (q_j): that is how
 //! drift shows.
 
-use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
+use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::model;
 use crate::stable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The kind of a stable learned filter in a frame.
-pub const KIND: u16 = 15;
+/// Stable learned filters; they insert by [`StableLearned::pass`], which takes the scores.
+pub static KIND: Kind = Kind {
+    number: 15,
+    name: "stable_learned",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| {
+        Ok(Arc::new(StableLearned::from_frame(head, sections, opening)?))
+    },
+};
 /// The most groups.
 pub const MOST_GROUPS: usize = 64;
 /// Hashes that are divided by group at a time, few enough for the nearest cache.
@@ -96,10 +105,10 @@ impl StableLearned {
             return wrong("has shares from 0 to 1");
         }
         let mut filters = self.groups.iter().filter_map(|group| group.filter.as_ref());
-        if !filters.all(|filter| filter.kind() == stable::KIND) {
+        if !filters.all(|filter| filter.kind().number == stable::KIND.number) {
             return wrong("is made of stable filters");
         }
-        if self.model.as_ref().is_some_and(|model| model.kind() != model::KIND) {
+        if self.model.as_ref().is_some_and(|model| model.kind().number != model::KIND.number) {
             return wrong("has a model for a classifier");
         }
         Ok(self)
@@ -145,7 +154,7 @@ impl StableLearned {
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
+        opening: &Opening<'_>,
     ) -> Result<StableLearned> {
         let damaged =
             |what: &str| Error::Format(format!("the stable learned filter is damaged: {what}"));
@@ -160,16 +169,16 @@ impl StableLearned {
             return Err(damaged("a border is not a score"));
         }
         let mut sections = sections.iter();
-        let mut next = |kind: u16| {
+        let mut next = |kind: &Kind| {
             let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
-            kernel::open_nested(section, |found| found == kind, own)?
-                .ok_or_else(|| damaged("a part is not one"))
+            let opened = opening.nested(section, |found| found.number == kind.number)?;
+            opened.ok_or_else(|| damaged("a part is not one"))
         };
-        let model = Some(next(model::KIND)?);
+        let model = Some(next(&model::KIND)?);
         let group = |facts: &[u64]| {
             let filter = match facts[0] {
                 0 | 1 => None,
-                2 => Some(next(stable::KIND)?),
+                2 => Some(next(&stable::KIND)?),
                 _ => return Err(damaged("a group answers in no known way")),
             };
             Ok(Group {
@@ -197,8 +206,8 @@ impl StableLearned {
 
 /// Without scores nothing is known, so that all may be there; [`StableLearned::pass`] knows.
 impl Kernel for StableLearned {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

@@ -109,7 +109,7 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
     f._scanned(_version(f), first, remote, 0.0, layer(trials / 4), without_limit, f.plan.to_json())
     coming = 2 * n
     while len(f.layers) < 5:
-        _native.adaptive_stacked_observe(f._kernel, known)
+        f._observe(known)
         coming *= f.collecting.rate
         negatives = layer(f.collecting.items / 5)
         f._scanned(_version(f), layer(coming), remote, 0.5, negatives, without_limit)

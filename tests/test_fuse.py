@@ -139,7 +139,7 @@ def test_sizes_that_cannot_be():
         ((4, 8, 10, 3), "segments"),
         ((4, 8, 2**20, 2**30), "segments"),
     ):
-        with pytest.raises(ValueError, match=f"{name} is"):
+        with pytest.raises(ValueError, match=f"{name} must be"):
             native([1, 2], *wrong)
 
 

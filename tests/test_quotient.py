@@ -158,6 +158,26 @@ def test_a_batch_that_is_refused_midway_leaves_nothing(rate):
     assert f.contains(range(3000)).all()
 
 
+@pytest.mark.parametrize("n", [1, 10, 61, 1000, 5000, 120_000])
+def test_the_kernel_is_full_when_planning_says(n):
+    f = tamis.Quotient(n, fpr=2**-40)  # no two keys share a fingerprint
+    full = planning.most_slots(n, f.quotients)
+    f.update(range(full))
+    for each in (f, tamis.from_bytes(f.to_bytes())):
+        assert (len(each), each.capacity) == (full, n)
+        with pytest.warns(tamis.CapacityWarning):
+            each.add(full)
+        assert (len(each), each.capacity) == (full + 1, 2 * n)
+    t = tamis.Telescoping(n, fpr=2**-20)
+    assert planning.most_slots(n, t.quotients) == full
+    t.update(range(full))
+    for each in (t, tamis.from_bytes(t.to_bytes())):
+        with pytest.raises(tamis.CapacityError):
+            each.add(full)
+        each.grow(tamis.stores.Hashes(range(full), seed=t.seed))
+        assert each.capacity == 2 * n
+
+
 def test_counts():
     f = tamis.Quotient(100, fpr=2**-20)
     for times in (1, 2, 3, 4, 100, 5000):

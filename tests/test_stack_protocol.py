@@ -4,7 +4,7 @@ Layers are sets that accept whatever shares a few bits with a member, so that ev
 Puts, deletes, adaptations and the steps of a scan advance one at a time in any order, and any of
 them may crash between two steps. Hypothesis searches for a stored hash that the stack denies.
 
-This model is the specification of `src/adaptive_stack.rs`.
+This model is the specification of `src/adaptive_stack/`.
 """
 
 from collections import Counter

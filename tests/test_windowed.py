@@ -187,7 +187,7 @@ def test_refuses_bad_arguments():
     with pytest.raises(ValueError, match="exactly one is wanted"):
         tamis.Windowed(10)
     for size in ((0, 1, 64, 1), (1, 0, 64, 1), (200, 100, 64, 1), (1, 1, 63, 1), (1, 1, 64, 0)):
-        with pytest.raises(ValueError, match=" is "):
+        with pytest.raises(ValueError, match=" must be "):
             made(size)
 
 

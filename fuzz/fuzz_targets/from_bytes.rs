@@ -10,7 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use tamis::bits::Buffer;
 use tamis::format::{self, Head, SECTION_BITS, Section};
 use tamis::hash::{Hash128, Hasher};
-use tamis::kernel::{self, Kernel};
+use tamis::kernel::Kernel;
+use tamis::kinds;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok((head, sections)) = format::read(data) {
@@ -31,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn open(head: &Head, sections: &[Section<'_>]) {
-    let Ok(filter) = kernel::open(head, sections, &Buffer::copied) else { return };
+    let Ok(filter) = kinds::open(head, sections, &Buffer::copied) else { return };
     exercise(&*filter);
 }
 

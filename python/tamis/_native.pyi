@@ -50,6 +50,7 @@ __all__ = [
     "Handle",
     "Hashes",
     "Inserting",
+    "KindRow",
     "LayerState",
     "LearnedBloom",
     "Negatives",
@@ -73,6 +74,7 @@ __all__ = [
     "__version__",
     "column_name",
     "hash_keys",
+    "kinds",
     "open_bytes",
     "open_file",
     "text_grams",
@@ -90,6 +92,26 @@ class Handle:
     def kind(self) -> int: ...
     @property
     def size_in_bits(self) -> int: ...
+
+@final
+class KindRow:
+    """A kind of structure: its number in a file, its name, and what every filter of it can do."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def layer(self) -> bool: ...
+    @property
+    def inserts(self) -> bool: ...
+    @property
+    def deletes(self) -> bool: ...
+    @property
+    def bounded(self) -> bool: ...
+
+def kinds() -> list[KindRow]:
+    """List every kind, by rising numbers."""
 
 @final
 class Distinct:

@@ -16,144 +16,40 @@
 //! Readers take no lock: bits are atomic words, only ever set. One writer at a time holds the
 //! lock, so setting a bit is a plain load and store rather than a locked instruction.
 //!
-//! `sets.rs` has what filters are as sets: how many keys, union, intersection, a prefix.
+//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, build, the frame),
+//! `sets.rs` (filters as sets: how many keys, union, intersection, a prefix).
 
 mod sets;
+mod shape;
 
-use crate::bits::{Buffer, LINE, prefetch, reduce};
+pub use shape::{BLOCK_BITS, Layout, MOST_HASHES, Shape};
+
+use crate::bits::{Buffer, prefetch};
 use crate::block::Prober;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
-use crate::hash::{Hash128, mix13};
-use crate::kernel::{Content, Kernel};
-use std::ops::Range;
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a Bloom filter in a frame.
-pub const KIND: u16 = 1;
-/// Bits of a block: one cache line.
-pub const BLOCK_BITS: u64 = 8 * LINE as u64;
-/// The most probes per key; more would not pay at any rate above 10⁻¹².
-pub const MOST_HASHES: u32 = 64;
-/// How many keys ahead of the probe the words of a filter that is not blocked are asked for: k of
-/// them per key, where a core has about a dozen cache misses under way.
+/// Bloom filters.
+pub static KIND: Kind = Kind {
+    number: 1,
+    name: "bloom",
+    layer: true,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
+};
+/// How many keys ahead of the probe the words of a filter that is not blocked are prefetched: k
+/// per key, where a core has about a dozen cache misses in flight.
 const AHEAD: usize = 4;
 /// Bytes that a core's second cache holds beside others: such a filter needs no words ahead, and a
 /// probe that fails early then saves the rest.
 const NEAR: usize = 1 << 17;
-/// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
-const PIECE: u32 = 12;
-
-/// Where a key's bits may lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// All in one cache line.
-    Blocked,
-    /// Anywhere.
-    Standard,
-    /// One in each segment.
-    Segmented,
-}
-
-impl Layout {
-    const ALL: [Layout; 3] = [Layout::Blocked, Layout::Standard, Layout::Segmented];
-
-    /// The layout with this name.
-    pub fn named(name: &str) -> Option<Layout> {
-        Layout::ALL.into_iter().find(|layout| layout.name() == name)
-    }
-
-    /// log2 of the bytes per checksum in a file: what may be cut to a prefix has pieces.
-    fn piece(self) -> u32 {
-        if self == Layout::Segmented { PIECE } else { 0 }
-    }
-
-    /// Its name in Python.
-    pub fn name(self) -> &'static str {
-        match self {
-            Layout::Blocked => "blocked",
-            Layout::Standard => "standard",
-            Layout::Segmented => "segmented",
-        }
-    }
-}
-
-/// Sizes of a Bloom filter; two filters merge if theirs are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Where bits may lie.
-    pub layout: Layout,
-    /// Bits of the whole filter.
-    pub bits: u64,
-    /// Probes per key (k).
-    pub hashes: u32,
-    /// How many of the bits, from the first, are kept.
-    pub kept: u64,
-    /// Bits of a segment, of which the first `longer` have one more; a filter that is not
-    /// segmented is one segment that all probes share.
-    segment: u64,
-    longer: u64,
-}
-
-impl Shape {
-    /// A shape, or the reason why it cannot be.
-    pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
-        let refuse = |message: String| Err(Error::Parameter(message));
-        if !(1..=MOST_HASHES).contains(&hashes) {
-            return refuse(format!("hashes is {hashes}; from 1 to {MOST_HASHES} are possible"));
-        }
-        if bits == 0 || bits > 1 << 56 {
-            return refuse(format!("bits is {bits}; from 1 to 2**56 are possible"));
-        }
-        if layout == Layout::Blocked && !bits.is_multiple_of(BLOCK_BITS) {
-            return refuse(format!("bits is {bits}; a blocked filter has whole blocks of 512"));
-        }
-        if layout == Layout::Segmented && bits < u64::from(hashes) {
-            return refuse(format!("bits is {bits}; {hashes} segments need one bit each"));
-        }
-        if kept > bits || (kept < bits && layout != Layout::Segmented) {
-            return refuse(format!(
-                "kept is {kept}; only a segmented filter is cut, to at most {bits}"
-            ));
-        }
-        let k = u64::from(hashes);
-        let (segment, longer) = match layout {
-            Layout::Segmented => (bits / k, bits % k),
-            _ => (bits, 0),
-        };
-        Ok(Shape { layout, bits, hashes, kept, segment, longer })
-    }
-
-    fn bytes(&self) -> usize {
-        self.kept.div_ceil(64) as usize * 8
-    }
-
-    /// The bits that probe `j` may fall on.
-    #[inline(always)]
-    fn segment(&self, j: u32) -> Range<u64> {
-        let j = u64::from(j);
-        let start = match self.layout {
-            Layout::Segmented => j * self.segment + j.min(self.longer),
-            _ => 0,
-        };
-        start..start + self.segment + u64::from(j < self.longer)
-    }
-
-    /// The positions of a hash among the bits, for the layouts that are not blocked.
-    #[inline(always)]
-    fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
-        (0..self.hashes).map(move |j| {
-            // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose
-            // regularity shows in the rate of small filters.
-            let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
-            let segment = self.segment(j);
-            segment.start + reduce(probe, segment.end - segment.start)
-        })
-    }
-}
-
 /// A Bloom filter over hashes.
 pub struct Bloom {
     shape: Shape,
@@ -325,8 +221,8 @@ impl Bloom {
 }
 
 impl Kernel for Bloom {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
@@ -354,12 +250,12 @@ impl Kernel for Bloom {
         self.count.load(Relaxed)
     }
 
-    /// Beyond its capacity, the count follows what the bits tell.
+    /// Beyond its capacity, the count follows an estimate from the bits.
     fn overfull(&self, capacity: u64) -> bool {
         let insertions = self.insertions.load(Relaxed);
         if insertions > capacity && insertions >= self.recount_at.load(Relaxed) {
-            let told = (self.cardinality().round() as u64).min(insertions);
-            self.count.fetch_max(told, Relaxed);
+            let estimate = (self.cardinality().round() as u64).min(insertions);
+            self.count.fetch_max(estimate, Relaxed);
             self.recount_at.store(insertions.saturating_add(capacity / 8 + 1024), Relaxed);
         }
         // An estimate is within a few percent; a filter that is just full should not warn.

@@ -52,14 +52,14 @@ impl Bloom {
         let kept = self.shape.kept.min(other.shape.kept);
         let (mine, others) = (self.shape, other.shape);
         if (Shape { kept, ..mine }) != (Shape { kept, ..others }) {
-            let told = |shape: Shape| {
+            let described = |shape: Shape| {
                 let Shape { layout, bits, hashes, kept, .. } = shape;
                 format!("{} with {kept} of {bits} bits and {hashes} hashes", layout.name())
             };
             return Err(Error::Incompatible(format!(
                 "Bloom filters merge only if their sizes agree: {}, and {}",
-                told(mine),
-                told(others)
+                described(mine),
+                described(others)
             )));
         }
         // Of filters that were cut, what both keep (Mersy et al. 2024, section 5.4).

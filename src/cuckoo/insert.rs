@@ -57,7 +57,7 @@ impl<W: Word> Chunk<'_, W> {
     }
 
     /// Puts a fingerprint into one of its two buckets, the emptier if there is room in both;
-    /// whether there is room at all. `change(bucket, slot, old)` is told of every slot.
+    /// whether there is room at all. `change(bucket, slot, old)` is called for every slot that changes.
     #[inline(always)]
     pub fn insert(
         &mut self,

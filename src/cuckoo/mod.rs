@@ -56,7 +56,7 @@ use crate::hash::Hash128;
 use bucket::{Slots, Word};
 use insert::{Chunk, Search};
 
-/// How many keys are looked up together: their buckets are all asked for before the first is read,
+/// How many keys are looked up together: their buckets are all prefetched before the first is read,
 /// more of them than a core can have cache misses under way.
 const TOGETHER: usize = 32;
 
@@ -223,7 +223,7 @@ impl Table {
         )))
     }
 
-    /// What a key is told that came when so many slots were in use.
+    /// The error for a key that came when so many slots were in use.
     fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
             "no room for the key: {used} of {} slots are in use, and the buckets that it could \

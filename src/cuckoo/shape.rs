@@ -45,16 +45,18 @@ impl Shape {
     pub fn new(chunks: u64, buckets: u64, bits: u32, near: u32) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(1..=MOST_BITS).contains(&bits) {
-            return refuse(format!("bits is {bits}; fingerprints have from 1 to {MOST_BITS}"));
+            return refuse(format!("fingerprint bits must be from 1 to {MOST_BITS}, not {bits}"));
         }
         if !buckets.is_multiple_of(2) || !(2..=MOST_BUCKETS).contains(&buckets) {
-            return refuse(format!("buckets is {buckets}; an even number to 2**31 is possible"));
+            return refuse(format!("buckets must be an even number up to 2**31, not {buckets}"));
         }
         if chunks == 0 || chunks > (1 << 48) / buckets {
-            return refuse(format!("chunks is {chunks}; from 1 to 2**48 buckets are possible"));
+            return refuse(format!(
+                "chunks must be at least 1, of at most 2**48 buckets together, not {chunks}"
+            ));
         }
         if !(1..=31).contains(&near) {
-            return refuse(format!("near is {near}; ranges of 2**1 to 2**31 are possible"));
+            return refuse(format!("near must be from 1 to 31, not {near}"));
         }
         let ranges = [(near, (buckets >> near).max(1) - 1), (63, 0)];
         Ok(Shape { chunks, buckets, bits, kept: bits, near, ranges })
@@ -64,7 +66,7 @@ impl Shape {
     pub fn truncated(self, kept: u32) -> Result<Shape> {
         if !(1..=self.kept).contains(&kept) {
             let most = self.kept;
-            return Err(Error::Parameter(format!("kept is {kept}; from 1 to {most} are possible")));
+            return Err(Error::Parameter(format!("kept must be from 1 to {most}, not {kept}")));
         }
         Ok(Shape { kept, ..self })
     }

@@ -6,11 +6,19 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kind of a cuckoo filter in a frame.
-pub const KIND: u16 = 3;
+/// Cuckoo filters.
+pub static KIND: Kind = Kind {
+    number: 3,
+    name: "cuckoo",
+    layer: true,
+    inserts: true,
+    deletes: true,
+    bounded: true,
+    open: |head, sections, opening| Ok(Arc::new(Cuckoo::from_frame(head, sections, opening.own)?)),
+};
 
 /// A [`Table`] behind a lock.
 pub struct Cuckoo {
@@ -74,7 +82,7 @@ impl Cuckoo {
         Ok(Cuckoo::over(self.read().truncated(kept)?))
     }
 
-    /// Looks at the filter while nobody changes it.
+    /// Looks at the filter while no writer changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Table) -> R) -> R {
         look(&self.read())
     }
@@ -89,8 +97,8 @@ impl Cuckoo {
 }
 
 impl Kernel for Cuckoo {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

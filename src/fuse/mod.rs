@@ -1,4 +1,4 @@
-//! Binary fuse filters: static, and the fastest to ask (Graf and Lemire 2022).
+//! Binary fuse filters: static, and the fastest to query (Graf and Lemire 2022).
 //!
 //! A table of slots of r bits. Every key has K = 3 or 4 slots and a fingerprint of r bits, and the
 //! table is such that
@@ -36,12 +36,20 @@ use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128};
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The kind of a binary fuse filter in a frame.
-pub const KIND: u16 = 4;
+/// Binary fuse filters.
+pub static KIND: Kind = Kind {
+    number: 4,
+    name: "fuse",
+    layer: true,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Fuse::from_frame(head, sections, opening.own)?)),
+};
 /// The longest fingerprint.
 pub const MOST_FINGERPRINT_BITS: u32 = 32;
 /// The longest segment: one of a table that is not much longer, or far longer than is of use.
@@ -74,22 +82,22 @@ impl Shape {
     ) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(3..=4).contains(&arity) {
-            return refuse(format!("arity is {arity}; 3 and 4 are possible"));
+            return refuse(format!("arity must be 3 or 4, not {arity}"));
         }
         if !(1..=MOST_FINGERPRINT_BITS).contains(&fingerprint_bits) {
             return refuse(format!(
-                "fingerprint_bits is {fingerprint_bits}; from 1 to {MOST_FINGERPRINT_BITS} are possible"
+                "fingerprint_bits must be from 1 to {MOST_FINGERPRINT_BITS}, not {fingerprint_bits}"
             ));
         }
         if !(1..=MOST_SEGMENT_LENGTH).contains(&segment_length) {
             return refuse(format!(
-                "segment_length is {segment_length}; from 1 to {MOST_SEGMENT_LENGTH} are possible"
+                "segment_length must be from 1 to {MOST_SEGMENT_LENGTH}, not {segment_length}"
             ));
         }
         let most = MOST_SLOTS / u64::from(segment_length);
         if segments > most || (1..u64::from(arity)).contains(&segments) {
             return refuse(format!(
-                "segments is {segments}; 0, or from {arity} to 2**40 slots are possible"
+                "segments must be 0, or from {arity} to 2**40 slots, not {segments}"
             ));
         }
         Ok(Shape { arity, fingerprint_bits, segment_length, segments })
@@ -257,7 +265,7 @@ impl Fuse {
 
     /// Answers with the slots per key known to the compiler, and the bits of a slot where they are
     /// whole bytes.
-    fn ask<const K: usize>(&self, hashes: &[Hash128], out: &mut [bool]) {
+    fn query<const K: usize>(&self, hashes: &[Hash128], out: &mut [bool]) {
         match self.shape.fingerprint_bits {
             8 => self.ask_with::<K, 8>(hashes, out),
             16 => self.ask_with::<K, 16>(hashes, out),
@@ -275,15 +283,15 @@ impl Fuse {
 }
 
 impl Kernel for Fuse {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         match (self.count, self.shape.arity) {
             (0, _) => out.fill(false),
-            (_, 3) => self.ask::<3>(hashes, out),
-            _ => self.ask::<4>(hashes, out),
+            (_, 3) => self.query::<3>(hashes, out),
+            _ => self.query::<4>(hashes, out),
         }
     }
 

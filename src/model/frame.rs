@@ -2,7 +2,7 @@
 //! later without looking again.
 
 use super::grams::{Grams, LONGEST_GRAM, Used};
-use super::oblivious::{MOST_DEPTH, Oblivious, Question};
+use super::oblivious::{MOST_DEPTH, Oblivious, Split};
 use super::table::{Feature, Levels, Thresholds};
 use super::trees::{MOST_NODES, Node, Trees};
 use super::{Forest, Head, Input, MOST_LEVELS, Model};
@@ -189,11 +189,11 @@ impl<'a> Reader<'a> {
         let mut trees = Oblivious::default();
         for _ in 0..count {
             let depth = self.byte().map(usize::from).filter(|&depth| depth <= MOST_DEPTH)?;
-            let questions = self.numbers(depth, |[a, b, level]| Question {
+            let splits = self.numbers(depth, |[a, b, level]| Split {
                 feature: u16::from_le_bytes([a, b]),
                 level: level as i8,
             })?;
-            trees.push(&questions, &self.numbers(1 << depth, i16::from_le_bytes)?, features)?;
+            trees.push(&splits, &self.numbers(1 << depth, i16::from_le_bytes)?, features)?;
         }
         Some(trees)
     }

@@ -1,4 +1,4 @@
-//! A classifier as flat data: what a learned filter asks for the score of a key, in [0, 1].
+//! A classifier as flat data: what gives a learned filter the score of a key, in [0, 1].
 //!
 //! A model reads a row in two steps. First each feature becomes a *level*, a small whole number:
 //! of a number, how many of its thresholds it exceeds; of a category, what its bucket says; of
@@ -33,7 +33,7 @@ mod trees;
 use crate::error::Result;
 use crate::format::{SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::has_avx2;
 use grams::Used;
 pub use grams::{Grams, LONGEST_GRAM};
@@ -42,8 +42,16 @@ use std::sync::Arc;
 pub use table::{Feature, Levels, Rows};
 use trees::Trees;
 
-/// The kind of a model in a frame.
-pub const KIND: u16 = 17;
+/// Models.
+pub static KIND: Kind = Kind {
+    number: 17,
+    name: "model",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, _| Ok(Arc::new(Model::from_frame(head, sections)?)),
+};
 /// Rows that are scored together: their levels and the state of a tree stay in the first cache.
 pub const BLOCK: usize = 128;
 
@@ -70,9 +78,9 @@ enum Head {
 }
 
 enum Forest {
-    /// Every node asks a question of its own.
+    /// Every node has its own split.
     Branching(Trees),
-    /// Every depth asks one.
+    /// Every depth has one.
     Oblivious(Oblivious),
 }
 
@@ -268,8 +276,8 @@ fn exp(x: f64) -> f64 {
 
 /// It is kept as filters are, but knows no keys: all may be there.
 impl Kernel for Model {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

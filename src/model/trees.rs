@@ -23,7 +23,7 @@ const PLACES: usize = 256;
 /// The place of leaf `i` is `LAST - i`.
 const LAST: u8 = 255;
 
-/// A question: is this feature above this level?
+/// A split: is this feature above this level?
 #[derive(Clone, Copy)]
 pub struct Node {
     pub feature: u16,
@@ -89,8 +89,8 @@ impl Trees {
             nodes = rest;
             for (i, node) in own.iter().enumerate().rev() {
                 let [left, right] = node.children.map(|child| &state.chosen[usize::from(child)]);
-                let asked = &levels[usize::from(node.feature)];
-                state.chosen[i % PLACES] = choose(asked, node.level, left, right);
+                let column = &levels[usize::from(node.feature)];
+                state.chosen[i % PLACES] = choose(column, node.level, left, right);
             }
             if own.is_empty() {
                 state.chosen[0] = [0; BLOCK];
@@ -101,10 +101,10 @@ impl Trees {
 }
 
 #[inline(always)]
-fn choose(asked: &Lanes, level: i8, left: &Chosen, right: &Chosen) -> Chosen {
+fn choose(column: &Lanes, level: i8, left: &Chosen, right: &Chosen) -> Chosen {
     // Without a branch, so that the compiler uses vectors.
     std::array::from_fn(|row| {
-        let mask = u8::from(asked[row] > level).wrapping_neg();
+        let mask = u8::from(column[row] > level).wrapping_neg();
         left[row] ^ ((left[row] ^ right[row]) & mask)
     })
 }

@@ -111,7 +111,7 @@ pub fn contains<'py>(
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let keys = Keys::new(keys)?;
-    afford(py, keys.len())?;
+    check_memory(py, keys.len())?;
     let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
@@ -169,8 +169,13 @@ pub fn in_threads<T: Send, E: Send>(
 
 /// The hashes of all keys, in their order.
 pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
-    let keys = Keys::new(keys)?;
-    let mut all = Vec::with_capacity(keys.len());
+    collect(py, hasher, Keys::new(keys)?)
+}
+
+fn collect(py: Python<'_>, hasher: &Hasher, keys: Keys<'_>) -> PyResult<Vec<Hash128>> {
+    let (count, mut all) = (keys.len(), Vec::new());
+    let no_memory = |_| Error::Memory(format!("cannot allocate the hashes of {count} keys"));
+    all.try_reserve_exact(count).map_err(no_memory)?;
     for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?;
     Ok(all)
 }
@@ -224,58 +229,56 @@ pub fn for_each(
     }
 }
 
-/// Inserts every key, or none if one of them is not a key.
+/// Inserts every key, or none if one of them is not a key or is refused.
 pub fn insert(
     py: Python<'_>,
     kernel: &dyn Kernel,
     hasher: &Hasher,
     keys: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let keys = Keys::new(keys)?;
-    let mut all = Vec::new();
-    if !matches!(&keys, Keys::Column(column) if !column.may_fail()) {
-        all.try_reserve_exact(keys.len()).map_err(|_| no_memory(keys.len()))?;
-    }
-    match keys {
+    match Keys::new(keys)? {
+        // None of these keys is invalid, so they need not all be hashed before the first insertion.
         Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
-            return Ok(py.detach(|| insert_column(kernel, hasher, &column))?);
+            let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
+                let _ = column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes));
+            };
+            Ok(py.detach(|| insert_chunks(kernel, column.len(), chunks))?)
         }
-        keys => for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?,
+        keys => {
+            let all = collect(py, hasher, keys)?;
+            // In chunks where removals undo them, so that readers wait for one chunk, not for all.
+            let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
+            let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
+                all[range].chunks(step).for_each(chunk);
+            };
+            Ok(py.detach(|| insert_chunks(kernel, all.len(), chunks))?)
+        }
     }
-    // In chunks where that can be undone, so that others who ask need not wait for all of them.
-    let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
-    let in_chunks = || {
-        for (i, chunk) in all.chunks(step).enumerate() {
-            if let Err(error) = kernel.insert(chunk) {
-                all[..i * step].iter().for_each(|&hash| drop(kernel.remove(hash)));
-                return Err(error);
-            }
-        }
-        Ok(())
-    };
-    Ok(py.detach(in_chunks)?)
 }
 
-/// Inserts a column of keys that are all good, without holding their hashes. Where there is no
-/// room for one, those before it are taken out again.
-fn insert_column(
+/// What is done with a chunk of hashes.
+type Chunk<'a> = dyn FnMut(&[Hash128]) + Send + 'a;
+
+/// Inserts `count` hashes, of which `chunks` gives any range in chunks. Where the kernel refuses a
+/// chunk, those before it are removed again.
+fn insert_chunks(
     kernel: &dyn Kernel,
-    hasher: &Hasher,
-    column: &Column,
+    count: usize,
+    chunks: impl Fn(Range<usize>, &mut Chunk<'_>),
 ) -> crate::error::Result<()> {
-    let (mut done, mut failed) = (0, Ok(()));
-    let _ = column.for_each_chunk(hasher, 0..column.len(), |_, hashes| {
-        if failed.is_ok() {
-            failed = kernel.insert(hashes);
-            done += if failed.is_ok() { hashes.len() } else { 0 };
+    let (mut inserted, mut result) = (0, Ok(()));
+    chunks(0..count, &mut |hashes| {
+        if result.is_ok() {
+            result = kernel.insert(hashes);
+            inserted += if result.is_ok() { hashes.len() } else { 0 };
         }
     });
-    if failed.is_err() {
-        let _ = column.for_each_chunk(hasher, 0..done, |_, hashes| {
+    if result.is_err() {
+        chunks(0..inserted, &mut |hashes| {
             hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
         });
     }
-    failed
+    result
 }
 
 /// The 128-bit hashes of keys as rows (high half, low half).
@@ -289,7 +292,7 @@ pub fn hash_keys<'py>(
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;
     let keys = Keys::new(keys)?;
-    afford(py, keys.len().saturating_mul(16))?;
+    check_memory(py, keys.len().saturating_mul(16))?;
     let rows = PyArray2::<u64>::zeros(py, [keys.len(), 2], false);
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { rows.as_slice_mut()? };
@@ -348,17 +351,13 @@ pub fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
 }
 
-/// Refuses an array of so many bytes if there is no memory for it: NumPy says so in Python, but
-/// not to those who make arrays through its C interface.
-pub fn afford(py: Python<'_>, bytes: usize) -> PyResult<()> {
+/// Raises `MemoryError` if NumPy cannot allocate so many bytes. Its Python interface raises that
+/// itself, but through its C interface a failed allocation would be a null pointer.
+pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
     if bytes >= 1 << 24 {
         py.import("numpy")?.call_method1("empty", (bytes, "u1"))?;
     }
     Ok(())
-}
-
-fn no_memory(count: usize) -> PyErr {
-    Error::Memory(format!("cannot allocate the hashes of {count} keys")).into()
 }
 
 /// How many threads work on `count` keys.

@@ -7,7 +7,8 @@ use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::hash::{HASH_KEYED, HASH_SEEDED, Hasher};
-use crate::kernel::{self, Kernel};
+use crate::kernel::Kernel;
+use crate::kinds;
 use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -34,7 +35,7 @@ impl Handle {
     /// Which structure, as a file says it.
     #[getter]
     fn kind(&self) -> u16 {
-        self.kernel.kind()
+        self.kernel.kind().number
     }
 
     /// The memory of the structure.
@@ -175,7 +176,7 @@ fn open(
 ) -> PyResult<Handle> {
     let (head, sections) = format::read(bytes)?;
     let hasher = hasher_of(&head, keyed)?;
-    let kernel = kernel::open(&head, &sections, &own)?;
+    let kernel = kinds::open(&head, &sections, &own)?;
     Ok(Handle { kernel, hasher, capacity: head.capacity })
 }
 

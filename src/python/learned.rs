@@ -8,7 +8,7 @@ use super::keys::{self, hasher};
 use super::model::hash_and_score;
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
-use crate::kernel::Kernel as _;
+
 use crate::learned::{Learned as Kernel, Region, in_front, region_of};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;

@@ -28,6 +28,7 @@ mod fuse;
 mod handle;
 mod hashes;
 mod keys;
+mod kinds;
 mod learned;
 mod model;
 mod quotient;
@@ -70,6 +71,8 @@ mod _native {
     use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]
     use super::hashes::Hashes;
+    #[pymodule_export]
+    use super::kinds::{KindRow, kinds};
     #[pymodule_export]
     use super::learned::{LearnedBloom, ScoreRegion, ScoredKeys};
     #[pymodule_export]

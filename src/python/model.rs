@@ -1,6 +1,6 @@
 //! Models: made from their flat form, asked for scores.
 
-use super::batch::{afford, at_index, in_threads};
+use super::batch::{at_index, check_memory, in_threads};
 use super::column::Keys;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
@@ -73,7 +73,7 @@ pub fn column_name(name: &str) -> u32 {
 }
 
 fn array(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyArray1<f32>>> {
-    afford(py, len.saturating_mul(4))?;
+    check_memory(py, len.saturating_mul(4))?;
     Ok(PyArray1::<f32>::zeros(py, len, false))
 }
 

@@ -109,7 +109,7 @@ pub fn answered<'py>(
     length: usize,
     fill: impl FnOnce(&mut [bool]) -> crate::error::Result<()>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    batch::afford(py, length)?;
+    batch::check_memory(py, length)?;
     let answers = PyArray1::<bool>::zeros(py, length, false);
     // SAFETY: the array was just made, and nobody else has it yet.
     fill(unsafe { answers.as_slice_mut()? })?;

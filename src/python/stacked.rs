@@ -104,7 +104,7 @@ pub struct LayerState {
 impl LayerState {
     pub fn of(layer: &Arc<dyn Kernel>) -> LayerState {
         LayerState {
-            kind: layer.kind(),
+            kind: layer.kind().number,
             items: layer.count(),
             bits: layer.size_in_bits(),
             rate: layer.rate(),

@@ -68,7 +68,7 @@ impl Quotient {
     pub fn truncated(&self, remainder_bits: u32) -> Result<Quotient> {
         let bits = self.remainder_bits();
         if !(1..=bits).contains(&remainder_bits) {
-            let message = format!("bits is {remainder_bits}; from 1 to {bits} are possible");
+            let message = format!("bits must be from 1 to {bits}, not {remainder_bits}");
             return Err(Error::Parameter(message));
         }
         let cut = bits - remainder_bits;

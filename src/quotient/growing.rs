@@ -1,16 +1,24 @@
 //! A quotient filter that threads share and that doubles when it is full.
 
-use super::Quotient;
+use super::{Quotient, capacity};
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The kind of a quotient filter in a frame.
-pub const KIND: u16 = 2;
+/// Quotient filters.
+pub static KIND: Kind = Kind {
+    number: 2,
+    name: "quotient",
+    layer: true,
+    inserts: true,
+    deletes: true,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Growing::from_frame(head, sections, opening.own)?)),
+};
 
 /// A [`Quotient`] behind a lock, with the number of keys at which it doubles.
 pub struct Growing {
@@ -19,18 +27,16 @@ pub struct Growing {
 
 struct Inner {
     quotient: Quotient,
-    /// Keys that it was made for at its present size.
-    room: u64,
-    /// Whether it had to double for want of room.
+    /// Keys that its present size is for.
+    capacity: u64,
+    /// Whether insertions made it double.
     overran: bool,
 }
 
 impl Inner {
-    /// The slots that may be used before it doubles: a few more than the keys it was made for,
-    /// since those that share a fingerprint can take more, or 61 of 64 where blocks were rounded up.
+    /// The slots that may be used before it doubles.
     fn most_slots(&self) -> u64 {
-        let rounded_up = self.quotient.quotients() / 64 * 61;
-        self.room.saturating_add(self.room.div_ceil(32)).max(rounded_up)
+        capacity::most_slots(self.capacity, self.quotient.quotients())
     }
 
     /// Doubles until another slot may be used.
@@ -44,7 +50,7 @@ impl Inner {
 
     fn double(&mut self) -> Result<()> {
         self.quotient = self.quotient.double()?;
-        self.room = self.room.max(1).saturating_mul(2);
+        self.capacity = capacity::doubled(self.capacity);
         Ok(())
     }
 
@@ -70,22 +76,22 @@ impl Inner {
 }
 
 impl Growing {
-    /// An empty filter that doubles when it holds about `room` keys.
-    pub fn new(quotients: u64, remainder_bits: u32, room: u64) -> Result<Growing> {
-        Ok(Growing::over(Quotient::new(quotients, remainder_bits)?, room))
+    /// An empty filter that doubles when it holds about `capacity` keys.
+    pub fn new(quotients: u64, remainder_bits: u32, capacity: u64) -> Result<Growing> {
+        Ok(Growing::over(Quotient::new(quotients, remainder_bits)?, capacity))
     }
 
-    fn over(quotient: Quotient, room: u64) -> Growing {
-        Growing { inner: RwLock::new(Inner { quotient, room, overran: false }) }
+    fn over(quotient: Quotient, capacity: u64) -> Growing {
+        Growing { inner: RwLock::new(Inner { quotient, capacity, overran: false }) }
     }
 
     /// A filter of distinct hashes, whose order is the order of their fingerprints; it doubles when
-    /// it holds about `room` keys.
+    /// it holds about `capacity` keys.
     pub fn build(
         quotients: u64,
         remainder_bits: u32,
         hashes: &Distinct,
-        room: u64,
+        capacity: u64,
     ) -> Result<Growing> {
         let empty = Quotient::new(quotients, remainder_bits)?;
         let sorted = hashes.partitions().flat_map(|partition| {
@@ -98,7 +104,7 @@ impl Growing {
             (quotient, remainder, 1)
         });
         let quotient = Quotient::from_sorted(quotients, remainder_bits, fingerprints)?;
-        Ok(Growing::over(quotient, room))
+        Ok(Growing::over(quotient, capacity))
     }
 
     /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
@@ -108,18 +114,18 @@ impl Growing {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Growing> {
         let damaged = |what: &str| Error::Format(format!("the quotient filter is damaged: {what}"));
-        let (&[quotients, remainder_bits, distinct, room], [section]) =
+        let (&[quotients, remainder_bits, distinct, capacity], [section]) =
             (&head.parameters[..], sections)
         else {
             return Err(damaged("it has not four parameters and one section"));
         };
         let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
-        if section.kind != SECTION_BITS || section.piece != 0 || room != head.capacity {
+        if section.kind != SECTION_BITS || section.piece != 0 || capacity != head.capacity {
             return Err(damaged("it is not as its parameters say"));
         }
         let slots = own(section.bytes)?;
         let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
-        Ok(Growing::over(quotient, room))
+        Ok(Growing::over(quotient, capacity))
     }
 
     /// The filter of the insertions into both; counts add.
@@ -136,14 +142,14 @@ impl Growing {
         let two = second.as_ref().unwrap_or(&one);
         let larger = if one.quotient.quotients() > two.quotient.quotients() { &one } else { two };
         let quotient = one.quotient.merge(&two.quotient)?;
-        let mut merged = Inner { quotient, room: larger.room, overran: false };
+        let mut merged = Inner { quotient, capacity: larger.capacity, overran: false };
         while merged.quotient.used_slots() > merged.most_slots() {
             merged.double()?;
         }
         Ok(Growing { inner: RwLock::new(merged) })
     }
 
-    /// Twice the quotients, a bit less of remainder: room for as many keys again.
+    /// Doubles the capacity: twice the quotients, one bit less of remainder.
     pub fn double(&self) -> Result<()> {
         self.write().double()
     }
@@ -151,10 +157,10 @@ impl Growing {
     /// A filter of the same insertions with only so many bits of each remainder.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
         let inner = self.read();
-        Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.room))
+        Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))
     }
 
-    /// Looks at the filter while nobody changes it.
+    /// Looks at the filter while no writer changes it.
     pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
         look(&self.read().quotient)
     }
@@ -169,8 +175,8 @@ impl Growing {
 }
 
 impl Kernel for Growing {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
@@ -190,7 +196,7 @@ impl Kernel for Growing {
     }
 
     fn capacity(&self) -> Option<u64> {
-        Some(self.read().room)
+        Some(self.read().capacity)
     }
 
     fn overfull(&self, _capacity: u64) -> bool {
@@ -211,7 +217,7 @@ impl Kernel for Growing {
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let inner = self.read();
-        let Inner { quotient, room, .. } = &*inner;
+        let Inner { quotient, capacity, .. } = &*inner;
         let slots = Buffer::copied(quotient.as_bytes())?;
         let copy = Quotient::from_parts(
             quotient.quotients(),
@@ -220,19 +226,19 @@ impl Kernel for Growing {
             quotient.distinct(),
             slots,
         )?;
-        Ok(Arc::new(Growing::over(copy, *room)))
+        Ok(Arc::new(Growing::over(copy, *capacity)))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Inner { quotient, room, .. } = &*self.read();
+        let Inner { quotient, capacity, .. } = &*self.read();
         let parameters = vec![
             quotient.quotients(),
             u64::from(quotient.remainder_bits()),
             quotient.distinct(),
-            *room,
+            *capacity,
         ];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
-        look(Content { parameters, count: quotient.len(), capacity: Some(*room), sections });
+        look(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -20,10 +20,11 @@
 //!
 //! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
 //! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
-//! sorted fingerprints; grow, truncate, merge), `open.rs` (bytes from outside), `growing.rs`
-//! (threads, and doubling when full).
+//! sorted fingerprints; grow, truncate, merge), `open.rs` (bytes from outside), `capacity.rs`
+//! (when it is full), `growing.rs` (threads, and doubling when full).
 
 mod build;
+pub(crate) mod capacity;
 mod counts;
 mod find;
 mod growing;

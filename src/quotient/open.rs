@@ -93,8 +93,8 @@ impl Table {
 
 impl Quotient {
     /// The filter whose table is these bytes, with [`Quotient::len`] keys and
-    /// [`Quotient::distinct`] fingerprints, or [`Error::Format`] if there is none. The bytes may
-    /// come from anybody.
+    /// [`Quotient::distinct`] fingerprints, or [`Error::Format`] if there is none. The bytes are
+    /// untrusted.
     pub fn from_parts(
         quotients: u64,
         remainder_bits: u32,

@@ -167,7 +167,7 @@ impl Table {
         (quotient, fraction >> (64 - self.remainder_bits))
     }
 
-    /// Asks for the cache lines that a visit to a quotient touches first.
+    /// Prefetches the cache lines that a visit to a quotient touches first.
     #[inline(always)]
     pub fn prefetch(&self, quotient: u64) {
         let start = self.buffer.as_slice().as_ptr().wrapping_add(self.base(quotient / SLOTS));

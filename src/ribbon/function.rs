@@ -8,12 +8,22 @@ use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::on_best;
 use std::sync::Arc;
 
-/// The kind of a static function in a frame.
-pub const KIND: u16 = 6;
+/// Static functions.
+pub static KIND: Kind = Kind {
+    number: 6,
+    name: "function",
+    layer: true,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| {
+        Ok(Arc::new(Function::from_frame(head, sections, opening.own)?))
+    },
+};
 
 /// A function from hashes to values of a few bits.
 pub struct Function {
@@ -85,8 +95,8 @@ impl Function {
 
 /// It is kept as filters are, but does not know its keys: all may be there.
 impl Kernel for Function {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {

@@ -2,7 +2,7 @@
 //!
 //! A solution is m slots of r bits. A key's hash names a few slots near each other, and the sum
 //! (exclusive or) of those slots is the key's value: one equation over GF(2) per key. Since any
-//! value can be asked for, the same machinery makes a filter, [`Ribbon`], where the value is a
+//! value can be chosen, the same machinery makes a filter, [`Ribbon`], where the value is a
 //! fingerprint taken from the hash, and a static function, [`Function`], where the caller gives it.
 //!
 //! Invariant: every key's equation holds. An absent key's equation holds by chance:
@@ -40,14 +40,22 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel};
+use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::on_best;
 use solution::{Solution, parameters};
 use std::sync::Arc;
 
-/// The kind of a ribbon filter in a frame.
-pub const KIND: u16 = 5;
-/// How many keys ahead of the answer its words are asked for.
+/// Ribbon filters.
+pub static KIND: Kind = Kind {
+    number: 5,
+    name: "ribbon",
+    layer: true,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?)),
+};
+/// How many keys ahead of the answer its words are prefetched.
 const AHEAD: usize = 16;
 
 /// The value that a key of the filter has: bits of the high half that hardly place it (the start
@@ -121,8 +129,8 @@ impl Ribbon {
 }
 
 impl Kernel for Ribbon {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {

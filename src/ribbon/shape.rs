@@ -129,17 +129,17 @@ impl Shape {
     ) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(1..=MOST_COLUMNS).contains(&columns) {
-            return refuse(format!("columns is {columns}; from 1 to {MOST_COLUMNS} are possible"));
+            return refuse(format!("columns must be from 1 to {MOST_COLUMNS}, not {columns}"));
         }
         if levels.len() > MOST_LEVELS {
-            return refuse(format!("{} levels; at most {MOST_LEVELS} are possible", levels.len()));
+            return refuse(format!("levels must be at most {MOST_LEVELS}, not {}", levels.len()));
         }
         let possible = |slots: u64| (128..=MOST_SLOTS).contains(&slots) && slots.is_multiple_of(64);
         if let Some(slots) = levels.iter().find(|&&slots| !possible(slots)) {
             return refuse(format!("a level has {slots} slots; multiples of 64 from 128 are"));
         }
         if last > MOST_SLOTS {
-            return refuse(format!("the last level has {last} slots; at most 2**42 are possible"));
+            return refuse(format!("the last level must have at most 2**42 slots, not {last}"));
         }
         let (mut codes, mut offset) = (0, 0);
         let levels = levels.iter().map(|&slots| {

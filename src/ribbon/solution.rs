@@ -17,7 +17,7 @@ const DOMAIN: u64 = 0x7269_6262_6F6E_0000;
 const DOMAIN_LAST: u64 = DOMAIN + 0x100;
 /// log2 of the bytes of a piece with its own checksum, by columns.
 const PIECE: u32 = 12;
-/// The most columns that are asked for ahead of time: an absent key needs two on average.
+/// The most columns that are prefetched: an absent key needs two on average.
 const FETCHED_COLUMNS: u32 = 4;
 
 /// The hash of the next level, counted from 1.
@@ -164,7 +164,7 @@ impl Solution {
         Place::Last(last_level(hash, self.shape.last.attempt))
     }
 
-    /// Asks for what most hashes need: their place in the first level.
+    /// Prefetches what most hashes need: their place in the first level.
     #[inline(always)]
     pub fn fetch(&self, hash: Hash128) {
         let Some(level) = self.shape.levels.first() else { return };
@@ -265,7 +265,7 @@ impl Solution {
     pub fn rate(&self) -> f64 {
         let (whole, rest) = self.shape.kept_columns();
         let (mut rate, mut reach) = (0.0, 1.0);
-        let told = |inside: u64, all: u64| {
+        let accepted = |inside: u64, all: u64| {
             let inside = inside as f64 / all as f64;
             (0.5f64).powi(whole as i32) * (1.0 - inside / 2.0)
         };
@@ -280,14 +280,14 @@ impl Solution {
             }
             let share = here as f64 / level.starts as f64;
             if here > 0 {
-                rate += reach * share * told(inside, here);
+                rate += reach * share * accepted(inside, here);
             }
             reach *= 1.0 - share;
         }
         let last = self.shape.last;
         if last.slots > 0 {
             let cut = (rest + 1).saturating_sub(last.offset + last.width());
-            rate += reach * told(cut.min(last.starts()), last.starts());
+            rate += reach * accepted(cut.min(last.starts()), last.starts());
         }
         rate
     }

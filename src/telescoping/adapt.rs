@@ -29,13 +29,13 @@ impl Telescoping {
         reaching.map_or(end - 1, |(quotient, _)| quotient)..end
     }
 
-    /// Moves every slot that an absent key fits and whose owner is known to a mark that tells them
-    /// apart; `stored` are the hashes of the key's quotient. Whether any slot moved.
-    pub fn adapt(&mut self, asked: Hash128, stored: &[Hash128]) -> Step<bool> {
-        let (quotient, stream) = Stream::new(&self.table, asked);
+    /// Moves every slot that an absent key fits and whose owner is known to a mark that
+    /// separates them; `stored` are the hashes of the key's quotient. Whether any slot moved.
+    pub fn adapt(&mut self, absent: Hash128, stored: &[Hash128]) -> Step<bool> {
+        let (quotient, stream) = Stream::new(&self.table, absent);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let run = self.table.run(quotient).unwrap_or(0..0);
-        if stored.contains(&asked)
+        if stored.contains(&absent)
             || !self.contents(run.clone()).any(|s| stream.fits(mode, bits, s))
         {
             return Ok(false);

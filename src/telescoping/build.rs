@@ -132,7 +132,7 @@ impl Telescoping {
     /// one took: it gets a slot of its own, which is a ghost in the first case.
     ///
     /// An element keeps its steps. One bit of the hash moves from behind the point to before it,
-    /// so most keys that an element was told apart from stay apart.
+    /// so most keys that an element was separated from stay separated.
     pub fn grown(&self, mut stored: Vec<Hash128>) -> Step<Telescoping> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let quotients = self.table.quotients().checked_mul(2).ok_or_else(|| {
@@ -185,14 +185,14 @@ impl Telescoping {
             (table.quotients(), table.remainder_bits(), store.layout(), store.mode())
         };
         if shape(self) != shape(other) {
-            let told = |filter: &Telescoping| {
+            let described = |filter: &Telescoping| {
                 let (quotients, bits, layout, _) = shape(filter);
                 format!("{quotients} quotients, {bits}-bit remainders and {layout:?} selectors")
             };
             return Err(Error::Incompatible(format!(
                 "adaptive filters merge only if they have the same shape: one has {}, the other {}",
-                told(self),
-                told(other)
+                described(self),
+                described(other)
             ))
             .into());
         }

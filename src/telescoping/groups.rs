@@ -1,7 +1,7 @@
-//! The marks of 64 slots as a code that tells any one of them in a few steps.
+//! The marks of 64 slots as a code from which any one of them is read in a few steps.
 //!
-//! [`code`](super::code) is shorter, but whoever wants one mark goes through the slots one by one.
-//! A filter that is asked a question for each of its codes keeps them so instead: with `S₁ ⊇ S₂ ⊇ …`
+//! [`code`](super::code) is shorter, but reading one mark goes through the slots one by one. A filter
+//! whose queries read codes all the time keeps them so instead: with `S₁ ⊇ S₂ ⊇ …`
 //! as there,
 //!
 //! ```text

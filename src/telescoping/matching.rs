@@ -1,4 +1,4 @@
-//! Which slot of a run is which hash's, told by content.
+//! Which slot of a run belongs to which hash, by content.
 //!
 //! Several hashes may fit a slot and several slots a hash, so owners are found together: a matching
 //! that gives each hash a slot of its own, by shortest augmenting paths (Berge 1957). Runs have one

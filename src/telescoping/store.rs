@@ -141,7 +141,7 @@ impl Store {
         Ok(())
     }
 
-    /// Asks for what a visit to a block reads first.
+    /// Prefetches what a visit to a block reads first.
     #[inline(always)]
     pub fn prefetch(&self, block: u64) {
         match &self.memory {
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// Asks for what it reads next, once that is there.
+    /// Prefetches what it reads next, once that is there.
     #[inline(always)]
     pub fn prefetch_code(&self, block: u64) {
         if let Memory::Shared(pieces) = &self.memory
@@ -188,13 +188,13 @@ impl Store {
         }
     }
 
-    /// Whether no slot of a block has moved, as far as can be told quickly.
+    /// Whether no slot of a block has moved, as far as a quick check shows.
     #[inline(always)]
     pub fn is_clear(&self, block: u64) -> bool {
         self.code(block).is_empty()
     }
 
-    /// The slots of a block that have moved, as bits, where its code tells so quickly.
+    /// The slots of a block that have moved, as bits, where its code shows that quickly.
     #[inline(always)]
     pub fn moved_on<P: Processor>(&self, p: P, block: u64) -> Option<u64> {
         match (&self.memory, self.code(block)) {

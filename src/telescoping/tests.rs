@@ -25,10 +25,10 @@ fn a_kind_is_told_while_the_filter_is_saved_and_a_writer_waits() {
                     assert!(Instant::now() < until, "no writer waits");
                     thread::yield_now();
                 }
-                say.send(saver.kind()).unwrap();
+                say.send(saver.kind().number).unwrap();
             });
             writers.pop().unwrap().join().unwrap().unwrap();
-            say.send(saver.kind()).unwrap();
+            say.send(saver.kind().number).unwrap();
         });
         let wait = Duration::from_secs(20);
         assert_eq!(heard.recv_timeout(wait), Ok(kind), "saving and writing wait for each other");

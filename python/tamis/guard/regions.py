@@ -18,8 +18,8 @@ _SHIFT = np.uint64(64 - 6)
 class Regions:
     """Locks that order the puts, deletes and adaptations of the keys in each region.
 
-    Each region counts the writes that ended in it. A reader that sees the same count before it reads
-    the store and after it takes the lock knows that no write came in between.
+    Each region counts the writes that ended in it. A reader that sees the same count before it
+    reads the store and after it takes the lock knows that no write came in between.
     """
 
     def __init__(self) -> None:

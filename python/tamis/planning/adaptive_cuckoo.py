@@ -2,7 +2,7 @@
 
 A key is in one of d bins of b slots; a slot in use is taken for an absent key's with probability
 1/(2^f − 1). Cyclic filters have s selector bits beside each fingerprint; the other kinds tell the
-function of a fingerprint by where it is (``src/adaptive_cuckoo.rs``).
+function of a fingerprint by where it is (``src/adaptive_cuckoo/``).
 """
 
 import math

@@ -101,3 +101,17 @@ def quotients(keys: int) -> int:
     if keys < _LARGE:
         return math.ceil(slots / _BLOCK) * _BLOCK
     return slots // _BLOCK * _BLOCK - _TAIL
+
+
+def most_slots(capacity: int, quotients: int) -> int:
+    """Predict how many slots a filter fills before it doubles; a telescoping one is full then.
+
+    Keys that share a fingerprint can take more slots than keys, so a thirty-second is added. Where
+    blocks were rounded up, they fill to `LOAD`. The kernel applies this rule while it inserts, also
+    in a filter that was opened from a file: see ``src/quotient/capacity.rs``.
+
+    >>> most_slots(1000, quotients(1000)), most_slots(10, quotients(10))
+    (1037, 61)
+    """
+    rounded_up = quotients // _BLOCK * math.ceil(_BLOCK * LOAD)
+    return max(capacity + math.ceil(capacity / 32), rounded_up)

@@ -2,7 +2,7 @@
 
 With k slices per key and l generations remembered, a slice of age a holds the keys of min(a + 1, k)
 generations of g keys, the newest one taken as complete: the worst moment. A key that was never
-there is answered "yes" if k consecutive slices of k + l say so (``src/windowed.rs``).
+there is answered "yes" if k consecutive slices of k + l say so (``src/windowed/``).
 """
 
 import math

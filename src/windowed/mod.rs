@@ -13,110 +13,44 @@
 //! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
 //! `planning/windowed.py` chooses k, l and the bits for it.
 //!
-//! A question looks for the run from its far end: where the slice of age i + k − 1 denies, no run
+//! A query looks for the run from its far end: where the slice of age i + k − 1 denies, no run
 //! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
 //! are denied by about (k + l)/k looks at slices that are half full, not by k + l. Many keys are
-//! asked for in turns, one look each ([`Search`]): the memory of a look is on its way while the
+//! looked up in turns, one look each ([`Search`]): the memory of a look is on its way while the
 //! others take theirs, and which way a look goes is computed, since it cannot be guessed.
 //!
 //! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
 //! a change of generation answers as before it or after it.
+//!
+//! In reading order: `shape.rs` (sizes, positions), this file (query, the frame), `pass.rs` (insert).
 
-use crate::bits::{Buffer, prefetch, reduce};
+mod pass;
+mod shape;
+
+pub use shape::{MOST_SLICES, Shape};
+
+use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
-use crate::hash::{Hash128, mix13};
-use crate::kernel::{Content, Kernel};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel, Kind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a windowed filter in a frame.
-pub const KIND: u16 = 13;
-/// The most slices.
-pub const MOST_SLICES: u64 = 256;
-/// The shortest generation in seconds: shorter ones would have no number in this century.
-const LEAST_STEP: f64 = 1e-6;
-/// Hashes that are asked for in turns.
+/// Windowed filters.
+pub static KIND: Kind = Kind {
+    number: 13,
+    name: "windowed",
+    layer: false,
+    inserts: true,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| {
+        Ok(Arc::new(Windowed::from_frame(head, sections, opening.own)?))
+    },
+};
+/// Hashes that are looked up in turns.
 const GROUP: usize = 32;
-
-/// Sizes of a windowed filter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
-    /// Slices that a key is written to (k).
-    pub hashes: u64,
-    /// Generations that a key is remembered after its own (l).
-    pub ages: u64,
-    /// Bits of a slice, in whole words.
-    pub slice_bits: u64,
-    /// Keys of a generation (g): as many as there are, or as are planned for by time.
-    pub generation: u64,
-    /// Seconds of a generation, or 0 where generations are counted in keys.
-    pub step: f64,
-}
-
-impl Shape {
-    /// A shape, or the reason why it cannot be.
-    pub fn new(
-        hashes: u64,
-        ages: u64,
-        slice_bits: u64,
-        generation: u64,
-        step: f64,
-    ) -> Result<Shape> {
-        let refuse = |message: String| Err(Error::Parameter(message));
-        if hashes == 0 || ages == 0 || hashes.saturating_add(ages) > MOST_SLICES {
-            return refuse(format!(
-                "hashes is {hashes} and ages is {ages}; both are at least 1, together at most \
-                 {MOST_SLICES}"
-            ));
-        }
-        if slice_bits == 0 || !slice_bits.is_multiple_of(64) || slice_bits > 1 << 48 {
-            return refuse(format!(
-                "slice_bits is {slice_bits}; a multiple of 64 up to 2**48 is possible"
-            ));
-        }
-        if generation == 0 || generation > 1 << 48 {
-            return refuse(format!("generation is {generation}; from 1 to 2**48 are possible"));
-        }
-        if step.to_bits() != 0 && !(LEAST_STEP..1e15).contains(&step) {
-            return refuse(format!("step is {step}; seconds from {LEAST_STEP} on are possible"));
-        }
-        Ok(Shape { hashes, ages, slice_bits, generation, step })
-    }
-
-    fn slices(&self) -> u64 {
-        self.hashes + self.ages
-    }
-
-    fn bytes(&self) -> usize {
-        (self.slices() * self.slice_bits / 8) as usize
-    }
-
-    /// Whether generations are counted in seconds.
-    pub fn timed(&self) -> bool {
-        self.step > 0.0
-    }
-
-    /// The generation of a time in seconds, from 1 on; `None` for what is no time.
-    pub fn generation_at(&self, seconds: f64) -> Option<u64> {
-        let generation = (seconds / self.step).floor();
-        (0.0..9e15).contains(&generation).then_some(generation as u64 + 1)
-    }
-
-    /// The slice of an age, when `newest` is that of age 0.
-    #[inline(always)]
-    fn slice(&self, newest: u64, age: u64) -> u64 {
-        let slice = newest + age;
-        if slice < self.slices() { slice } else { slice - self.slices() }
-    }
-
-    /// The bit of a hash in a slice.
-    #[inline(always)]
-    fn position(&self, hash: Hash128, slice: u64) -> u64 {
-        let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(slice)));
-        slice * self.slice_bits + reduce(probe, self.slice_bits)
-    }
-}
 
 /// Where the search for a run is: from its far end, `age`, down to `low`, below which the slices
 /// from `start` on are known to have their bits.
@@ -234,105 +168,6 @@ impl Windowed {
         }
     }
 
-    /// Starts a generation: the oldest slice becomes the newest, empty.
-    fn shift(&self) {
-        let slices = self.shape.slices();
-        let newest = (self.newest.load(Ordering::Relaxed) + slices - 1) % slices;
-        let words = self.shape.slice_bits as usize / 64;
-        let slice = &self.bits.words()[newest as usize * words..][..words];
-        slice.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        self.counts.words()[newest as usize].store(0, Ordering::Relaxed);
-        self.newest.store(newest, Ordering::Release);
-    }
-
-    /// Goes on to a generation by time; an earlier one changes nothing.
-    fn reach(&self, generation: u64) {
-        let now = self.now.load(Ordering::Relaxed);
-        if generation <= now {
-            return;
-        }
-        if now > 0 {
-            (0..(generation - now).min(self.shape.slices())).for_each(|_| self.shift());
-        }
-        self.now.store(generation, Ordering::Relaxed);
-    }
-
-    /// Forgets what a generation by time has left behind, without inserting anything.
-    pub fn advance(&self, generation: u64) {
-        let _lock = self.lock();
-        self.reach(generation);
-    }
-
-    /// Inserts hashes of a generation by time (of the current one if 0) in their order, and tells
-    /// of each whether it was there just before.
-    pub fn pass(&self, hashes: &[Hash128], generation: u64, mut out: Option<&mut [bool]>) {
-        let _lock = self.lock();
-        self.reach(generation);
-        let mut done = 0;
-        while done < hashes.len() {
-            let mut newest = self.newest.load(Ordering::Relaxed);
-            let mut full = self.counts.words()[newest as usize].load(Ordering::Relaxed);
-            if !self.shape.timed() && full == self.shape.generation {
-                self.shift();
-                newest = self.newest.load(Ordering::Relaxed);
-                full = 0;
-            }
-            // A group ends where its generation does.
-            let room = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
-            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(room as usize)];
-            let out = out.as_deref_mut().map(|out| &mut out[done..][..group.len()]);
-            self.pass_group(group, newest, out);
-            let count = full.saturating_add(group.len() as u64);
-            self.counts.words()[newest as usize].store(count, Ordering::Relaxed);
-            done += group.len();
-        }
-    }
-
-    /// Inserts up to [`GROUP`] hashes of one generation in their order.
-    fn pass_group(&self, hashes: &[Hash128], newest: u64, out: Option<&mut [bool]>) {
-        let words = self.bits.words();
-        for &hash in hashes {
-            for age in 0..self.shape.hashes {
-                let position = self.shape.position(hash, self.shape.slice(newest, age));
-                prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
-            }
-        }
-        let Some(out) = out else {
-            for &hash in hashes {
-                self.set(hash, newest);
-            }
-            return;
-        };
-        // All are asked for before any is inserted. An answer changes only where one before it in
-        // the group has set a bit of the hash: that hash is asked for again.
-        let mut ones = [0; GROUP];
-        for (ones, &hash) in ones.iter_mut().zip(hashes) {
-            *ones = self.ones(hash, newest);
-        }
-        self.runs(hashes, newest, out);
-        for ((&hash, out), ones) in hashes.iter().zip(out).zip(ones) {
-            // Writers take turns, so that nobody else sets a bit between the two.
-            let repeated = !*out && self.ones(hash, newest) != ones;
-            *out = *out || (repeated && self.run(hash, newest));
-            self.set(hash, newest);
-        }
-    }
-
-    /// How many of the k newest slices have the bit of a hash.
-    fn ones(&self, hash: Hash128, newest: u64) -> u64 {
-        (0..self.shape.hashes).map(|age| u64::from(self.bit(hash, newest, age))).sum()
-    }
-
-    /// Sets the bits of a hash in the k newest slices.
-    fn set(&self, hash: Hash128, newest: u64) {
-        let words = self.bits.words();
-        for age in 0..self.shape.hashes {
-            let position = self.shape.position(hash, self.shape.slice(newest, age));
-            let word = &words[(position / 64) as usize];
-            word.store(word.load(Ordering::Relaxed) | 1 << (position % 64), Ordering::Relaxed);
-        }
-    }
-
     /// Opens what a frame holds; `own` turns a section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
@@ -370,8 +205,8 @@ impl Windowed {
 }
 
 impl Kernel for Windowed {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
@@ -396,7 +231,7 @@ impl Kernel for Windowed {
     }
 
     /// By time, a stream that is faster than planned fills the slices more than planned. Keys
-    /// come unevenly, so a tenth more is no news.
+    /// come unevenly, so a tenth more does not warn.
     fn overfull(&self, capacity: u64) -> bool {
         let planned = capacity.saturating_add(self.shape.generation);
         self.shape.timed() && self.count() > planned.saturating_add(planned / 10)

@@ -1,8 +1,8 @@
-//! A stack of filters that knows the questions: what the first layer lets through, the next may stop.
+//! A stack of filters that knows the queries: what the first layer lets through, the next may stop.
 //!
 //! Layers hold keys and known negatives in turns. The first holds all keys; the second those known
 //! negatives that the first takes for keys; the third those keys that the second takes for negatives;
-//! and so on (Deeds, Hentschel, Idreos 2021). A question goes down the layers until one rejects it:
+//! and so on (Deeds, Hentschel, Idreos 2021). A query goes down the layers until one rejects it:
 //!
 //! ```text
 //! a layer of keys rejects        it is no key                 no
@@ -18,7 +18,7 @@
 //! reach it, 1 for keys and 0 for known negatives: then no known negative is answered yes (as in
 //! Clubcard, Schanck 2025). It takes no insertions.
 //!
-//! With rates αᵢ of the layers, a key that nobody knew is answered yes with probability
+//! With rates αᵢ of the layers, an unknown key is answered yes with probability
 //!
 //! ```text
 //! U₀ = α₀·((1 − α₁) + α₁·U₂),   U₂ = α₂·((1 − α₃) + α₃·U₄),  …    (α/2 before a function)
@@ -26,31 +26,39 @@
 //!
 //! and a known negative with K₀ = α₀·α₂·α₄⋯ (0 with a function) as long as nothing is inserted.
 //! Insertions let known negatives through that were stopped when the stack was built, which later
-//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the questions,
+//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the queries,
 //! the rate is ψ·K₀ + (1 − ψ)·U₀.
 //!
 //! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
+//!
+//! `build.rs` has stacks from layers and from frames, `rates.rs` their rates.
 
-use crate::bits::Buffer;
+mod build;
+mod rates;
+
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_FRAME, Section};
+use crate::format::{SECTION_FRAME, Section};
 use crate::hash::Hash128;
-use crate::kernel::{self, Content, Kernel};
-use crate::ribbon::{Function, KIND_FUNCTION};
-use crate::{bloom, cuckoo, fuse, quotient, ribbon};
+use crate::kernel::{self, Content, Kernel, Kind};
+use crate::ribbon::Function;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The kind of a stack in a frame.
-pub const KIND: u16 = 8;
+/// Stacked filters; see [`Stack::inserts`] and [`Stack::deletes`].
+pub static KIND: Kind = Kind {
+    number: 8,
+    name: "stacked",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |head, sections, opening| Ok(Arc::new(Stack::from_frame(head, sections, opening)?)),
+};
 /// The most layers: each halves what reaches the next at least, or it would not be there.
 pub const MOST_LAYERS: usize = 64;
-/// The kinds that a layer may be of.
-const LAYERS: [u16; 6] =
-    [bloom::KIND, quotient::KIND, cuckoo::KIND, fuse::KIND, ribbon::KIND, KIND_FUNCTION];
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
 const DOMAIN: u64 = 0x7374_6163_6B00;
-/// Questions that go down together: as many as `python/column.rs` hashes at a time.
+/// Queries that go down together: as many as `python/column.rs` hashes at a time.
 const BLOCK: usize = 1024;
 
 /// The hash of a key as layer `index` sees it.
@@ -77,7 +85,7 @@ pub struct Stack {
 /// What is known of the negatives since the build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knowledge {
-    /// The share of the questions for absent keys that ask for known negatives (ψ).
+    /// The share of the queries for absent keys that are for known negatives (ψ).
     pub psi: f64,
     /// How many keys were among the negatives, and were taken out.
     pub overlap: u64,
@@ -96,93 +104,9 @@ struct Written {
 }
 
 impl Stack {
-    /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
-    pub fn new(
-        layers: Vec<Arc<dyn Kernel>>,
-        psi: f64,
-        overlap: u64,
-        exhausted: bool,
-    ) -> Result<Stack> {
-        let keys = layers.iter().step_by(2);
-        let built = keys.map(|layer| layer.rate()).collect();
-        Stack::with(layers, Knowledge { psi, overlap, exhausted, built }, 1.0)
-    }
-
-    fn with(layers: Vec<Arc<dyn Kernel>>, knowledge: Knowledge, kept: f64) -> Result<Stack> {
-        let refuse = |message: String| Err(Error::Parameter(message));
-        let mut shares = [knowledge.psi, kept].into_iter().chain(knowledge.built.iter().copied());
-        if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
-            return refuse(format!("a share is {wrong}; from 0 to 1 are possible"));
-        }
-        if layers.is_empty() || layers.len() > MOST_LAYERS {
-            let given = layers.len();
-            return refuse(format!("layers is of {given}; from 1 to {MOST_LAYERS} are possible"));
-        }
-        if let Some(other) = layers.iter().find(|layer| !LAYERS.contains(&layer.kind())) {
-            return refuse(format!("a layer is of kind {}; plain filters are", other.kind()));
-        }
-        let functions = layers.iter().filter(|layer| layer.kind() == KIND_FUNCTION).count();
-        let last = function(&**layers.last().unwrap_or(&layers[0]));
-        if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
-            return refuse("only the last layer may be a function, of one bit".into());
-        }
-        // After a layer of negatives comes one of keys, or its "yes" would mean nothing.
-        if layers.len().is_multiple_of(2) != last.is_some() {
-            return refuse("the last layer is one of keys, or a function after one".into());
-        }
-        if knowledge.built.len() != layers.len().div_ceil(2) {
-            return refuse("there is not one rate for each layer of keys".into());
-        }
-        Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
-    }
-
-    /// The stack with other domains for the layers behind the first: what was unlucky in layers that
-    /// were built before is as likely as any in those of another `generation`.
-    pub fn of_generation(self, generation: u16) -> Stack {
-        Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
-    }
-
-    /// Expects known negatives to be another share of the questions.
+    /// Expects known negatives to be another share of the queries.
     pub fn expect(&mut self, psi: f64) {
         self.knowledge.psi = psi.clamp(0.0, 1.0);
-    }
-
-    /// Opens what a frame holds: each section is the frame of a layer.
-    pub fn from_frame(
-        head: &Head,
-        sections: &[Section<'_>],
-        own: &dyn Fn(&[u8]) -> Result<Buffer>,
-    ) -> Result<Stack> {
-        let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
-        let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
-        else {
-            return Err(damaged("it has not the parameters of one"));
-        };
-        if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
-            return Err(damaged("its layers are not as many as it says"));
-        }
-        let open = |section: &Section<'_>| {
-            kernel::open_nested(section, |kind| LAYERS.contains(&kind), own)?
-                .ok_or_else(|| damaged("a layer is not one"))
-        };
-        let layers = sections.iter().map(open).collect::<Result<_>>()?;
-        let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
-        let (psi, exhausted) = (f64::from_bits(*psi), *exhausted == 1);
-        let knowledge = Knowledge { psi, overlap: *overlap, exhausted, built };
-        let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
-            .map_err(|error| damaged(&error.to_string()))?;
-        if stack.count() != head.count {
-            return Err(damaged("its first layer holds another number of keys"));
-        }
-        Ok(stack)
-    }
-
-    /// A stack of its own with the same content.
-    pub fn duplicate(&self) -> Result<Stack> {
-        let written = self.written();
-        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
-        let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
-        Ok(Stack { salt: self.salt, ..copy })
     }
 
     /// The layers, from the first.
@@ -197,67 +121,17 @@ impl Stack {
 
     /// Whether every layer of keys takes insertions.
     pub fn inserts(&self) -> bool {
-        let takes = [bloom::KIND, quotient::KIND, cuckoo::KIND];
-        !self.is_exact() && self.layers.iter().step_by(2).all(|l| takes.contains(&l.kind()))
+        !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().inserts)
     }
 
     /// Whether every layer of keys takes removals.
     pub fn deletes(&self) -> bool {
-        let gives = [quotient::KIND, cuckoo::KIND];
-        !self.is_exact() && self.layers.iter().step_by(2).all(|l| gives.contains(&l.kind()))
+        !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().deletes)
     }
 
     /// Whether it ends in a function.
     fn is_exact(&self) -> bool {
         self.layers.len().is_multiple_of(2)
-    }
-
-    /// The probability that a key nobody knew is answered "yes" where it reaches layer `index` of
-    /// keys (U).
-    fn unseen_from(&self, index: usize) -> f64 {
-        self.layers[index].rate() * self.unseen_after(index)
-    }
-
-    /// Of one that layer `index` of keys accepts without knowing it.
-    fn unseen_after(&self, index: usize) -> f64 {
-        match self.layers.get(index + 1) {
-            None => 1.0,
-            // A random row of the function: every sum of slots is as likely 0 as 1.
-            Some(_) if index + 2 == self.layers.len() => 0.5,
-            Some(negatives) => {
-                let accepted = negatives.rate();
-                1.0 - accepted + accepted * self.unseen_from(index + 2)
-            }
-        }
-    }
-
-    /// The probability that a known negative is answered "yes", given what was inserted and removed.
-    ///
-    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
-    /// still accept with rate s = 1 − (1 − b)ᵘ (b the rate then, u the share that was not removed:
-    /// each removal thins out those that a negative meets by chance), and so those inserted since
-    /// with a = (r − s)/(1 − s). A known negative that was accepted at the build is accepted still
-    /// with s/b + (1 − s/b)·a, and the layers below know it; one that was not is accepted with a,
-    /// and is as unknown to them as any other.
-    pub fn known_rate(&self) -> f64 {
-        self.known_from(0, self.written().kept)
-    }
-
-    fn known_from(&self, index: usize, kept: f64) -> f64 {
-        let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
-        // All of it where nothing was removed, without rounding.
-        let still = if kept < 1.0 { 1.0 - (1.0 - then).powf(kept) } else { then };
-        let lasting = if then > 0.0 { still / then } else { 1.0 };
-        let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };
-        let last = index + 1 == self.layers.len();
-        let passed = if last && self.knowledge.exhausted { 0.0 } else { then };
-        let below = match self.layers.len() - index {
-            1 => 1.0,
-            2 => 0.0,
-            _ => self.known_from(index + 2, kept),
-        };
-        passed * (lasting + (1.0 - lasting) * added) * below
-            + (1.0 - passed) * added * self.unseen_after(index)
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -341,8 +215,8 @@ fn function(kernel: &dyn Kernel) -> Option<&Function> {
     any.downcast_ref()
 }
 
-/// What a layer says: a filter whether it accepts, a function its value.
-fn ask(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
+/// The answer of a layer: of a filter whether it accepts, of a function its value.
+fn query_layer(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
     match function(layer) {
         Some(function) => function.ones(hashes, out),
         None => layer.contains(hashes, out),
@@ -350,8 +224,8 @@ fn ask(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
 }
 
 impl Kernel for Stack {
-    fn kind(&self) -> u16 {
-        KIND
+    fn kind(&self) -> &'static Kind {
+        &KIND
     }
 
     /// The first layer answers in bulk. Those it accepts go on together, layer by layer, so that
@@ -377,7 +251,7 @@ impl Kernel for Stack {
                 for (seen, &i) in seen.iter_mut().zip(&survivors[..left]) {
                     *seen = self.at_layer(hashes[usize::from(i)], index);
                 }
-                ask(&**layer, &seen[..left], &mut answers[..left]);
+                query_layer(&**layer, &seen[..left], &mut answers[..left]);
                 let decides = holds_keys(index) || index + 1 == self.layers.len();
                 let mut accepted = 0;
                 for at in 0..left {

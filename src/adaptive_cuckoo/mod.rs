@@ -1,0 +1,270 @@
+//! Adaptive cuckoo filters: cyclic and swapping (Mitzenmacher, Pontarelli and Reviriego 2018) and
+//! cuckooing (Kopelowitz, McCauley and Porat 2021).
+//!
+//! A slot holds `f` bits: the fingerprint of a key under one of several functions, or 0. A key has
+//! `d` bins to be in, each of `b` slots, and under function `i` the fingerprint
+//!
+//! ```text
+//! φᵢ(x) = 1 + ⌊hᵢ(x)·(2^f − 1)⌋
+//! ```
+//!
+//! | kind      | d | b | the function of a slot                     | on a false positive the element   |
+//! |-----------|---|---|--------------------------------------------|-----------------------------------|
+//! | cyclic    | 4 | 1 | `s` bits beside the fingerprint            | takes its next function           |
+//! | swapping  | 2 | 4 | the slot's place in its bin                | changes places within its bin     |
+//! | cuckooing | 4 | 1 | which of the key's bins it is in           | goes to another of its bins       |
+//!
+//! An element has a handful of states, so none of these is adaptive in the sense of Theorem 1 of
+//! [`telescoping`](crate::telescoping): an adversary who finds keys that collide in each of them
+//! cannot be avoided (Kopelowitz et al. 2021).
+//!
+//! What a slot holds cannot be rewritten without the hash of its owner, and no range of hashes has
+//! it: the bins of a key are unrelated. So a table of hashes, one per slot, stands beside the
+//! slots: 128 bits per slot that are no part of the filter's size. It is only read where the
+//! filter changes. The invariant: a slot is 0 and its hash is 0, or it is what its hash says there.
+//!
+//! In reading order: `table.rs` (slots, query), `change.rs` (insert, remove, adapt), this file (threads,
+//! the frame).
+
+mod change;
+mod table;
+
+use crate::bits::Buffer;
+use crate::distinct::Distinct;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, SECTION_HASHES, Section};
+use crate::hash::Hash128;
+use crate::kernel::{Content, Kernel, Kind};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use table::{PADDING, Table, byte_len};
+
+/// Adaptive cuckoo filters.
+pub static KIND: Kind = Kind {
+    number: 10,
+    name: "adaptive_cuckoo",
+    layer: false,
+    inserts: true,
+    deletes: true,
+    bounded: true,
+    open: |head, sections, _| Ok(Arc::new(AdaptiveCuckoo::from_frame(head, sections)?)),
+};
+
+/// The longest fingerprint, so that with 3 selector bits and 7 before it a slot is in one word.
+pub const MOST_BITS: u32 = 32;
+/// How an element moves away from a key that it was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Motion {
+    /// To its next function, of 2^s for this s from 1 to 3.
+    Cyclic(u32),
+    /// To another place in its bin.
+    Swapping,
+    /// To another bin.
+    Cuckooing,
+}
+
+impl Motion {
+    /// As a frame has it.
+    pub fn number(self) -> u64 {
+        match self {
+            Motion::Swapping => 0,
+            Motion::Cyclic(selector_bits) => u64::from(selector_bits),
+            Motion::Cuckooing => 4,
+        }
+    }
+
+    /// The motion that a frame has, if it is one.
+    pub fn from_number(number: u64) -> Option<Motion> {
+        match number {
+            0 => Some(Motion::Swapping),
+            1..=3 => Some(Motion::Cyclic(number as u32)),
+            4 => Some(Motion::Cuckooing),
+            _ => None,
+        }
+    }
+
+    /// Bins of a key, and slots of a bin.
+    fn bins(self) -> (u64, u64) {
+        if self == Motion::Swapping { (2, 4) } else { (4, 1) }
+    }
+
+    /// Bits beside a fingerprint.
+    fn selector_bits(self) -> u32 {
+        if let Motion::Cyclic(bits) = self { bits } else { 0 }
+    }
+}
+
+/// An adaptive cuckoo filter that threads share.
+pub struct AdaptiveCuckoo {
+    table: RwLock<Table>,
+}
+
+impl AdaptiveCuckoo {
+    /// An empty filter.
+    pub fn new(motion: Motion, fingerprint_bits: u32, bins: u64) -> Result<AdaptiveCuckoo> {
+        Ok(AdaptiveCuckoo { table: RwLock::new(Table::new(motion, fingerprint_bits, bins)?) })
+    }
+
+    /// A filter of distinct hashes, or [`Error::Capacity`].
+    pub fn build(
+        motion: Motion,
+        fingerprint_bits: u32,
+        bins: u64,
+        hashes: &Distinct,
+    ) -> Result<AdaptiveCuckoo> {
+        let mut table = Table::new(motion, fingerprint_bits, bins)?;
+        for partition in hashes.partitions() {
+            let mut sorted = partition.to_vec();
+            sorted.sort_unstable();
+            table.insert(&sorted)?;
+        }
+        table.random = 0;
+        Ok(AdaptiveCuckoo { table: RwLock::new(table) })
+    }
+
+    /// Moves elements away from keys that are not stored; for each, whether any moved.
+    pub fn adapt(&self, hashes: &[Hash128], moved: &mut [bool]) {
+        for (hash, moved) in hashes.iter().zip(moved) {
+            *moved = self.contains_one(*hash) && self.write().adapt(*hash);
+        }
+    }
+
+    /// Motion, fingerprint bits, bins, slots.
+    pub fn shape(&self) -> (Motion, u32, u64, u64) {
+        let table = self.read();
+        (table.motion, table.fingerprint_bits, table.bins, table.owners.len() as u64)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    /// Opens what a frame holds.
+    pub fn from_frame(head: &Head, sections: &[Section<'_>]) -> Result<AdaptiveCuckoo> {
+        let damaged =
+            |what: &str| Error::Format(format!("the adaptive cuckoo filter is damaged: {what}"));
+        let (&[motion, bits, bins], [slots, hashes]) = (&head.parameters[..], sections) else {
+            return Err(damaged("it has not three parameters and two sections"));
+        };
+        let kinds = [(slots.kind, slots.piece), (hashes.kind, hashes.piece)];
+        let motion = Motion::from_number(motion).ok_or_else(|| damaged("its kind is unknown"))?;
+        let bits = u32::try_from(bits).ok().filter(|bits| (1..=MOST_BITS).contains(bits));
+        let bits = bits.ok_or_else(|| damaged("its fingerprints are of no possible length"))?;
+        let count = bins.checked_mul(motion.bins().1).filter(|count| *count > 0);
+        let bytes =
+            count.and_then(|count| byte_len(count, u64::from(bits + motion.selector_bits())));
+        let hash_bytes = count.and_then(|count| count.checked_mul(16));
+        if kinds != [(SECTION_BITS, 0), (SECTION_HASHES, 0)]
+            || bytes != Some(slots.bytes.len())
+            || hash_bytes != Some(hashes.bytes.len() as u64)
+        {
+            return Err(damaged("it is not as its parameters say"));
+        }
+        let mut table = Table::new(motion, bits, bins)?;
+        table.slots.as_mut_slice().copy_from_slice(slots.bytes);
+        for (owner, row) in table.owners.iter_mut().zip(hashes.bytes.as_chunks::<16>().0) {
+            let word = |half: usize| {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&row[8 * half..8 * half + 8]);
+                u64::from_le_bytes(bytes)
+            };
+            *owner = Hash128 { hi: word(0), lo: word(1) };
+        }
+        if let Some(slot) = table.wrong() {
+            return Err(damaged(&format!("slot {slot} is not what its hash says")));
+        }
+        let used = table.owners.len() as u64 * u64::from(table.width());
+        let rest = slots.bytes.len() - PADDING;
+        let spare = (8 * rest as u64 - used) as u32;
+        if slots.bytes[rest..].iter().any(|byte| *byte != 0)
+            || spare > 0 && slots.bytes[rest - 1] >> (8 - spare) != 0
+        {
+            return Err(damaged("bits behind the last slot are not 0"));
+        }
+        let count = (0..table.owners.len() as u64).filter(|slot| table.slot(*slot) != 0).count();
+        table.count = count as u64;
+        if table.count != head.count {
+            return Err(damaged("it holds another number of keys"));
+        }
+        Ok(AdaptiveCuckoo { table: RwLock::new(table) })
+    }
+}
+
+impl Kernel for AdaptiveCuckoo {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
+        self.read().contains_batch(hashes, out);
+    }
+
+    fn contains_one(&self, hash: Hash128) -> bool {
+        self.read().contains(hash)
+    }
+
+    fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
+        Some(self.table.try_read().ok()?.contains(hash))
+    }
+
+    fn count(&self) -> u64 {
+        self.read().count
+    }
+
+    fn busy(&self) -> bool {
+        self.table.try_write().is_err()
+    }
+
+    fn overfull(&self, _capacity: u64) -> bool {
+        false
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        8 * self.read().slots.len() as u64
+    }
+
+    fn rate(&self) -> f64 {
+        self.read().rate()
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        let table = self.read();
+        let copy = Table {
+            slots: Buffer::copied(table.slots.as_slice())?,
+            owners: table.owners.clone(),
+            ..*table
+        };
+        Ok(Arc::new(AdaptiveCuckoo { table: RwLock::new(copy) }))
+    }
+
+    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+        let table = self.read();
+        let mut hashes = Vec::with_capacity(16 * table.owners.len());
+        for owner in &table.owners {
+            hashes.extend_from_slice(&owner.hi.to_le_bytes());
+            hashes.extend_from_slice(&owner.lo.to_le_bytes());
+        }
+        let bits = u64::from(table.fingerprint_bits);
+        let sections = vec![
+            Section { kind: SECTION_BITS, piece: 0, bytes: table.slots.as_slice() },
+            Section { kind: SECTION_HASHES, piece: 0, bytes: &hashes },
+        ];
+        let parameters = vec![table.motion.number(), bits, table.bins];
+        look(Content { parameters, count: table.count, capacity: None, sections });
+    }
+
+    fn insert(&self, hashes: &[Hash128]) -> Result<()> {
+        self.write().insert(hashes)
+    }
+
+    fn inserts_at_once(&self) -> bool {
+        true
+    }
+
+    fn remove(&self, hash: Hash128) -> Result<()> {
+        self.write().remove(hash)
+    }
+}

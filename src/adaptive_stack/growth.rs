@@ -1,0 +1,180 @@
+//! How an adaptive stack grows: negatives are collected, a layer is built and joins, or all is dropped.
+
+use super::{AdaptiveStack, Building, Counted, Filling, Inner, check};
+use crate::error::Result;
+use crate::hash::Hash128;
+use crate::kernel::Kernel;
+use crate::stack::Stack;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+impl AdaptiveStack {
+    /// Learns that these hashes are of no stored keys. Those that it takes for stored are counted, and
+    /// collected if there is room; `changed` says of each whether it was.
+    pub fn observe(&self, hashes: &[Hash128], changed: &mut [bool]) -> Result<()> {
+        let inner = self.read();
+        let mut answers = vec![false; hashes.len()];
+        inner.stack.contains(hashes, &mut answers);
+        let wrong: u64 = answers.iter().map(|&yes| u64::from(yes)).sum();
+        let mut counted = self.counted();
+        counted.saw(self.denied.swap(0, Relaxed).saturating_add(wrong), wrong);
+        let alone = inner.stack.layers().len() == 1;
+        let index = inner.stack.layers().len();
+        let fooled = hashes.iter().zip(changed).zip(answers).filter(|(_, yes)| *yes);
+        for ((&hash, changed), _) in fooled {
+            if alone {
+                counted.sampled(hash.lo);
+            }
+            let Some(Filling { layer, room }) = &inner.filling else { continue };
+            if inner.building.is_some() || layer.count() >= *room {
+                continue;
+            }
+            let seen = inner.stack.at_layer(hash, index);
+            if !inner.stack.others_behind(&[hash]).is_empty() && !layer.contains_one(seen) {
+                layer.insert(&[seen])?;
+                *changed = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to build a layer of keys: behind the one that was filled, which changes no more, or in
+    /// place of the first. The ticket is for [`AdaptiveStack::fill`] and [`AdaptiveStack::finish`];
+    /// none if the layers are no longer of this version.
+    pub fn begin(&self, version: u64, layer: Arc<dyn Kernel>, first: bool) -> Result<Option<u64>> {
+        check(&layer)?;
+        let mut inner = self.write();
+        let possible = first || inner.filling.is_some();
+        if inner.version != version || inner.building.is_some() || !possible {
+            return Ok(None);
+        }
+        inner.version += 1;
+        let ticket = inner.version;
+        inner.building = Some(Building { ticket, layer, first, failed: AtomicBool::new(false) });
+        Ok(Some(ticket))
+    }
+
+    /// Brings stored hashes to the layer that is being built.
+    pub fn fill(&self, ticket: u64, hashes: &[Hash128]) -> Result<()> {
+        let inner = self.read();
+        match &inner.building {
+            Some(building) if building.ticket == ticket => inner.bring(building, hashes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the layer that was built answer, after all stored hashes were brought to it. `psi` is the
+    /// share of the queries that the layer of negatives before it is expected to know, `filling`
+    /// what is filled next, `plan` replaces the plan. Whether it did.
+    pub fn finish(
+        &self,
+        ticket: u64,
+        psi: f64,
+        filling: Option<Filling>,
+        plan: Option<Vec<u8>>,
+    ) -> Result<bool> {
+        filling.iter().try_for_each(|filling| check(&filling.layer))?;
+        let mut inner = self.write();
+        let Some(building) = inner.building.take_if(|building| building.ticket == ticket) else {
+            return Ok(false);
+        };
+        inner.version += 1;
+        if building.failed.into_inner() {
+            // As likely the next time: the layer of negatives lets too many keys through.
+            self.give_up(&mut inner, None)?;
+            return Ok(false);
+        }
+        if building.first {
+            inner.restart(building.layer, filling)?;
+            let mut counted = self.counted();
+            *counted = Counted { total: counted.total, ..Counted::default() };
+        } else if let Some(filled) = inner.filling.take() {
+            let mut layers = inner.stack.layers().to_vec();
+            layers.extend([filled.layer, building.layer]);
+            let stack = Stack::new(layers, psi, 0, false)?;
+            inner.stack = stack.of_generation(inner.generation as u16);
+            inner.filling = filling;
+            let mut counted = self.counted();
+            counted.collecting = 0;
+            counted.window();
+        }
+        if let Some(plan) = plan {
+            inner.plan = plan;
+        }
+        Ok(true)
+    }
+
+    /// Gives up what is being built; the stack stays as it was.
+    pub fn abandon(&self, ticket: u64) {
+        let mut inner = self.write();
+        if inner.building.take_if(|building| building.ticket == ticket).is_some() {
+            inner.version += 1;
+        }
+    }
+
+    /// Gives up all layers behind the first, to fill this one anew. Whether it did.
+    pub fn drop_behind_first(&self, version: u64, filling: Option<Filling>) -> Result<bool> {
+        filling.iter().try_for_each(|filling| check(&filling.layer))?;
+        let mut inner = self.write();
+        if inner.version != version || inner.building.is_some() {
+            return Ok(false);
+        }
+        self.give_up(&mut inner, filling)?;
+        Ok(true)
+    }
+
+    pub(super) fn give_up(&self, inner: &mut Inner, filling: Option<Filling>) -> Result<()> {
+        inner.version += 1;
+        let first = inner.stack.layers()[0].clone();
+        inner.restart(first, filling)?;
+        let mut counted = self.counted();
+        let (strikes, total) = (counted.strikes.saturating_add(1), counted.total);
+        *counted = Counted { strikes, total, ..Counted::default() };
+        Ok(())
+    }
+
+    /// Begins a new window, the last having been as expected; or from now on this share of the
+    /// queries is expected to be for known negatives.
+    pub fn content(&self, version: u64, psi: Option<f64>) {
+        let mut inner = self.write();
+        if inner.version != version {
+            return;
+        }
+        if let Some(psi) = psi {
+            inner.version += 1;
+            inner.stack.expect(psi);
+        }
+        let mut counted = self.counted();
+        counted.window();
+        counted.strikes = 0;
+    }
+}
+
+impl Inner {
+    /// Puts stored hashes into the layer that is being built, as far as they come to it.
+    pub(super) fn bring(&self, building: &Building, hashes: &[Hash128]) -> Result<()> {
+        let brought = match &self.filling {
+            _ if building.first => building.layer.insert(hashes),
+            Some(Filling { layer, .. }) => {
+                let index = self.stack.layers().len();
+                let reach = self.stack.accepted_by(layer, index, &self.stack.keys_behind(hashes));
+                let at = |&hash| self.stack.at_layer(hash, index + 1);
+                building.layer.insert(&reach.iter().map(at).collect::<Vec<_>>())
+            }
+            None => Ok(()),
+        };
+        if brought.is_err() {
+            building.failed.store(true, Relaxed);
+        }
+        brought
+    }
+
+    /// Keeps one layer, and begins a generation.
+    fn restart(&mut self, first: Arc<dyn Kernel>, filling: Option<Filling>) -> Result<()> {
+        self.generation = self.generation.saturating_add(1);
+        let stack = Stack::new(vec![first], 0.0, 0, false)?;
+        self.stack = stack.of_generation(self.generation as u16);
+        self.filling = filling;
+        Ok(())
+    }
+}

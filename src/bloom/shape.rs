@@ -1,0 +1,123 @@
+//! Layouts and sizes of Bloom filters, and where the bits of a hash are.
+
+use crate::bits::{LINE, reduce};
+use crate::error::{Error, Result};
+use crate::hash::{Hash128, mix13};
+use std::ops::Range;
+
+/// Bits of a block: one cache line.
+pub const BLOCK_BITS: u64 = 8 * LINE as u64;
+/// The most probes per key; more would not pay at any rate above 10⁻¹².
+pub const MOST_HASHES: u32 = 64;
+/// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
+const PIECE: u32 = 12;
+
+/// Where a key's bits may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// All in one cache line.
+    Blocked,
+    /// Anywhere.
+    Standard,
+    /// One in each segment.
+    Segmented,
+}
+
+impl Layout {
+    pub(super) const ALL: [Layout; 3] = [Layout::Blocked, Layout::Standard, Layout::Segmented];
+
+    /// The layout with this name.
+    pub fn named(name: &str) -> Option<Layout> {
+        Layout::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+
+    /// log2 of the bytes per checksum in a file: what may be cut to a prefix has pieces.
+    pub(super) fn piece(self) -> u32 {
+        if self == Layout::Segmented { PIECE } else { 0 }
+    }
+
+    /// Its name in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::Blocked => "blocked",
+            Layout::Standard => "standard",
+            Layout::Segmented => "segmented",
+        }
+    }
+}
+
+/// Sizes of a Bloom filter; two filters merge if theirs are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Where bits may lie.
+    pub layout: Layout,
+    /// Bits of the whole filter.
+    pub bits: u64,
+    /// Probes per key (k).
+    pub hashes: u32,
+    /// How many of the bits, from the first, are kept.
+    pub kept: u64,
+    /// Bits of a segment, of which the first `longer` have one more; a filter that is not
+    /// segmented is one segment that all probes share.
+    pub(super) segment: u64,
+    pub(super) longer: u64,
+}
+
+impl Shape {
+    /// A shape, or the reason why it cannot be.
+    pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        if !(1..=MOST_HASHES).contains(&hashes) {
+            return refuse(format!("hashes must be from 1 to {MOST_HASHES}, not {hashes}"));
+        }
+        if bits == 0 || bits > 1 << 56 {
+            return refuse(format!("bits must be from 1 to 2**56, not {bits}"));
+        }
+        if layout == Layout::Blocked && !bits.is_multiple_of(BLOCK_BITS) {
+            return refuse(format!(
+                "bits of a blocked filter must be a multiple of 512, not {bits}"
+            ));
+        }
+        if layout == Layout::Segmented && bits < u64::from(hashes) {
+            return refuse(format!("bits must be at least one per segment, {hashes}, not {bits}"));
+        }
+        if kept > bits || (kept < bits && layout != Layout::Segmented) {
+            return refuse(format!(
+                "kept must be {bits}, or less in a segmented filter, not {kept}"
+            ));
+        }
+        let k = u64::from(hashes);
+        let (segment, longer) = match layout {
+            Layout::Segmented => (bits / k, bits % k),
+            _ => (bits, 0),
+        };
+        Ok(Shape { layout, bits, hashes, kept, segment, longer })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.kept.div_ceil(64) as usize * 8
+    }
+
+    /// The bits that probe `j` may fall on.
+    #[inline(always)]
+    pub(super) fn segment(&self, j: u32) -> Range<u64> {
+        let j = u64::from(j);
+        let start = match self.layout {
+            Layout::Segmented => j * self.segment + j.min(self.longer),
+            _ => 0,
+        };
+        start..start + self.segment + u64::from(j < self.longer)
+    }
+
+    /// The positions of a hash among the bits, for the layouts that are not blocked.
+    #[inline(always)]
+    pub(super) fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
+        (0..self.hashes).map(move |j| {
+            // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose
+            // regularity shows in the rate of small filters.
+            let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
+            let segment = self.segment(j);
+            segment.start + reduce(probe, segment.end - segment.start)
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! The table of kinds: every structure that a frame can hold.
+//!
+//! What a kind is and can do stands in its row, the `KIND` of its module. Structures do not import
+//! this table, so that the modules stay a tree; they meet other kinds as [`Kind`]s.
+
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, Section};
+use crate::kernel::{Kernel, Kind, Opening};
+use crate::{adaptive_cuckoo, adaptive_stack, bloom, collection, cuckoo, fuse, learned, model};
+use crate::{
+    quotient, ribbon, sharded, stable, stable_learned, stack, telescoping, text, windowed,
+};
+use std::sync::Arc;
+
+/// Every kind, by rising numbers.
+pub static KINDS: [&Kind; 19] = [
+    &bloom::KIND,
+    &quotient::KIND,
+    &cuckoo::KIND,
+    &fuse::KIND,
+    &ribbon::KIND,
+    &ribbon::KIND_FUNCTION,
+    &sharded::KIND,
+    &stack::KIND,
+    &telescoping::KIND,
+    &adaptive_cuckoo::KIND,
+    &adaptive_stack::KIND,
+    &stable::KIND,
+    &windowed::KIND,
+    &learned::KIND,
+    &stable_learned::KIND,
+    &COLLECTION,
+    &model::KIND,
+    &TEXT,
+    &telescoping::KIND_EXTENDING,
+];
+
+/// Collections are not kernels: `src/python/collection` opens them, a part at a time.
+static COLLECTION: Kind = Kind {
+    number: collection::KIND,
+    name: "collection",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |_, _, _| {
+        Err(Error::Format("this is a collection: tamis.Collection.open opens it".into()))
+    },
+};
+
+/// As collections.
+static TEXT: Kind = Kind {
+    number: text::KIND,
+    name: "text",
+    layer: false,
+    inserts: false,
+    deletes: false,
+    bounded: false,
+    open: |_, _, _| Err(Error::Format(text::OPENS_IT.into())),
+};
+
+/// The kind of this number.
+pub fn kind(number: u16) -> Option<&'static Kind> {
+    KINDS.into_iter().find(|kind| kind.number == number)
+}
+
+/// Opens the filter in a frame; `own` turns a section into the buffer to live in.
+pub fn open(
+    head: &Head,
+    sections: &[Section<'_>],
+    own: &dyn Fn(&[u8]) -> Result<Buffer>,
+) -> Result<Arc<dyn Kernel>> {
+    Opening { own, kind }.open(head, sections)
+}

@@ -1,0 +1,98 @@
+//! Stacks from their layers, and from frames.
+
+use super::{Knowledge, MOST_LAYERS, Stack, Written, function};
+use crate::error::{Error, Result};
+use crate::format::{Head, Section};
+use crate::kernel::{Kernel, Opening};
+use std::sync::{Arc, Mutex};
+
+impl Stack {
+    /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
+    pub fn new(
+        layers: Vec<Arc<dyn Kernel>>,
+        psi: f64,
+        overlap: u64,
+        exhausted: bool,
+    ) -> Result<Stack> {
+        let keys = layers.iter().step_by(2);
+        let built = keys.map(|layer| layer.rate()).collect();
+        Stack::with(layers, Knowledge { psi, overlap, exhausted, built }, 1.0)
+    }
+
+    fn with(layers: Vec<Arc<dyn Kernel>>, knowledge: Knowledge, kept: f64) -> Result<Stack> {
+        let refuse = |message: String| Err(Error::Parameter(message));
+        let mut shares = [knowledge.psi, kept].into_iter().chain(knowledge.built.iter().copied());
+        if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
+            return refuse(format!("a share must be from 0 to 1, not {wrong}"));
+        }
+        if layers.is_empty() || layers.len() > MOST_LAYERS {
+            let given = layers.len();
+            return refuse(format!(
+                "a stack must have from 1 to {MOST_LAYERS} layers, not {given}"
+            ));
+        }
+        if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
+            return refuse(format!(
+                "a layer is of kind {}; plain filters are",
+                other.kind().number
+            ));
+        }
+        let functions = layers.iter().filter(|layer| function(&***layer).is_some()).count();
+        let last = function(&**layers.last().unwrap_or(&layers[0]));
+        if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
+            return refuse("only the last layer may be a function, of one bit".into());
+        }
+        // After a layer of negatives comes one of keys, or its "yes" would mean nothing.
+        if layers.len().is_multiple_of(2) != last.is_some() {
+            return refuse("the last layer is one of keys, or a function after one".into());
+        }
+        if knowledge.built.len() != layers.len().div_ceil(2) {
+            return refuse("there is not one rate for each layer of keys".into());
+        }
+        Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
+    }
+
+    /// The stack with other domains for the layers behind the first, so that keys that collided in
+    /// the layers of one `generation` are independent in those of another.
+    pub fn of_generation(self, generation: u16) -> Stack {
+        Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
+    }
+
+    /// Opens what a frame holds: each section is the frame of a layer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        opening: &Opening<'_>,
+    ) -> Result<Stack> {
+        let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
+        let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
+        else {
+            return Err(damaged("it has not the parameters of one"));
+        };
+        if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
+            return Err(damaged("its layers are not as many as it says"));
+        }
+        let open = |section: &Section<'_>| {
+            let opened = opening.nested(section, |kind| kind.layer)?;
+            opened.ok_or_else(|| damaged("a layer is not one"))
+        };
+        let layers = sections.iter().map(open).collect::<Result<_>>()?;
+        let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
+        let (psi, exhausted) = (f64::from_bits(*psi), *exhausted == 1);
+        let knowledge = Knowledge { psi, overlap: *overlap, exhausted, built };
+        let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
+            .map_err(|error| damaged(&error.to_string()))?;
+        if stack.count() != head.count {
+            return Err(damaged("its first layer holds another number of keys"));
+        }
+        Ok(stack)
+    }
+
+    /// An independent copy.
+    pub fn duplicate(&self) -> Result<Stack> {
+        let written = self.written();
+        let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
+        let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
+        Ok(Stack { salt: self.salt, ..copy })
+    }
+}

@@ -1,0 +1,52 @@
+//! The rates of a stack: of unknown keys and of known negatives.
+
+use super::Stack;
+
+impl Stack {
+    /// The probability that an unknown key that reaches layer `index` of keys is answered "yes" (U).
+    pub(super) fn unseen_from(&self, index: usize) -> f64 {
+        self.layers[index].rate() * self.unseen_after(index)
+    }
+
+    /// Of one that layer `index` of keys accepts without knowing it.
+    fn unseen_after(&self, index: usize) -> f64 {
+        match self.layers.get(index + 1) {
+            None => 1.0,
+            // A random row of the function: every sum of slots is as likely 0 as 1.
+            Some(_) if index + 2 == self.layers.len() => 0.5,
+            Some(negatives) => {
+                let accepted = negatives.rate();
+                1.0 - accepted + accepted * self.unseen_from(index + 2)
+            }
+        }
+    }
+
+    /// The probability that a known negative is answered "yes", given what was inserted and removed.
+    ///
+    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
+    /// still accept with rate s = 1 − (1 − b)ᵘ (b the rate then, u the share that was not removed:
+    /// each removal thins out those that a negative meets by chance), and so those inserted since
+    /// with a = (r − s)/(1 − s). A known negative that was accepted at the build is accepted still
+    /// with s/b + (1 − s/b)·a, and the layers below know it; one that was not is accepted with a,
+    /// and is as unknown to them as any other.
+    pub fn known_rate(&self) -> f64 {
+        self.known_from(0, self.written().kept)
+    }
+
+    fn known_from(&self, index: usize, kept: f64) -> f64 {
+        let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
+        // All of it where nothing was removed, without rounding.
+        let still = if kept < 1.0 { 1.0 - (1.0 - then).powf(kept) } else { then };
+        let lasting = if then > 0.0 { still / then } else { 1.0 };
+        let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };
+        let last = index + 1 == self.layers.len();
+        let passed = if last && self.knowledge.exhausted { 0.0 } else { then };
+        let below = match self.layers.len() - index {
+            1 => 1.0,
+            2 => 0.0,
+            _ => self.known_from(index + 2, kept),
+        };
+        passed * (lasting + (1.0 - lasting) * added) * below
+            + (1.0 - passed) * added * self.unseen_after(index)
+    }
+}

@@ -1,0 +1,80 @@
+//! Bytes to an adaptive filter.
+
+use super::{KIND, Layout, Mode, Shared, Store, Telescoping};
+use crate::bits::Buffer;
+use crate::error::{Error, Result};
+use crate::format::{Head, SECTION_BITS, SECTION_MARKS, Section};
+use crate::quotient::{SLOTS, Table};
+
+impl Shared {
+    /// Opens what a frame holds; `own` turns the bytes of the slots into a buffer.
+    pub fn from_frame(
+        head: &Head,
+        sections: &[Section<'_>],
+        own: impl FnOnce(&[u8]) -> Result<Buffer>,
+    ) -> Result<Shared> {
+        let damaged = |what: &str| Error::Format(format!("the adaptive filter is damaged: {what}"));
+        let (&[quotients, bits, layout, capacity, forgotten], [slots, marks]) =
+            (&head.parameters[..], sections)
+        else {
+            return Err(damaged("it has not five parameters and two sections"));
+        };
+        let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are long"))?;
+        let mode = if head.kind == KIND.number { Mode::Telescoping } else { Mode::Extending };
+        let layout = match layout {
+            0 => Layout::Block,
+            1 => Layout::Growing,
+            2 if mode == Mode::Telescoping => Layout::Plain,
+            _ => return Err(damaged("its selectors are of no known layout")),
+        };
+        let kinds = [(slots.kind, slots.piece), (marks.kind, marks.piece)];
+        if kinds != [(SECTION_BITS, 0), (SECTION_MARKS, 0)] || capacity != head.capacity {
+            return Err(damaged("it is not as its parameters say"));
+        }
+        let buffer = own(slots.bytes)?;
+        let mut filter = Telescoping::open((quotients, bits), layout, mode, buffer, marks.bytes)?;
+        filter.forgotten = forgotten;
+        if filter.table().used_slots() != head.count {
+            return Err(damaged("it holds another number of keys"));
+        }
+        Ok(Shared::over(filter, capacity))
+    }
+}
+
+/// The blocks that a frame has.
+pub(super) fn blocks(table: &Table) -> usize {
+    table.quotients().div_ceil(SLOTS).max(table.end().div_ceil(SLOTS)) as usize
+}
+
+impl Telescoping {
+    /// The filter with these bytes of slots and of marks, which are untrusted.
+    pub(super) fn open(
+        (quotients, bits): (u64, u32),
+        layout: Layout,
+        mode: Mode,
+        slots: Buffer,
+        marks: &[u8],
+    ) -> Result<Telescoping> {
+        let table = Table::from_bytes(quotients, bits, slots)?;
+        let store = Store::from_bytes(layout, mode, blocks(&table), marks)?;
+        let mut filter = Telescoping { table, store, most: 0, version: 0, forgotten: 0 };
+        let mut free_from = 0;
+        let mut used = vec![0u64; blocks(&filter.table)];
+        for (_, run) in filter.table.runs(0..quotients) {
+            for slot in run.start.max(free_from)..run.end {
+                used[(slot / SLOTS) as usize] |= 1 << (slot % SLOTS);
+            }
+            free_from = run.end;
+        }
+        for (block, used) in used.iter().enumerate() {
+            for (slot, mark) in filter.store.marks(block as u64).into_iter().enumerate() {
+                filter.most = filter.most.max(filter.steps(mark));
+                if mark != 0 && used >> slot & 1 == 0 {
+                    let message = "the adaptive filter is damaged: a free slot has a selector";
+                    return Err(Error::Format(message.into()));
+                }
+            }
+        }
+        Ok(filter)
+    }
+}

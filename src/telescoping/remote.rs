@@ -1,0 +1,196 @@
+//! Changes that take the stored hashes, from a remote.
+//!
+//! The remote is foreign code: no lock is held while it runs. So what it returned may be outdated when
+//! it is used. The filter's version shows that, and the remote is read again.
+
+use super::adapt::of_quotient;
+use super::shared::{Shared, full, without_remote};
+use super::{Stop, Telescoping};
+use crate::error::{Error, Result};
+use crate::hash::Hash128;
+use crate::kernel::Kernel;
+use crate::quotient::capacity;
+use std::ops::Range;
+
+/// How often the remote is read again when others insert or remove meanwhile. After that an
+/// adaptation is given up, which is safe.
+const TRIES: usize = 16;
+
+/// The stored hashes, insertions under way included.
+pub trait Remote {
+    /// Those whose first word is in a range, both ends included, with repetitions.
+    fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>>;
+    /// All of them.
+    fn scan(&mut self) -> Result<Vec<Hash128>>;
+}
+
+impl Shared {
+    /// Reads the hashes of some quotients from the remote, with the version of the filter before.
+    fn read_run(
+        &self,
+        remote: &mut dyn Remote,
+        quotients: impl FnOnce(&Telescoping) -> Range<u64>,
+    ) -> Result<(u64, Vec<Hash128>)> {
+        let (version, (low, high)) =
+            self.look(|filter| (filter.version(), filter.words(quotients(filter))));
+        Ok((version, remote.run(low, high)?))
+    }
+
+    /// Moves the slots that keys which are not stored fit; for each key, whether any slot moved.
+    pub fn adapt(
+        &self,
+        hashes: &[Hash128],
+        moved: &mut [bool],
+        remote: &mut dyn Remote,
+    ) -> Result<()> {
+        moved.fill(false);
+        let mut fitting = vec![false; hashes.len()];
+        self.contains(hashes, &mut fitting);
+        let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
+        let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
+        self.look(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
+        let mut rest = &indices[..];
+        while let Some(&first) = rest.first() {
+            let many = self.look(|filter| {
+                let own = |&&index: &&usize| quotient(filter, index) == quotient(filter, first);
+                rest.iter().take_while(own).count()
+            });
+            let (own, later) = rest.split_at(many);
+            self.adapt_run(hashes, own, moved, remote)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// [`Shared::adapt`] for keys of one quotient.
+    fn adapt_run(
+        &self,
+        hashes: &[Hash128],
+        mut own: &[usize],
+        moved: &mut [bool],
+        remote: &mut dyn Remote,
+    ) -> Result<()> {
+        for _ in 0..TRIES {
+            let Some(&first) = own.first() else { break };
+            let (version, stored) = self.read_run(remote, |filter| {
+                let quotient = filter.table().split(hashes[first]).0;
+                quotient..quotient + 1
+            })?;
+            let mut inner = self.write();
+            if inner.filter.version() != version {
+                continue;
+            }
+            let quotient = inner.filter.table().split(hashes[first]).0;
+            let stored = of_quotient(&inner.filter, quotient, &stored);
+            let mut stopped = None;
+            while let Some((&index, later)) = own.split_first() {
+                if inner.filter.table().split(hashes[index]).0 != quotient {
+                    break; // it has grown since
+                }
+                match inner.filter.adapt(hashes[index], &stored) {
+                    Ok(changed) => moved[index] |= changed,
+                    Err(Stop::Failed(error)) => return Err(error),
+                    Err(Stop::Full(block)) => {
+                        stopped = Some(block);
+                        break;
+                    }
+                }
+                own = later;
+            }
+            drop(inner);
+            match stopped {
+                Some(block) if self.forget(block, remote)? => {}
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the marks of a block whose code is full; whether there is room now.
+    fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
+        for _ in 0..TRIES {
+            let (version, stored) = self.read_run(remote, |filter| filter.quotients_of(block))?;
+            let mut inner = self.write();
+            if inner.filter.version() == version {
+                return Ok(without_remote(inner.filter.forget(block, &stored))? > 0);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Inserts hashes, all or none; grows where there is no room. The remote may list those that
+    /// are being inserted or not.
+    pub fn insert_with(&self, hashes: &[Hash128], remote: &mut dyn Remote) -> Result<()> {
+        let mut done = 0;
+        while !self.read().has_room(hashes.len() - done) {
+            self.grow(remote)?;
+        }
+        loop {
+            let mut inner = self.write();
+            let (inserted, step) = inner.filter.insert_batch(&hashes[done..]);
+            done += inserted;
+            let failed = match step {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed(error)) => Some(error),
+                Err(Stop::Full(block)) => {
+                    drop(inner);
+                    let forgotten = self.forget(block, remote);
+                    inner = self.write();
+                    match forgotten {
+                        Ok(true) => None,
+                        Ok(false) => Some(full(block)),
+                        Err(error) => Some(error),
+                    }
+                }
+            };
+            if let Some(error) = failed {
+                for hash in &hashes[..done] {
+                    without_remote(inner.filter.undo_insert(*hash))?;
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Takes a slot of a key away that the remote, where the key is gone already, does not need.
+    pub fn remove_with(&self, hash: Hash128, remote: &mut dyn Remote) -> Result<()> {
+        for _ in 0..TRIES {
+            let quotient = |filter: &Telescoping| filter.table().split(hash).0;
+            let (version, stored) =
+                self.read_run(remote, |filter| quotient(filter)..quotient(filter) + 1)?;
+            let mut inner = self.write();
+            if inner.filter.version() != version {
+                continue;
+            }
+            let stored = of_quotient(&inner.filter, quotient(&inner.filter), &stored);
+            let removed = inner.filter.remove_known(hash, &stored);
+            drop(inner);
+            match removed {
+                Err(Stop::Full(block)) if self.forget(block, remote)? => {}
+                other => return without_remote(other),
+            }
+        }
+        // Never a quiet moment: without the remote, or not at all.
+        match self.remove(hash) {
+            Err(Error::Parameter(_) | Error::Capacity(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Doubles the capacity, from the stored hashes.
+    pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
+        for _ in 0..TRIES {
+            let version = self.look(Telescoping::version);
+            let stored = remote.scan()?;
+            let mut inner = self.write();
+            if inner.filter.version() == version {
+                inner.filter = without_remote(inner.filter.grown(stored))?;
+                inner.capacity = capacity::doubled(inner.capacity);
+                return Ok(());
+            }
+        }
+        Err(Error::Capacity(
+            "the filter cannot grow while others insert and remove all the time".into(),
+        ))
+    }
+}
