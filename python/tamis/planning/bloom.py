@@ -28,7 +28,7 @@ MOST_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
 
 # Below this, a rate of the blocked layout is rounding: the terms of its sum are of order 1.
 _ROUNDING = 1e-13
-_LEAST_BLOCKED = 1e-10
+_LEAST_RATE = 1e-10
 
 
 # A coarser filter has this many times the rate, and one that accepts half is of little use.
@@ -87,8 +87,13 @@ class Size(NamedTuple):
         >>> Size("standard", 10_000, 7).coarser(1000)
         Size(layout='standard', bits=9899, hashes=7)
         """
-        rate = self.rate(keys) * _STEP
-        return None if rate > _COARSEST else size(keys, fpr=rate, layout=self.layout)
+        keys = max(keys, 1)
+        rate = max(self.rate(keys), _LEAST_RATE)
+        while (rate := rate * _STEP) <= _COARSEST:
+            found = size(keys, fpr=rate, layout=self.layout)
+            if found.bits < self.bits:  # in small filters a step may be less than a bit
+                return found
+        return None
 
 
 def size(
@@ -113,9 +118,9 @@ def size(
     if bits_per_key is not None:
         return _best(layout, keys, max(1, math.floor(keys * bits_per_key / unit)) * unit)
     assert fpr is not None
-    if layout == "blocked" and fpr < _LEAST_BLOCKED:
+    if layout == "blocked" and fpr < _LEAST_RATE:
         raise ValueError(
-            f"fpr must be at least {_LEAST_BLOCKED} for a blocked filter, not {fpr}; "
+            f"fpr must be at least {_LEAST_RATE} for a blocked filter, not {fpr}; "
             "other layouts go below"
         )
 
