@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import as_list, pyarrow
+from tamis._files import save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
@@ -230,7 +231,7 @@ class Workload:
         return self.counts * ((1 - self.unseen) / total if total else 0.0)
 
     def save(self, path: FilePath) -> None:
-        """Write the values and their counts to a Parquet file."""
+        """Write the values and their counts to a Parquet file, atomically."""
         parquet = _parquet()
         columns = {}
         if self._values is not None:
@@ -247,7 +248,12 @@ class Workload:
             known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
         arrow = pyarrow("a Parquet file")
         table = arrow.table(columns).replace_schema_metadata({"tamis": json.dumps(known)})
-        parquet.write_table(table, path)
+
+        def write(descriptor: int) -> None:
+            with open(descriptor, "wb", closefd=False) as file:
+                parquet.write_table(table, file)
+
+        save_whole(path, write)
 
     @classmethod
     def load(cls, path: FilePath) -> Self:
