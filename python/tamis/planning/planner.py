@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, check_workload, one_of, whole
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
@@ -65,6 +65,7 @@ def plan(
     (True, 7.0, 2, 'exact')
     """
     keys = whole("n_keys", n_keys, MOST_KEYS)
+    check_workload(workload)
     goal = _goal(
         keys, workload, bits_per_key, fpr, max_fpr_bound, max_checks, penalties, miss_cost,
         check_cost,
