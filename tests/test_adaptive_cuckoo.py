@@ -140,15 +140,20 @@ def test_the_plan_is_what_is_built(kind):
 
 def test_bad_arguments():
     for wrong, match in (
-        ({"kind": "some"}, "kind is 'some'; 'swapping', 'cyclic' or"),
-        ({"kind": "cyclic", "selector_bits": 4}, "selector_bits is 4; 1, 2 or 3"),
+        ({"kind": "some"}, "kind must be 'swapping', 'cyclic' or 'cuckooing', not 'some'"),
+        ({"kind": "cyclic", "selector_bits": 4}, "selector_bits must be 1, 2 or 3, not 4"),
         ({"kind": "swapping", "selector_bits": 1}, "only cyclic"),
     ):
         with pytest.raises(ValueError, match=match):
             tamis.AdaptiveCuckoo(10, fpr=0.1, **wrong)
-    with pytest.raises(ValueError, match="reaches"):
+    with pytest.raises(
+        ValueError, match=r"fpr must be at least 1\.8e-09 for an adaptive cuckoo filter, not 1e-12"
+    ):
         tamis.AdaptiveCuckoo(10_000, fpr=1e-12)
-    with pytest.raises(ValueError, match=r"needs at least 4\.21"):
+    with pytest.raises(
+        ValueError,
+        match=r"bits_per_key must be at least 4\.21 .* not 3",
+    ):
         tamis.AdaptiveCuckoo(10_000, bits_per_key=3, kind="cyclic", selector_bits=3)
 
 

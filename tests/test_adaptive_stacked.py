@@ -100,8 +100,8 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
 
     def layer(items, capacity=0):
         if kind == "bloom":
-            return _native.bloom("standard", 2 * int(items), 1, capacity)
-        return _native.quotient(quotients(int(items)), 1, capacity or int(items))
+            return _native.Bloom._empty(bloom.Size("standard", 2 * int(items), 1), capacity)
+        return _quotient(quotients(int(items)), 1, capacity or int(items))
 
     # A first layer of these keys in place of the tiny one; then each layer of negatives is to
     # know all that come to it.
@@ -526,7 +526,7 @@ def test_all_it_learnt_is_saved(tmp_path):
         f.adapt_many(range(start, start + 400), remote)
         f.save(tmp_path / "f")
         twin = tamis.load(tmp_path / "f", mmap=True)
-        for fact in ("psi", "known_fpr", "observed", "rebuilds", "_counted"):
+        for fact in ("psi", "known_fpr", "observed", "rebuilds"):
             assert getattr(twin, fact) == getattr(f, fact)
         assert [layer[:3] for layer in twin.layers] == [layer[:3] for layer in f.layers]
         if len(f.layers) == 5:

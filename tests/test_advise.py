@@ -22,9 +22,12 @@ def test_durations():
     assert costs.duration("x", "1.5 s") == 1.5
     assert costs.duration("x", 2) == 2
     for wrong in ("1", "ms", "1 h", "-1ms", "1..2s", -1, math.inf, math.nan):
-        with pytest.raises(ValueError, match=r"miss_cost is .*1ms"):
+        with pytest.raises(ValueError, match=r"miss_cost must be .*1ms"):
             costs.duration("miss_cost", wrong)
-    with pytest.raises(TypeError, match="miss_cost is True"):
+    with pytest.raises(
+        TypeError,
+        match=r"miss_cost must be seconds, .* not True",
+    ):
         costs.duration("miss_cost", True)
 
 
@@ -129,11 +132,11 @@ def test_every_choice_is_built_as_predicted(needs):
     [
         ({"needs": {"speed"}}, "needs must be any of adversary, .* not 'speed'"),
         ({"bits_per_key": 10, "budget": 100}, "pass at most one of bits_per_key and budget"),
-        ({"bits_per_key": 0}, "bits_per_key is 0"),
+        ({"bits_per_key": 0}, "bits_per_key must be above 0 and at most 4096, not 0"),
         ({"budget": "1XB"}, "budget must be .* not '1XB'"),
         ({"present": 2}, "present must be a fraction from 0 to 1, not 2"),
         ({"expected_queries": 0}, "expected_queries must be a positive number, not 0"),
-        ({"miss_cost": "soon"}, "miss_cost is 'soon'"),
+        ({"miss_cost": "soon"}, r"miss_cost must be seconds, .* not 'soon'"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

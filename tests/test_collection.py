@@ -357,7 +357,7 @@ def test_sets_come_and_go():
         c.append(7, [1])
     with pytest.raises(ValueError, match=r"kind must be .* not 'fuse'"):
         c.append("f", [1], kind="fuse")
-    with pytest.raises(ValueError, match="fpr is"):
+    with pytest.raises(ValueError, match=r"fpr must be between 0 and 1, such as 0\.01, not 2"):
         c.append("g", [1], fpr=2)
     assert list(c.names) == ["a", "c", "d", "e"]
     nothing = tamis.Collection.build({}, budget="1kB")

@@ -294,9 +294,9 @@ def test_a_truncated_filter_is_for_reading():
     assert len(f) == 100
     assert tamis.Cuckoo(0, fingerprint_bits=8).truncate(1).expected_fpr == 0
     for wrong in (0, -1, 6):
-        with pytest.raises(ValueError, match=f"fingerprint_bits is {wrong}; from 1 to 5"):
+        with pytest.raises(ValueError, match=f"fingerprint_bits must be from 1 to 5, not {wrong}"):
             cut.truncate(wrong)
-    with pytest.raises(TypeError, match=r"fingerprint_bits is 2\.5"):
+    with pytest.raises(TypeError, match=r"fingerprint_bits must be an int, not 2\.5 \(float\)"):
         cut.truncate(2.5)
 
 
@@ -323,13 +323,21 @@ def test_truncated_frames_that_lie():
 
 def test_sizes_that_cannot_be():
     for wrong in (0, -1, 33):
-        with pytest.raises(ValueError, match=f"fingerprint_bits is {wrong}; from 1 to 32"):
+        with pytest.raises(ValueError, match=f"fingerprint_bits must be from 1 to 32, not {wrong}"):
             tamis.Cuckoo(1000, fingerprint_bits=wrong)
-    with pytest.raises(ValueError, match="fingerprint_bits given beside fpr"):
+    with pytest.raises(
+        ValueError, match="pass exactly one of fpr, bits_per_key or fingerprint_bits"
+    ):
         tamis.Cuckoo(1000, fpr=0.01, fingerprint_bits=8)
-    with pytest.raises(ValueError, match=r"bits_per_key is 4; a cuckoo filter of 10000 keys needs"):
+    with pytest.raises(
+        ValueError,
+        match=r"bits_per_key must be at least 4\.21 for a cuckoo filter of 10000 keys, not 4",
+    ):
         tamis.Cuckoo(10_000, bits_per_key=4)
-    with pytest.raises(ValueError, match="fpr is 1e-12; a cuckoo filter of 1000 keys reaches"):
+    with pytest.raises(
+        ValueError,
+        match=r"fpr must be at least 1\.7e-09 for a cuckoo filter of 1000 keys, not 1e-12",
+    ):
         tamis.Cuckoo(1000, fpr=1e-12)
 
 

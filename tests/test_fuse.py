@@ -125,11 +125,16 @@ def test_a_table_that_is_too_small_grows():
 
 
 def test_sizes_that_cannot_be():
-    with pytest.raises(ValueError, match="arity is 5; 3 and 4 are possible"):
+    with pytest.raises(ValueError, match="arity must be 3 or 4, not 5"):
         tamis.Fuse.build([1], fpr=0.1, arity=5)
-    with pytest.raises(ValueError, match="fpr is 1e-10; a fuse filter reaches"):
+    with pytest.raises(
+        ValueError, match=r"fpr must be at least 2\*\*-32 for a fuse filter, not 1e-10"
+    ):
         tamis.Fuse.build([1], fpr=1e-10)
-    with pytest.raises(ValueError, match="bits_per_key is 1; a fuse filter of 1000 keys needs"):
+    with pytest.raises(
+        ValueError,
+        match=r"bits_per_key must be at least 1\.28 for a fuse filter of 1000 keys, not 1",
+    ):
         tamis.Fuse.build(range(1000), bits_per_key=1)
     for wrong, name in (
         ((2, 8, 10, 10), "arity"),

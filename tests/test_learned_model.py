@@ -312,7 +312,7 @@ def test_what_cannot_be_learned_from():
         train(["a"], ["b"], leaves=129)
     with pytest.raises(ValueError, match=r"categorical must contain .* not 'x'"):
         train(np.ones((3, 1)), np.ones((3, 1)), kind="logistic", categorical=["x"])
-    with pytest.raises(ValueError, match=r"ngrams is \(0, 4\)"):
+    with pytest.raises(ValueError, match=r"ngrams must be lengths from 1 to 8, not \(0, 4\)"):
         train(["a"], ["b"], kind="logistic", ngrams=(0, 4))
 
 

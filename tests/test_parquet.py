@@ -470,7 +470,7 @@ def test_counts_the_row_groups_that_it_decides_about(lake):
     ix = build(lake, columns=["user", "n"])
 
     def counts():
-        return ix.stats.questions, ix.stats.considered, ix.stats.skipped
+        return ix.stats.queries, ix.stats.considered, ix.stats.skipped
 
     where = {"n": [250, 1250, 2250]}  # in row groups 2, 12 and 22 of 30
     needed = len(ix.row_groups(where))

@@ -344,12 +344,28 @@ def test_costs_and_penalties_lower_the_checks(zipf):
 @pytest.mark.parametrize(
     ("wishes", "error", "says"),
     [
-        ({}, ValueError, "neither of fpr and bits_per_key"),
-        ({"fpr": 0.1, "bits_per_key": 1}, ValueError, "both of fpr and bits_per_key"),
-        ({"bits_per_key": 10, "layer": "xor"}, ValueError, "layer is 'xor'"),
-        ({"bits_per_key": 10, "last": "first"}, ValueError, "last is 'first'"),
-        ({"bits_per_key": 10, "rates": "odd"}, ValueError, "rates is 'odd'"),
-        ({"bits_per_key": 10, "layer": "fuse", "updates": True}, ValueError, "take insertions"),
+        ({}, ValueError, "pass exactly one of fpr or bits_per_key"),
+        ({"fpr": 0.1, "bits_per_key": 1}, ValueError, "pass exactly one of fpr or bits_per_key"),
+        (
+            {"bits_per_key": 10, "layer": "xor"},
+            ValueError,
+            "layer must be 'auto', 'bloom', 'cuckoo', 'quotient', 'fuse' or 'ribbon', not 'xor'",
+        ),
+        (
+            {"bits_per_key": 10, "last": "first"},
+            ValueError,
+            "last must be 'auto', 'alternating' or 'exact', not 'first'",
+        ),
+        (
+            {"bits_per_key": 10, "rates": "odd"},
+            ValueError,
+            "rates must be 'varied' or 'equal', not 'odd'",
+        ),
+        (
+            {"bits_per_key": 10, "layer": "fuse", "updates": True},
+            ValueError,
+            "layer, with updates=True, must be 'bloom', 'cuckoo' or 'quotient', not 'fuse'",
+        ),
         ({"bits_per_key": 10, "last": "exact", "updates": True}, ValueError, "no insertions"),
         ({"bits_per_key": 10, "max_checks": 0.5}, ValueError, "max_checks is 0.5"),
         ({"bits_per_key": 10, "max_fpr_bound": math.nan}, ValueError, "max_fpr_bound is nan"),
@@ -372,7 +388,7 @@ def test_a_plan_that_is_none():
         Plan.from_json("[]")
     with pytest.raises(ValueError, match="psi is 2"):
         tamis.plan(10, bits_per_key=10).rate_at(2)
-    with pytest.raises(ValueError, match="n_keys is -1"):
+    with pytest.raises(ValueError, match=r"n_keys must be from 0 to \d+, not -1"):
         tamis.plan(-1, bits_per_key=10)
 
 

@@ -19,7 +19,7 @@ from test_format import parts
 
 
 def made(size, decrement="adjacent", seed=0):
-    kernel = _native.StableBloom._empty(size, decrement == "independent", 1000, seed)
+    kernel = _native.StableBloom._empty(Size(*size), decrement == "independent", 1000, seed)
     return tamis.StableBloom._of(kernel)
 
 
@@ -150,19 +150,21 @@ def test_sizes_are_the_best_among_their_neighbours():
 
 def test_refuses_bad_arguments():
     stable = tamis.StableBloom
-    with pytest.raises(ValueError, match="neither of bits and fnr"):
+    with pytest.raises(ValueError, match="pass exactly one of bits or fnr"):
         stable(100, fpr=0.1)
-    with pytest.raises(ValueError, match="both of bits and fnr"):
+    with pytest.raises(ValueError, match="pass exactly one of bits or fnr"):
         stable(100, fpr=0.1, bits=1000, fnr=0.1)
     for fpr in (0, 1, -0.1, float("nan")):
-        with pytest.raises(ValueError, match="fpr is"):
+        with pytest.raises(ValueError, match="fpr must be"):
             stable(100, fpr=fpr, bits=1000)
     for fnr in (0, 1, float("nan")):
-        with pytest.raises(ValueError, match="fnr is"):
+        with pytest.raises(ValueError, match="fnr must be"):
             stable(100, fpr=0.1, fnr=fnr)
-    with pytest.raises(ValueError, match="gap is -1"):
+    with pytest.raises(ValueError, match=r"gap must be from 0 to \d+, not -1"):
         stable(-1, fpr=0.1, bits=1000)
-    with pytest.raises(ValueError, match="decrement is 'both'"):
+    with pytest.raises(
+        ValueError, match="decrement must be 'adjacent' or 'independent', not 'both'"
+    ):
         stable(100, fpr=0.1, bits=1000, decrement="both")
     for size, message in (
         ((0, 1, 1, 1), "cells must be .* not 0"),

@@ -57,7 +57,7 @@ def test_simulation_confirms_the_plan(plans):
     total, step = 60_000, 100
     groups = rng.choice(3, total, p=Q)
     filters = [
-        None if g.size is None else _native.stable(*g.size, False, gap, j)
+        None if g.size is None else _native.StableBloom._empty(g.size, False, gap, j)
         for j, g in enumerate(plan.groups)
     ]
     filters = [f and tamis.StableBloom._of(f) for f in filters]
@@ -210,9 +210,9 @@ def test_refuses_bad_arguments():
         plan(q=[float("nan"), 1])
     with pytest.raises(ValueError, match="group 0 has no samples"):
         plan(p=[0, 1], q=[0, 1])
-    with pytest.raises(ValueError, match="fpr is 0"):
+    with pytest.raises(ValueError, match=r"fpr must be between 0 and 1, such as 0\.01, not 0"):
         plan(fpr=0)
-    with pytest.raises(ValueError, match="bits is -1"):
+    with pytest.raises(ValueError, match="bits must be from 0 to 1125899906842624, not -1"):
         plan(bits=-1)
     with pytest.raises(ValueError, match="method is 'best'"):
         plan(method="best")

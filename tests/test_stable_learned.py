@@ -150,9 +150,18 @@ def test_features_beside_the_keys():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (lambda n: np.full(n, np.nan), "nan for row 0"),
-        (lambda n: np.full(n, 1.5), "1.5 for row 0"),
-        (lambda n: np.full(n + 1, 0.5), "scores for"),
+        (
+            lambda n: np.full(n, np.nan),
+            r"Failing\.predict_proba must return scores from 0 to 1, not nan \(row 0\)",
+        ),
+        (
+            lambda n: np.full(n, 1.5),
+            r"Failing\.predict_proba must return scores from 0 to 1, not 1\.5 \(row 0\)",
+        ),
+        (
+            lambda n: np.full(n + 1, 0.5),
+            r"Failing\.predict_proba must return 10 scores, one per row, not 11",
+        ),
     ],
 )
 def test_classifiers_that_fail(scores, message):
@@ -241,13 +250,17 @@ def test_refuses_bad_arguments():
     bare = tamis.plan_stable([0.5, 0.5], [0.2, 0.8], bits=2**14, fpr=0.01, gap=100)
     with pytest.raises(ValueError, match="plan has no borders"):
         tamis.StableLearned(MODEL, bare)
-    with pytest.raises(TypeError, match="model is of type str"):
+    with pytest.raises(
+        TypeError, match=r"model must be a tamis\.learned\.Model or have predict_proba, not str"
+    ):
         tamis.StableLearned("forest", PLAN)
     with pytest.raises(tamis.IncompatibleError):
         made() | made()
-    with pytest.raises(ValueError, match="decrement is 'random'"):
+    with pytest.raises(
+        ValueError, match="decrement must be 'adjacent' or 'independent', not 'random'"
+    ):
         made(decrement="random")
-    with pytest.raises(ValueError, match="nonmembers is empty"):
+    with pytest.raises(ValueError, match="nonmembers must not be empty"):
         made().swapped(MODEL, MEMBERS[:10], [])
     with pytest.raises(ValueError, match="groups is 65"):
         tamis.StableLearned.plan([0.5], [0.5], bits=2**14, fpr=0.01, gap=100, groups=65)

@@ -261,7 +261,9 @@ def test_a_plan_takes_as_many_negatives_as_it_says():
         iter(np.array_split(negatives, 11)),
     ):
         assert plan.build(range(1000), negatives=column).to_bytes() == whole.to_bytes()
-    with pytest.raises(ValueError, match="negatives is None"):
+    with pytest.raises(
+        ValueError, match="pass negatives: the plan has no workload to take them from"
+    ):
         plan.build(range(1000))
 
 

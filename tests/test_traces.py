@@ -155,13 +155,16 @@ def test_same_seed_same_stream(name):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: traces.zipf(-1), "n is -1"),
+        (lambda: traces.zipf(-1), "n must be from 0 to 281474976710656, not -1"),
         (lambda: traces.zipf(1, universe=0), "universe must be at least 1, not 0"),
         (lambda: traces.zipf(1, exponent=float("nan")), "exponent must be .* not nan"),
         (lambda: traces.power_law(1, exponent=1), "exponent must be .* not 1"),
         (lambda: traces.phase_shift(1, at=2), "at must be .* not 2"),
         (lambda: traces.active_set(1, repeats=0), "repeats must be .* not 0"),
-        (lambda: traces.uniform(1, universe=5, seed=-1), "seed is -1"),
+        (
+            lambda: traces.uniform(1, universe=5, seed=-1),
+            "seed must be from 0 to 18446744073709551615, not -1",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, says):

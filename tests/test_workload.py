@@ -154,9 +154,9 @@ def test_an_estimate_of_what_is_unseen():
         (lambda: Workload.zipf(math.nan, 10), ValueError, "exponent must be .* not nan"),
         (lambda: Workload.zipf("1", 10), TypeError, "exponent must be a number, not '1'"),
         (lambda: Workload.zipf(1, 0), ValueError, "universe must be .* not 0"),
-        (lambda: Workload.zipf(1, 10, 11), ValueError, "sample is 11"),
+        (lambda: Workload.zipf(1, 10, 11), ValueError, "sample must be from 0 to 10, not 11"),
         (lambda: Workload.zipf(1, 10).head(3), ValueError, "no values"),
-        (lambda: Workload.zipf(1, 10).psi(-1), ValueError, "n is -1"),
+        (lambda: Workload.zipf(1, 10).psi(-1), ValueError, r"n must be from 0 to \d+, not -1"),
         (
             lambda: Workload.zipf(1, 10).quantiles([1.5]),
             ValueError,

@@ -85,7 +85,7 @@ class Size(NamedTuple):
         """Return the next coarser size for these keys, or None if this is the coarsest.
 
         >>> Size("standard", 10_000, 7).coarser(1000)
-        Size(layout='standard', bits=9899, hashes=7)
+        Size(layout='standard', bits=9900, hashes=7)
         """
         keys = max(keys, 1)
         rate = max(self.rate(keys), _LEAST_RATE)
