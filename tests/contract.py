@@ -398,7 +398,7 @@ def says_what_it_can(specimen):
         assert hasattr(f, "add") == hasattr(f, "update") == cls.inserts
         assert hasattr(f, "remove") == cls.deletes
     if not cls.merges:
-        with pytest.raises(tamis.IncompatibleError, match="do not merge"):
+        with pytest.raises(tamis.IncompatibleError, match="cannot be merged"):
             f | f
     with pytest.raises(tamis.IncompatibleError):
         f | Stranger.build([1], fpr=0.01)

@@ -25,7 +25,7 @@ from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.lifetime import (
     fitted,
     mean_rate,
-    questions_for,
+    queries_for,
     seen,
     shape,
     three_layers,
@@ -233,7 +233,7 @@ def exactly(curve, questions):
 def test_what_questions_make_known(curve, questions):
     assert seen(curve, questions) == pytest.approx(exactly(curve, questions), rel=0.01)
     if questions > 1:
-        again = questions_for(curve, seen(curve, questions).negatives)
+        again = queries_for(curve, seen(curve, questions).negatives)
         assert again == pytest.approx(questions, rel=0.01, abs=1)
 
 
@@ -631,16 +631,18 @@ def test_damaged_samples_are_refused():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="sizing is 'x'; eventual, lifetime are possible"):
+    with pytest.raises(ValueError, match="sizing must be 'eventual' or 'lifetime', not 'x'"):
         tamis.AdaptiveStacked(10, SHAPE, fpr=0.1, sizing="x")
-    with pytest.raises(ValueError, match="layer is 'ribbon'; auto, bloom, quotient are possible"):
+    with pytest.raises(ValueError, match="layer must be 'auto', 'bloom' or 'quotient'"):
         tamis.AdaptiveStacked(10, SHAPE, fpr=0.1, layer="ribbon")
     for arguments in ({"sizing": "lifetime"}, {"lifetime": 5}):
-        with pytest.raises(ValueError, match="a number of questions for absent keys is wanted"):
+        with pytest.raises(
+            ValueError, match="lifetime, a number of queries for absent keys, must be given with"
+        ):
             tamis.AdaptiveStacked(10, SHAPE, fpr=0.1, **arguments)
-    with pytest.raises(ValueError, match="lifetime is 0"):
+    with pytest.raises(ValueError, match=r"lifetime must be from 1 to .* not 0"):
         tamis.AdaptiveStacked(10, SHAPE, fpr=0.1, sizing="lifetime", lifetime=0)
-    with pytest.raises(ValueError, match=r"bits_per_key 0\.1; no layer"):
+    with pytest.raises(ValueError, match=r"no quotient layer fits .*bits_per_key=0\.1"):
         tamis.AdaptiveStacked(1000, SHAPE, bits_per_key=0.1, layer="quotient")
     f = tiny("bloom", keys=[1])
     with pytest.raises(ValueError, match="takes no deletions"):

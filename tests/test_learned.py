@@ -215,7 +215,7 @@ def test_features_beside_the_keys():
     fresh = rng.normal(-1, 1, (20_000, 2))
     measured = f.contains(np.arange(10_000, 30_000), features=fresh).mean()
     assert within_noise(measured, f.expected_fpr, 2000)
-    with pytest.raises(TypeError, match="features is missing; the model reads a table"):
+    with pytest.raises(TypeError, match="features is missing: the model reads a table"):
         f.contains(keys)
     with pytest.raises(ValueError, match="features has 6000 rows for 3000 keys"):
         f.contains(keys, features=far)
@@ -236,7 +236,7 @@ def test_a_foreign_classifier_is_used_but_not_saved(tmp_path):
     assert f.bits_per_key < 8
     assert isinstance(f.copy().model, Halves)
     for save in (f.to_bytes, lambda: f.save(tmp_path / "f"), lambda: pickle.dumps(f)):
-        with pytest.raises(TypeError, match="model is a Halves, which is not saved"):
+        with pytest.raises(TypeError, match="model is a Halves, which cannot be saved"):
             save()
     assert not list(tmp_path.iterdir())
 

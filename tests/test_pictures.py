@@ -45,6 +45,8 @@ def test_compare_takes_filters_plans_and_names():
     assert labels(tamis.compare([built, plan])) != labels(tamis.compare({"a": built, "b": plan}))
     with pytest.raises(ValueError, match="filters must not be empty"):
         tamis.compare([])
+    with pytest.raises(TypeError, match=r"filters must be a list .* not 1000 \(int\)"):
+        tamis.compare(1000)
     with pytest.raises(TypeError, match=r"filters\[1\] must be .* not int"):
         tamis.compare([built, 3])
 

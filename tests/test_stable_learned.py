@@ -137,7 +137,7 @@ def test_features_beside_the_keys():
     f.update(keys, features=inside)
     assert f.contains(keys[-50:], features=inside[-50:]).mean() > 0.5
     assert f.seen(10**6, features=inside[:1]) in (False, True)
-    with pytest.raises(TypeError, match="which is not saved"):
+    with pytest.raises(TypeError, match="which cannot be saved"):
         f.to_bytes()
     with pytest.raises(ValueError, match="3 rows for 2 keys"):
         f.update([1, 2], features=inside[:3])

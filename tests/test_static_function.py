@@ -117,17 +117,17 @@ def test_refuses_what_is_no_function():
         build(["a", "b", "a"], [5, 1, 2])
     with pytest.raises(ValueError, match="values has 2 items for 3 keys"):
         build([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match=r"values\[1\] is -1; from 0 to 4294967295"):
+    with pytest.raises(ValueError, match=r"values\[1\] must be from 0 to 4294967295, not -1"):
         build([1, 2], [1, -1])
-    with pytest.raises(ValueError, match=r"values\[0\] is 4; from 0 to 3 are possible"):
+    with pytest.raises(ValueError, match=r"values\[0\] must be from 0 to 3, not 4"):
         build([1, 2], [4, 1], bits=2)
-    with pytest.raises(ValueError, match="values has 2 dimensions"):
+    with pytest.raises(ValueError, match=r"values must have 1 dimension, .* not 2"):
         build([1, 2], [[1], [2]])
     for values in ([1.0, 2.0], ["a", "b"], [True, False], [2**70, 1]):
-        with pytest.raises(TypeError, match="values is of type"):
+        with pytest.raises(TypeError, match="values must be integers, not"):
             build([1, 2], values)
     for bits in (0, 33):
-        with pytest.raises(ValueError, match=f"bits is {bits}; from 1 to 32"):
+        with pytest.raises(ValueError, match=f"bits must be from 1 to 32, not {bits}"):
             build([1], [0], bits=bits)
     with pytest.raises(TypeError, match=r"keys\[1\]"):
         build([1, None], [0, 1])

@@ -245,3 +245,18 @@ def test_description_and_plot():
     ax = w.plot()
     assert ax.get_xscale() == "log"
     assert len(ax.lines[0].get_xdata()) == 2
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda log: tamis.Stacked.build(["a"], log, fpr=0.1),
+        lambda log: tamis.plan(1000, log, fpr=0.1),
+        lambda log: tamis.advise(1000, log),
+        lambda log: tamis.AdaptiveStacked.build(["a"], log, fpr=0.1),
+        lambda log: tamis.Sharded.build(["a"], filter=tamis.Stacked, workload=log, fpr=0.1),
+    ],
+)
+def test_a_log_is_not_a_workload(use):
+    with pytest.raises(TypeError, match=r"must be a tamis.Workload, such as .*, not tuple"):
+        use(("b",))

@@ -1,4 +1,4 @@
-"""What is saved as one file: filters, static functions and trained classifiers."""
+"""Objects that are saved in a file: filters, static functions and classifiers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tamis._types import FilePath
 
 
 class Saved(_native.Stored):
-    """What has a size and is saved, copied and pickled; the base of each public class."""
+    """An object that has a size and can be saved, copied and pickled."""
 
     __slots__ = ()
 
     @property
     def bits_per_key(self) -> float:
-        """The memory per key: of the keys it was made for, or of those it holds if more."""
+        """Bits per key of the capacity, or per stored key if there are more."""
         return self.size_in_bits / max(len(self), self.capacity, 1)
 
     def save(self, path: FilePath) -> None:
-        """Write the filter to a file: whole and flushed under this name, or not at all."""
+        """Write the filter to a file, atomically: complete and flushed, or not at all."""
         save_whole(path, self._write)
 
     def copy(self) -> Self:
-        """Return a filter of its own with the same content."""
+        """Return an independent copy."""
         return self._of(self._copied())
 
     def __copy__(self) -> Self:
@@ -36,8 +36,8 @@ class Saved(_native.Stored):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.seed is None:
             raise TypeError(
-                "a filter with a secret key is not pickled, since the key would be; "
-                "use to_bytes() and tamis.from_bytes(data, key=...)"
+                "a filter with a secret key cannot be pickled, because the pickle would contain "
+                "the key; use to_bytes() and tamis.from_bytes(data, key=...)"
             )
         return _reopened, (type(self), self.to_bytes())
 
@@ -48,19 +48,19 @@ class Saved(_native.Stored):
         )
 
     _kind: ClassVar[str]
-    """The name of its row in `tamis.planning.kinds`."""
+    """The name of the kind in `tamis.planning.kinds`."""
 
     def _describe(self) -> str:
-        """Say in a few words how this filter differs from others of its class."""
+        """Describe the parameters of this filter, for its repr."""
         raise NotImplementedError
 
     @classmethod
     def _of(cls, handle: _native.Handle) -> Self:
-        """Make the public object around a kernel."""
+        """Create the public object for a kernel."""
         native: Any = next(base for base in cls.__mro__ if base.__module__ == _native.__name__)
         return cast(Self, native.__new__(cls, handle))
 
 
 def _reopened(cls: type[Saved], data: bytes) -> Saved:
-    """Make a filter, or a function, of its pickled bytes; the class may be a user's own."""
+    """Create an object from its pickled bytes; the class may be a user-defined subclass."""
     return cls._of(_native.open_bytes(data, None))

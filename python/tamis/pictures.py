@@ -232,6 +232,11 @@ def svg(ax: Any) -> str:
 def _named(filters: Iterable[Sized] | Mapping[str, Sized]) -> list[tuple[str, Sized]]:
     if isinstance(filters, Mapping):
         return list(filters.items())
+    if not isinstance(filters, Iterable):
+        raise TypeError(
+            "filters must be a list or a mapping of filters, plans or choices of an advice, "
+            f"not {filters!r} ({type(filters).__name__})"
+        )
     given: list[Any] = list(filters)
     for index, each in enumerate(given):
         if not (hasattr(each, "bits_per_key") and hasattr(each, "expected_fpr")):

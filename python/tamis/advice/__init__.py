@@ -1,4 +1,4 @@
-"""Advice: which filter, how big, and what it will gain."""
+"""Advice: which filter, how large, and what it saves."""
 
 from tamis.advice.advise import Advice, advise
 

@@ -1,4 +1,4 @@
-"""Filters that fix the mistakes that a store tells them of."""
+"""Advice on adaptive filters, which fix the false positives that a store reports."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tamis.planning.stacked.frequencies import Zipf
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-QUESTIONS_PER_KEY = 10
-"""Questions for absent keys that are reckoned with where no log says how many: what adaptive
-filters spare depends on it."""
+QUERIES_PER_KEY = 10
+"""Default number of queries for absent keys to plan for, per key. What adaptive filters save
+depends on it."""
 
 _HASHES_BITS = 128
-"""Bits of a hash that an adaptive cuckoo filter holds beside each slot."""
+"""Bits of a hash that an adaptive cuckoo filter keeps for each slot."""
 
 
 def adaptive(situation: Situation) -> Iterator[Found]:
-    """Filters that fix the mistakes that a store tells them of."""
+    """Yield the filters that fix the false positives that a store reports."""
     why = ""
     if "store" not in situation.needs:
-        why = "nothing tells it of its mistakes without a store (needs: 'store')"
+        why = "no store reports its false positives (needs: 'store')"
     why = why or unfit(situation, inserts=True, deletes=True, adapts=True)
     if why:
         yield from (RuledOut(kind.filter, why) for kind in KINDS.values() if kind.adapts)
         return
     yield _telescoping(situation)
-    yield RuledOut("Extending", "it fixes what Telescoping does, and takes more memory for it")
+    yield RuledOut("Extending", "it takes more memory than Telescoping for the same fixes")
     yield _adaptive_cuckoo(situation)
     yield _adaptive_stacked(situation)
 
 
 def _telescoping(situation: Situation) -> Found:
-    """Find the longest remainders that leave room for the selectors of all that will move."""
+    """Find the longest remainders that leave room for the selectors."""
     n = situation.keys
     count = quotient.quotients(n)
     beside = telescoping.selector_bits(count, "growing")
@@ -55,7 +55,7 @@ def _telescoping(situation: Situation) -> Found:
         if bits <= situation.budget:
             return _adapting(situation, "telescoping", rate, bits, {"fpr": rate})
     return RuledOut(
-        "Telescoping", f"{situation.bits_per_key:.3g} bits per key do not hold what it would learn"
+        "Telescoping", f"its selectors do not fit into {situation.bits_per_key:.3g} bits per key"
     )
 
 
@@ -69,7 +69,7 @@ def _adaptive_cuckoo(situation: Situation) -> Found:
     if held + size.bits > situation.budget:
         return RuledOut(
             "AdaptiveCuckoo",
-            f"it holds the hashes of its keys in memory, {held / max(n, 1):.0f} bits per key",
+            f"it keeps the hashes of its keys in memory, {held / max(n, 1):.0f} bits per key",
         )
     spare = (situation.budget - held) / max(n, 1)
     size = adaptive_cuckoo.size(n, bits_per_key=spare)
@@ -81,12 +81,14 @@ def _adaptive_cuckoo(situation: Situation) -> Found:
 def _adaptive_stacked(situation: Situation) -> Found:
     w = situation.workload
     if w is None or not len(w):
-        return RuledOut("AdaptiveStacked", "no workload tells how skewed the questions are")
+        return RuledOut(
+            "AdaptiveStacked", "no workload is given, so the skew of the queries is unknown"
+        )
     if "adversary" in situation.needs:
-        return RuledOut("AdaptiveStacked", "it learns what is asked often, not every mistake")
+        return RuledOut("AdaptiveStacked", "it learns only frequent false positives, not every one")
     arguments: dict[str, Any] = {
         "sizing": "lifetime",
-        "lifetime": max(round(situation.questions), 1),
+        "lifetime": max(round(situation.queries), 1),
         "layer": "quotient" if "delete" in situation.needs else "auto",
         "bits_per_key": situation.bits_per_key,
     }
@@ -95,7 +97,9 @@ def _adaptive_stacked(situation: Situation) -> Found:
     except ValueError as error:
         return RuledOut("AdaptiveStacked", str(error))
     if len(found.stack.layers) == 1:
-        return RuledOut("AdaptiveStacked", "more than one layer does not pay within its lifetime")
+        return RuledOut(
+            "AdaptiveStacked", "more than one layer does not pay off within its lifetime"
+        )
     absent, present = stack_times(situation, found.stack)
     return Choice(
         "AdaptiveStacked",
@@ -109,8 +113,8 @@ def _adaptive_stacked(situation: Situation) -> Found:
         absent_time=absent,
         present_time=present,
         reason=(
-            f"Collects the negatives of the first {found.observations:,} questions for absent keys "
-            "by itself; only how skewed they are need be known."
+            f"Learns the frequent negatives from the first {found.observations:,} queries for "
+            "absent keys; needs to know only how skewed they are."
         ),
     )
 
@@ -119,9 +123,9 @@ def _adapting(
     situation: Situation, kind: str, rate: float, bits: int, arguments: dict[str, Any]
 ) -> Choice:
     name, option = KINDS[kind].filter, KINDS[kind].options[0]
-    asked = situation.questions
+    queries = situation.queries
     wasted = _moves(situation, rate)
-    expected = min(rate, wasted / asked) if asked else rate
+    expected = min(rate, wasted / queries) if queries else rate
     return Choice(
         name,
         "adaptive",
@@ -134,24 +138,25 @@ def _adapting(
         absent_time=situation.check(option, present=False),
         present_time=situation.check(option, present=True),
         reason=(
-            f"Pays for a mistake once: of {asked:,.0f} questions for absent keys "
-            f"{situation.distinct:,.0f} are for different ones."
+            f"Does not repeat a false positive: of {queries:,.0f} queries for absent keys, "
+            f"{situation.distinct:,.0f} are for distinct keys."
         ),
     )
 
 
 def _moves(situation: Situation, rate: float) -> float:
-    """Predict how often an element moves away from an absent key: the false positives in all.
+    """Predict the number of false positives: how often elements move away from an absent key.
 
-    An element is met by each of c distinct absent keys per stored one with probability ε, wherever
-    it is; it stays with probability e^(−cε), so its moves are geometric, e^(cε) − 1 on average.
+    Each of c distinct absent keys per stored one matches an element with probability ε, whatever
+    its state. An element stays with probability e^(−cε), so its moves have a geometric
+    distribution with mean e^(cε) − 1.
     """
     met = situation.distinct * rate / max(situation.keys, 1)
     return situation.keys * math.expm1(met) if met < 700 else math.inf
 
 
 def horizon(workload: Workload | None, keys: int) -> tuple[float, bool]:
-    """Tell how many questions for absent keys are reckoned with, and whether a log says so."""
+    """Return the number of queries for absent keys to plan for, and whether a log has it."""
     if (
         workload is not None
         and workload.counts is not None
@@ -160,4 +165,4 @@ def horizon(workload: Workload | None, keys: int) -> tuple[float, bool]:
         total = float(np.sum(workload.counts))
         if total >= 1 and np.issubdtype(workload.counts.dtype, np.integer):
             return total, True
-    return float(QUESTIONS_PER_KEY * keys), False
+    return float(QUERIES_PER_KEY * keys), False

@@ -1,4 +1,4 @@
-"""`tamis.advise`: which filter, how big, and what it will gain."""
+"""`tamis.advise`: which filter, how large, and what it saves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ from tamis.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.advice.text import explained, table
 from tamis.collection import Utility
 from tamis.pictures import draw_costs
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, parse_budget, whole
+from tamis.planning.arguments import (
+    MOST_KEYS,
+    check_rate_or_budget,
+    check_workload,
+    parse_budget,
+    whole,
+)
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
 from tamis.planning.stacked.frequencies import Steps
@@ -41,21 +47,21 @@ if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
     from tamis.workload import Workload
 
-_ASKED_ALIKE = (
-    "All sets are taken to be asked equally often: utility=, such as what Collection.record has "
-    "counted, would tell which filters deserve more bits."
+_NO_UTILITY = (
+    "All sets are assumed to be queried equally often. Pass utility=, such as the counts of "
+    "Collection.record, to give more bits to the sets that are queried more often."
 )
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Ranked choices: ``choices`` from the cheapest question on, ``best`` the first of them.
+    """Ranked choices: ``choices`` by the cost of a query, ``best`` the first of them.
 
     Each `Choice` has a ``name``, ``family``, ``expected_fpr``, ``fpr_bound``, ``expected_fnr``,
-    ``bits_per_key``, ``cost`` of a question in seconds, one sentence of ``reason``, and `build`.
-    ``ruled_out`` has a ``name`` and ``reason`` each; ``unjudged`` are sentences on what could not
-    be judged and which sample would tell. `explain` derives the numbers, `measure` holds them
-    against a sample, `to_json` is for programs, `str` a table.
+    ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
+    ``ruled_out`` lists the filters that do not fit, each with a ``name`` and ``reason``;
+    ``unjudged`` lists what is unknown, and what to pass to find out. `str` is a table, `explain`
+    derives the numbers, `measure` compares them with a sample, and `to_json` is for programs.
 
     >>> import tamis
     >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -71,41 +77,42 @@ class Advice:
 
     @property
     def best(self) -> Choice:
-        """The choice whose questions are predicted to cost least."""
+        """The choice with the lowest predicted cost of a query."""
         if not self.choices:
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.ruled_out)
             raise ValueError(f"no filter fits: {reasons}")
         return self.choices[0]
 
     def explain(self) -> str:
-        """Derive the numbers: what was given, what the papers say of it, and each cost as a sum."""
+        """Derive the numbers: the inputs, the rules of the papers, and each cost as a sum."""
         return "\n".join(explained(self))
 
     def measure(
         self, keys: Keys | SupportsIndex | Mapping[str, Keys], queries: Keys, *, seeds: int = 1
     ) -> Advice:
-        """Build every choice, ask it these questions, and return the advice with what came out.
+        """Build every choice, run these queries on it, and return the advice with the results.
 
-        A filter errs per key: where few keys make most questions, a rate is that of a few coins,
-        so each choice is built with ``seeds`` seeds, and ``measured_error`` is the standard error
-        of the mean. The order stays as predicted; ``measured_fpr``, ``measured_fnr``,
-        ``measured_bits``, ``measured_time`` and ``measured_cost`` of each choice are filled, and
-        `str` shows both. Filters that adapt do so as they are asked; for a stream, ``keys`` are
-        the records that came before, or only how many to remember. Times are of this machine, now.
+        A false positive belongs to a key: if a few keys make up most queries, the measured rate
+        depends on a few random outcomes. So each choice is built with ``seeds`` seeds, and
+        ``measured_error`` is the standard error of the mean. The order stays as predicted;
+        ``measured_fpr``, ``measured_fnr``, ``measured_bits``, ``measured_time`` and
+        ``measured_cost`` of each choice are set, and `str` shows both. Adaptive filters adapt
+        during the queries. For a stream, ``keys`` are the records before the queries, or only how
+        many to remember. Times are those of this machine.
 
         >>> import tamis
         >>> a = tamis.advise(range(1000), bits_per_key=12, needs={"delete"})
-        >>> told = a.measure(range(1000), range(1000, 50_000))
-        >>> bool(abs(told.best.measured_fpr / told.best.expected_fpr - 1) < 0.5)
+        >>> best = a.measure(range(1000), range(1000, 50_000)).best
+        >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
         True
         """
         if seeds < 1:
-            raise ValueError(f"seeds is {seeds}; at least 1 is wanted")
+            raise ValueError(f"seeds must be at least 1, not {seeds}")
         found = measured(self.situation, self.choices, keys, queries, seeds)
         return replace(self, choices=tuple(found))
 
     def to_json(self) -> str:
-        """Return the advice as JSON text: the situation, choices, what was ruled out and left open.
+        """Return the advice as JSON: the situation, the choices, and what was ruled out or unknown.
 
         >>> import tamis
         >>> json.loads(tamis.advise(1000).to_json())["choices"][0]["family"]
@@ -117,7 +124,7 @@ class Advice:
             "budget_bits": s.budget,
             "needs": sorted(s.needs),
             "present": s.present,
-            "questions": s.questions,
+            "queries": s.queries,
             "miss_cost": s.miss_cost,
             "denial_cost": s.denial_cost,
         }
@@ -131,11 +138,11 @@ class Advice:
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw what a question costs with each choice, the best at the top; return the axes."""
+        """Plot the cost of a query with each choice, the best at the top; return the axes."""
         return draw_costs(self.choices, ax)
 
     def report(self, path: FilePath) -> None:
-        """Write all of it as one HTML page with pictures, which needs nothing else to be read."""
+        """Write a self-contained HTML report with charts."""
         page(self).save(path)
 
     def __str__(self) -> str:
@@ -152,41 +159,43 @@ def advise(
     denial_cost: float | str | None = None,
     check_cost: float | str | None = None,
     present: float | None = None,
-    questions: float | None = None,
+    expected_queries: float | None = None,
     needs: Iterable[str] = (),
     features: Any = None,
     nonmembers: Any = None,
     utility: Utility | None = None,
     log: Keys | None = None,
 ) -> Advice:
-    """Rank all filters that fit a budget by what a question is predicted to cost.
+    """Rank all filters that fit a budget by the predicted cost of a query.
 
-    ``keys`` are the keys, or only how many; for a stream, how many of the latest are to be
-    remembered. The budget is ``bits_per_key`` (10 unless given) or ``budget`` in bytes, also as
-    "64MB". Durations are seconds or text such as "1ms": ``miss_cost`` is a read in vain,
-    ``denial_cost`` a key that is denied (the same unless given), ``check_cost`` one check of a
-    standard Bloom filter on your machine (that of the table in `tamis.planning.costs` unless
-    given). ``present`` is the share of questions for keys that are there (the workload's unless
-    given), ``questions`` how many for absent keys are to come (as many as the workload has seen).
+    ``keys`` are the keys, or only their number; for a stream, how many of the latest to remember.
+    The budget is ``bits_per_key`` (default: 10), or ``budget`` in bytes or as a size such as
+    "64MB". Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a wasted read,
+    ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``), ``check_cost``
+    of a query of a standard Bloom filter on your machine (default: that of
+    `tamis.planning.kinds`). ``present`` is the fraction of queries for keys in the set (default:
+    that of the workload). ``expected_queries`` is the number of queries for absent keys to plan
+    for (default: as many as the workload counted).
 
-    ``needs`` are of: "insert", "delete", "adversary" (who repeats what was wrong), "store" (one is
-    at hand and tells of mistakes), "stream" (without end), "false negatives allowed", "classifier"
-    (a model may read the keys). A classifier is trained on a sample of the keys, or of their
-    ``features``, one row for each, and of ``nonmembers``: what is read of absent keys, the values
-    of the workload unless given.
+    ``needs`` are any of "insert", "delete", "adversary" (someone repeats false positives), "store"
+    (a store reports false positives), "stream" (an endless stream), "false negatives allowed", and
+    "classifier" (a model may read the keys). A classifier is trained on a sample of the keys, or
+    of their ``features`` with one row per key, and of ``nonmembers``, absent keys or their
+    features (default: the values of the workload).
 
-    A ``log``, the questions in the order that they came, tells what a workload cannot: how many
-    later ones ask for what earlier ones did not; of a stream, after how many records values come
-    again. Without one, questions are taken as drawn independently of each other.
+    ``log`` is the queries in order. It shows what a workload cannot: how many later queries are for
+    keys not queried before, and in a stream, after how many records values are repeated. Without
+    it, queries are assumed to be independent of each other.
 
-    Many sets, as a mapping of names to keys, are advised on as a `tamis.Collection`; ``utility``
-    is how often each is asked.
+    If ``keys`` is a mapping of names to sets, the advice is for a `tamis.Collection`; ``utility``
+    is how often each set is queried.
 
     >>> import tamis
     >>> a = tamis.advise(100_000, bits_per_key=12, needs={"delete"})
     >>> [each.name for each in a.choices]
     ['Quotient', 'Cuckoo']
     """
+    check_workload(workload)
     wanted = _needs(needs)
     counts = [_count(each) for each in keys.values()] if isinstance(keys, Mapping) else None
     n = _count(keys) if counts is None else sum(counts)
@@ -197,9 +206,9 @@ def advise(
     if check_cost is not None:
         base = check_seconds(KINDS["bloom"].options[1].check, n, present=False)
         scale = duration("check_cost", check_cost) / base
-    asked, told_by_log = horizon(workload, n)
-    if questions is not None:
-        asked, told_by_log = _positive("questions", questions), True
+    queries, counted = horizon(workload, n)
+    if expected_queries is not None:
+        queries, counted = _positive("expected_queries", expected_queries), True
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
     there = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
@@ -207,23 +216,23 @@ def advise(
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
-    situation = Situation(n, bits, workload, wanted, there, asked, miss, denial, scale, gaps)
+    situation = Situation(n, bits, workload, wanted, there, queries, miss, denial, scale, gaps)
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
-        open_questions = [_ASKED_ALIKE] if utility is None else []
+        unjudged = [_NO_UTILITY] if utility is None else []
     else:
         found = list(_single(situation, keys, features, nonmembers))
-        open_questions = list(_unjudged(situation, told_by_log, present, log))
+        unjudged = list(_unjudged(situation, counted, present, log))
     return Advice(
         situation,
         tuple(ranked(situation, [each for each in found if isinstance(each, Choice)])),
         tuple(each for each in found if isinstance(each, RuledOut)),
-        tuple(open_questions),
+        tuple(unjudged),
     )
 
 
 def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> Iterator[Found]:
-    """What every family of filters of one set says."""
+    """Yield the choices of every family of filters of one set."""
     alike = list(plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
@@ -237,7 +246,7 @@ def _needs(needs: Iterable[str]) -> frozenset[str]:
     wanted = frozenset([needs] if isinstance(needs, str) else needs)
     for each in sorted(wanted, key=str):
         if each not in NEEDS:
-            raise ValueError(f"needs has {each!r}; {', '.join(NEEDS)} are possible")
+            raise ValueError(f"needs must be any of {', '.join(NEEDS)}, not {each!r}")
     return wanted
 
 
@@ -249,7 +258,7 @@ def _count(keys: Any) -> int:
 
 def _budget(n: int, bits_per_key: float | None, budget: int | str | None) -> int:
     if bits_per_key is not None and budget is not None:
-        raise ValueError("both of bits_per_key and budget given; at most one is wanted")
+        raise ValueError("pass at most one of bits_per_key and budget")
     if budget is not None:
         return 8 * parse_budget(budget)
     bits_per_key = 10.0 if bits_per_key is None else bits_per_key
@@ -259,7 +268,7 @@ def _budget(n: int, bits_per_key: float | None, budget: int | str | None) -> int
 
 def _positive(name: str, value: float) -> float:
     if not value > 0 or math.isinf(value):
-        raise ValueError(f"{name} is {value}; a positive number is wanted")
+        raise ValueError(f"{name} must be a positive number, not {value}")
     return float(value)
 
 
@@ -270,15 +279,15 @@ def _stream_gaps(workload: Workload | None, log: Any, keys: int) -> Gaps:
 
 
 def _drifting(workload: Workload, keys: Any, log: Any) -> Workload:
-    """Return the workload with the share of unseen values that the log's second half has.
+    """Return the workload with the fraction of unseen values in the second half of the log.
 
-    Counted by leaving one question out, that share is right for questions in any order; as time
-    passes others are asked for, and there are more unseen ones.
+    The estimate by leaving one query out holds for queries in random order. Over time, the queried
+    keys change, and more of them are unseen.
     """
-    asked = _native.hash_keys(log)[:, 0]
+    queried = _native.hash_keys(log)[:, 0]
     if not isinstance(keys, int | np.integer):
-        asked = asked[~np.isin(asked, _native.hash_keys(keys)[:, 0])]
-    before, after = np.array_split(asked, 2)
+        queried = queried[~np.isin(queried, _native.hash_keys(keys)[:, 0])]
+    before, after = np.array_split(queried, 2)
     unseen = float(1 - np.isin(after, before).mean()) if len(after) else 0.0
     if workload.counts is None or unseen <= workload.unseen:
         return workload
@@ -293,51 +302,51 @@ def _present(
 ) -> float:
     if present is not None:
         if not 0 <= present <= 1:
-            raise ValueError(f"present is {present}; a share from 0 to 1 is wanted")
+            raise ValueError(f"present must be a fraction from 0 to 1, not {present}")
         return float(present)
     if workload is None and gaps is not None and len(gaps.records) == 1:
-        return 0.0  # nothing is known of the stream
+        return 0.0  # nothing is known about the stream
     if gaps is not None:
         return min(gaps.within(keys), 1.0)
     return 0.0 if workload is None else workload.present
 
 
 def _unjudged(
-    situation: Situation, told_by_log: bool, present: float | None, log: Any
+    situation: Situation, counted: bool, present: float | None, log: Any
 ) -> Iterator[str]:
     w, needs = situation.workload, situation.needs
     if "stream" in needs and log is None:
+        known = "how often they occur" if w is not None else "how many are remembered"
         yield (
-            "After how many records values come again is not known, only "
-            f"{'how often they come' if w is not None else 'how many are remembered'}: log=, the "
-            "records in their order, would tell."
+            f"Unknown: after how many records values are repeated; only {known} is known. Pass "
+            "log=, the records in order."
         )
     elif w is None and "stream" not in needs:
         yield (
-            "Which absent keys are asked for is not known: a log of questions, as "
-            "Workload.from_queries, would tell what stacked and adaptive filters gain."
+            "Unknown: which absent keys are queried. Pass a workload, such as "
+            "Workload.from_queries(log, keys=keys), to see what stacked and adaptive filters save."
         )
     elif w is not None and w.values is None:
-        yield "The workload is a shape without values: to build a stack, give its negatives."
+        yield "The workload has no values: pass negatives= to build a stack."
     if present is None and (w is None or w.removed == 0) and "stream" not in needs:
         yield (
-            "The share of questions for keys that are there is taken to be 0: present=, or a "
-            "workload counted with keys=, would tell."
+            "The fraction of queries for keys in the set is assumed to be 0. Pass present=, or a "
+            "workload that was counted with keys=."
         )
-    if "store" in needs and not told_by_log:
+    if "store" in needs and not counted:
         yield (
-            f"How many questions will come is taken to be {situation.questions:,.0f}: questions= "
-            "would tell; the more repeat, the more adaptive filters gain."
+            f"The number of queries for absent keys is assumed to be {situation.queries:,.0f}. "
+            "Pass expected_queries=; the more queries repeat, the more adaptive filters save."
         )
     if "classifier" not in needs and "stream" not in needs:
         yield (
-            "Whether members look unlike what is asked for was not tried: needs={'classifier'}, "
-            "with the keys and a workload that has values, would tell what LearnedBloom gains."
+            "Not tested: whether a classifier can separate keys from queries. Pass "
+            "needs={'classifier'}, the keys, and a workload with values."
         )
     if w is not None and w.values is not None and "stream" not in needs and log is None:
         yield (
-            "Whether the questions stay as they were in the sample: log=, the questions in their "
-            "order, would tell, and measure(keys, queries) with later ones."
+            "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
+            "in order, or run measure(keys, queries) on later ones."
         )
 
 

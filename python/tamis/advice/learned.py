@@ -1,4 +1,4 @@
-"""What a learned filter would do: a model trained on a sample, its regions planned on held rows."""
+"""Advice on learned filters: train models on a sample, and plan regions on held-out rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
 SAMPLE = 5000
-"""Members, and non-members, that a model is trained on and planned with."""
+"""Members, and non-members, to train and plan with."""
 
 BUCKETS = (512, 4096)
-"""Sizes of the models that are tried on text: the model is paid for out of the same budget."""
+"""Sizes of text models to try; the model is part of the budget."""
 
 _REGIONS = 6
 _REGION_BITS = 96
@@ -29,13 +29,13 @@ _REGION_BITS = 96
 def learned(
     situation: Situation, keys: Any, features: Any, nonmembers: Any, seed: int = 0
 ) -> Found:
-    """Train models on a sample and predict what the best of them leaves to filters."""
+    """Train models on a sample, and plan filters for the best of them."""
     needs = situation.needs
     for need, why in (
-        ("stream", "a stream without end fills it: its rate goes to 1"),
-        ("insert", "it takes no insertions after it was built"),
-        ("delete", "it cannot delete"),
-        ("adversary", "whoever knows the model finds its false positives"),
+        ("stream", "an endless stream fills it, and its rate goes to 1"),
+        ("insert", "keys cannot be added after the build"),
+        ("delete", "keys cannot be removed"),
+        ("adversary", "an adversary who knows the model can find its false positives"),
     ):
         if need in needs:
             return RuledOut(NAME, why)
@@ -45,7 +45,7 @@ def learned(
     others = _nonmembers(situation, nonmembers, rng)
     if others is None or not isinstance(keys, Sized) or len(others) < 100:
         return RuledOut(
-            NAME, "to train it takes keys, and a workload that has a hundred values or more"
+            NAME, "training needs the keys, and a workload with at least a hundred values"
         )
     rows = column(keys) if features is None else features
     members = _sampled(rows, rng)
@@ -55,7 +55,7 @@ def learned(
         if choice is not None:
             found.append(choice)
     if not found:
-        return RuledOut(NAME, "the smallest model takes more than the budget")
+        return RuledOut(NAME, "the smallest model exceeds the budget")
     best = min(found, key=situation.cost)
     if features is not None:
         best.arguments["features"] = features
@@ -101,14 +101,14 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         absent_time=scoring + situation.check(filters, present=False),
         present_time=scoring + situation.check(filters, present=True),
         reason=(
-            f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key tells "
-            f"members apart; it takes {format_duration(scoring)} to score a key."
+            f"A model of {model.size_in_bits / max(situation.keys, 1):.2g} bits per key recognizes "
+            f"members; scoring a key takes {format_duration(scoring)}."
         ),
     )
 
 
 def _scoring(rows: Any) -> float:
-    """Predict the seconds that a model takes to score one of these."""
+    """Predict the seconds that a model takes to score one row."""
     if getattr(rows, "ndim", 1) > 1:
         return SCORE_PER_COLUMN * float(rows.shape[1])
     few = as_list(rows[:1000])
@@ -116,7 +116,7 @@ def _scoring(rows: Any) -> float:
 
 
 def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> Any:
-    """What absent keys look like: as given, or drawn from the workload as often as asked for."""
+    """Return a sample of absent keys: as given, or drawn from the workload by frequency."""
     if given is not None:
         return _sampled(given, rng)
     w = situation.workload

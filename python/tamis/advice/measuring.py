@@ -1,4 +1,4 @@
-"""Predictions against a sample: build each choice, ask it the questions, and time it."""
+"""Measuring advice: build each choice, run the queries on it, and time them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tamis.stores import Hashes
 
 ROUNDS = 40
 TIMED = 2000
-"""Questions that are timed in each round: so few that a round is seldom interrupted."""
+"""Queries timed per round: few enough that a round is rarely interrupted."""
 
 _BATCH = 256
-"""Questions between two adaptations: so few that hardly one comes twice among them."""
+"""Queries between two adaptations: few enough that hardly any is repeated among them."""
 
 _SUBROUNDS, _ROUNDS = 10, 50
-"""An adversary asks a false positive ten times in a round, and again in the next of fifty rounds if
-it still was one (Lee, McCauley, Singh, Stein 2021, section 6)."""
+"""An adversary repeats a false positive ten times per round, for up to fifty rounds, until it is
+rejected (Lee, McCauley, Singh, Stein 2021, section 6)."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Keys and questions, and which of the questions ask for keys."""
+    """Keys and queries, and which of the queries are for keys."""
 
     keys: Any
     queries: Any
@@ -41,20 +41,20 @@ class Sample:
 
     @classmethod
     def of(cls, keys: Any, queries: Any) -> Sample:
-        """Find out which questions ask for keys, by hash."""
+        """Find the queries for keys, by hash."""
         keys, queries = column(keys), column(queries)
         return cls(keys, queries, np.isin(_hashes(queries), _hashes(keys)))
 
     @property
     def share(self) -> float:
-        """The share of the questions that ask for keys."""
+        """The fraction of queries that are for keys."""
         return float(self.present.mean()) if len(self.present) else 0.0
 
 
 def measured(
     situation: Situation, choices: tuple[Choice, ...], keys: Any, queries: Any, seeds: int
 ) -> Iterator[Choice]:
-    """Give each choice what it measures on the sample, on average over filters of many seeds."""
+    """Yield each choice with its measurements on the sample, averaged over seeds."""
     trial: Callable[[Choice, int], Trial]
     if isinstance(keys, Mapping):
         holding = _holding(keys, column(queries))
@@ -65,11 +65,11 @@ def measured(
         share = 0.0
     elif "stream" in situation.needs:
         before = [] if isinstance(keys, int | np.integer) else column(keys)
-        asked = column(queries)
-        gaps = since_last(np.concatenate([_hashes(before), _hashes(asked)]))[len(before) :]
+        records = column(queries)
+        gaps = since_last(np.concatenate([_hashes(before), _hashes(records)]))[len(before) :]
 
         def trial(choice: Choice, seed: int) -> Trial:
-            return _of_stream(choice, seed, before, asked, gaps, situation.keys)
+            return _of_stream(choice, seed, before, records, gaps, situation.keys)
 
         share = float(np.mean((gaps > 0) & (gaps <= situation.keys)))
     else:
@@ -86,10 +86,10 @@ def measured(
     else:
         times = _timed([each[0].filter for each in trials], sample)
     for each, some, (absent, there) in zip(choices, trials, times, strict=True):
-        yield _told(situation, each, some, share, absent, there)
+        yield _with_measurements(situation, each, some, share, absent, there)
 
 
-def _told(
+def _with_measurements(
     situation: Situation,
     choice: Choice,
     trials: list[Trial],
@@ -114,7 +114,7 @@ def _told(
 
 
 class Trial(NamedTuple):
-    """What one filter did: its rate, the share of keys it denied, its size, seconds a question."""
+    """Results of one filter: rate, fraction of keys rejected, size, seconds per query."""
 
     filter: Any
     rate: float
@@ -130,7 +130,7 @@ def _of_set(choice: Choice, seed: int, sample: Sample, adversary: bool) -> Trial
 
 
 def _rate(f: Any, sample: Sample, adversary: bool) -> float:
-    """The share of the questions for absent keys that were answered yes."""
+    """Return the false-positive rate on the queries for absent keys."""
     absent = take(sample.queries, np.flatnonzero(~sample.present))
     count = len(absent)
     if not count:
@@ -158,19 +158,19 @@ def _rate(f: Any, sample: Sample, adversary: bool) -> float:
 
 
 def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
-    """Seconds per question, absent and present: the best of rounds in which all take turns."""
-    asked = [np.flatnonzero(which) for which in (~sample.present, sample.present)]
-    best = np.tile([np.inf if len(which) else 0.0 for which in asked], (len(filters), 1))
+    """Return seconds per query for absent and present keys: the best of alternating rounds."""
+    places = [np.flatnonzero(which) for which in (~sample.present, sample.present)]
+    best = np.tile([np.inf if len(which) else 0.0 for which in places], (len(filters), 1))
     for turn in range(ROUNDS):
-        for place, which in enumerate(asked):
+        for place, which in enumerate(places):
             if not len(which):
                 continue
             start = turn * TIMED % len(which)
-            questions = take(sample.queries, which[start : start + TIMED])
+            queries = take(sample.queries, which[start : start + TIMED])
             for row, f in enumerate(filters):
                 begin = time.perf_counter()
-                f.contains(questions)
-                spent = (time.perf_counter() - begin) / len(questions)
+                f.contains(queries)
+                spent = (time.perf_counter() - begin) / len(queries)
                 best[row, place] = min(best[row, place], spent)
     return [(float(absent), float(there)) for absent, there in best]
 
@@ -183,7 +183,7 @@ def _of_stream(
     gaps: npt.NDArray[np.int64],
     window: int,
 ) -> Trial:
-    """Pass the questions through the filter as they come; each is inserted after it was asked."""
+    """Run a stream through the filter; each record is inserted after it is looked up."""
     f = choice.build(before, seed=seed)
     start = time.perf_counter()
     seen = f.seen_many(queries)
@@ -195,9 +195,9 @@ def _of_stream(
 
 
 def _holding(sets: Mapping[str, Any], queries: Any) -> npt.NDArray[np.int64]:
-    """For each set, how many of the questions ask for a key of it."""
-    asked = _hashes(queries)
-    return np.array([np.count_nonzero(np.isin(asked, _hashes(keys))) for keys in sets.values()])
+    """Return for each set how many of the queries are for one of its keys."""
+    queried = _hashes(queries)
+    return np.array([np.count_nonzero(np.isin(queried, _hashes(keys))) for keys in sets.values()])
 
 
 def _of_sets(
@@ -207,7 +207,7 @@ def _of_sets(
     queries: Any,
     holding: npt.NDArray[np.int64],
 ) -> Trial:
-    """Ask which sets may hold each key; sets count by their utility, as they do in the plan."""
+    """Look up the candidates of each key; sets are weighted by utility, as in the plan."""
     f = choice.build(sets, seed=seed)
     start = time.perf_counter()
     _, ids = f.candidates_many(queries)

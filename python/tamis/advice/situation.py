@@ -1,12 +1,12 @@
-"""Which filter: the choices that fit a situation, what each is predicted to cost, and the order.
+"""The situation that advice is for, the choices that fit it, and their cost.
 
-A question for a key that is there costs the time of the filter; the read that follows is wanted. A
-question for an absent one costs that time, and a wasted read if the filter says yes:
+A query for a key in the set costs the time of the filter; the read that follows is not wasted. A
+query for an absent key costs that time, and a wasted read if the filter accepts it:
 
     cost = π·(t_present + ν·d) + (1 − π)·(t_absent + α·c)
 
-with π the share of questions for keys that are there, α the rate, c the cost of a wasted read, and,
-for filters that forget, ν the share of keys denied and d what a denial costs.
+where π is the fraction of queries for keys in the set, α the false-positive rate and c the cost of
+a wasted read. For filters that forget, ν is the fraction of keys rejected and d the cost of that.
 
 References: Deeds, Hentschel, Idreos 2021 (stacks, theorem 3); Lee, McCauley, Singh, Stein 2021
 (adaptive filters); Liu, Zheng, Shen, Chen 2020, figure 12 (when learned and stable filters suit).
@@ -40,23 +40,23 @@ NEEDS = (
     "store",
     "stream",
 )
-"""What a filter may have to bear, or may use."""
+"""What a filter may have to support, or may use."""
 
 
 class Gaps(NamedTuple):
-    """After how many records a value comes again, and the share of all records that do so."""
+    """Gaps before a value is repeated, in records, and the fraction of records with each gap."""
 
     records: Floats
     shares: Floats
 
     def within(self, most: float) -> float:
-        """The share of the records whose value came among so many before."""
+        """Return the fraction of records whose value occurred in the previous ``most`` records."""
         return float(self.shares[self.records <= most].sum())
 
     def distinct(self, records: float) -> float:
-        """Expect how many values so many records in a row have.
+        """Predict the number of distinct values in a run of ``records`` records.
 
-        A record that comes again after g is not the first of its value with probability 1 − g/n.
+        A record repeated after g is not the first of its value with probability 1 − g/n.
         """
         again = self.shares @ np.clip(1 - self.records / records, 0.0, None)
         return records * (1 - float(again))
@@ -64,11 +64,11 @@ class Gaps(NamedTuple):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known: keys, bits, questions and costs.
+    """What is known: keys, budget, queries and costs.
 
-    ``questions`` (H) is how many questions for absent keys are reckoned with, ``scale`` by how much
-    slower than the table of checks this machine is, ``gaps`` after how many records of a stream a
-    value comes again.
+    ``queries`` (H) is the expected number of queries for absent keys, ``scale`` how much slower
+    this machine is than the table of times, ``gaps`` after how many records of a stream values are
+    repeated.
     """
 
     keys: int
@@ -76,7 +76,7 @@ class Situation:
     workload: Workload | None
     needs: frozenset[str]
     present: float
-    questions: float
+    queries: float
     miss_cost: float
     denial_cost: float
     scale: float = 1.0
@@ -84,26 +84,26 @@ class Situation:
 
     @property
     def bits_per_key(self) -> float:
-        """The budget for each key."""
+        """The budget per key."""
         return self.budget / max(self.keys, 1)
 
     @property
     def distinct(self) -> float:
-        """How many different absent keys so many questions are expected to ask for.
+        """The expected number of distinct absent keys among the queries.
 
-        Σ 1 − (1 − f)^H over the known ones; every question for an unseen one is taken to be new.
+        Σ 1 − (1 − f)^H over the known ones; each query for an unseen one is assumed to be new.
         """
         if self.workload is None:
-            return self.questions
-        seen = asked_for(self.workload, self.questions)
-        return min(self.questions, seen + self.workload.unseen * self.questions)
+            return self.queries
+        known = distinct_known(self.workload, self.queries)
+        return min(self.queries, known + self.workload.unseen * self.queries)
 
     def check(self, option: Option, *, present: bool) -> float:
-        """Tell the time of one query, in seconds."""
+        """Return the time of one query, in seconds."""
         return check_seconds(option.check, self.keys, present, self.scale)
 
     def cost(self, choice: Choice) -> float:
-        """Predict what a question costs on average, in seconds."""
+        """Predict the mean cost of a query, in seconds."""
         there = choice.present_time + choice.expected_fnr * self.denial_cost
         absent = choice.absent_time + choice.expected_fpr * self.miss_cost
         return self.present * there + (1 - self.present) * absent
@@ -111,12 +111,13 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to do it: a filter to be built, and what it is predicted to do.
+    """A filter that can be built, and its predicted size, rate and cost.
 
-    ``expected_fpr`` is the rate under the workload and ``fpr_bound`` that under any other;
-    ``expected_fnr`` the share of keys denied, of filters that forget; ``bits`` the size, after
-    adapting where a filter grows by it. Times and ``cost``, of a question on average, are seconds.
-    ``plan`` is there for stacked filters. The ``measured_`` fields are filled by `Advice.measure`.
+    ``expected_fpr`` is the rate under the workload, and ``fpr_bound`` that under any other;
+    ``expected_fnr`` is the fraction of keys rejected by a filter that forgets; ``bits`` is the
+    size, after adapting if the filter grows by it. Times and ``cost``, the mean cost of a query,
+    are in seconds. ``plan`` is set for stacked filters. `Advice.measure` sets the ``measured_``
+    fields.
     """
 
     name: str
@@ -146,7 +147,7 @@ class Choice:
         return self.bits / max(self.keys, 1)
 
     def build(self, keys: Keys, **arguments: Any) -> Any:
-        """Build it of these keys; further arguments are those of the class's own ``build``.
+        """Build the filter of these keys; other arguments are those of the class's ``build``.
 
         >>> import tamis
         >>> f = tamis.advise(1000, bits_per_key=10, needs={"delete"}).best.build(range(1000))
@@ -162,7 +163,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A family that does not fit, and why."""
+    """A filter that does not fit, and why."""
 
     name: str
     reason: str
@@ -172,34 +173,34 @@ Found = Choice | RuledOut
 
 
 def ranked(situation: Situation, found: list[Choice]) -> list[Choice]:
-    """Reckon the cost of each, and order by it; of equal ones the smaller first."""
+    """Compute the cost of each choice, and sort by it; of equal ones, the smaller is first."""
     costed = [replace(each, cost=situation.cost(each)) for each in found]
     return sorted(costed, key=lambda each: (each.cost, each.bits))
 
 
 def unfit(situation: Situation, *, inserts: bool, deletes: bool, adapts: bool = False) -> str:
-    """Say which need a filter of these abilities does not meet; nothing if it meets all."""
+    """Return why a filter does not meet the needs, or an empty string if it does."""
     needs = situation.needs
     if "stream" in needs:
-        return "a stream without end fills it: its rate goes to 1"
+        return "an endless stream fills it, and its rate goes to 1"
     if "insert" in needs and not inserts:
-        return "it takes no insertions after it was built"
+        return "keys cannot be added after the build"
     if "delete" in needs and not deletes:
-        return "it cannot delete"
+        return "keys cannot be removed"
     if {"adversary", "store"} <= needs and not adapts:
-        return "a false positive stays one: whoever repeats it is wrong at a rate of 1"
+        return "it does not adapt: an adversary can repeat a false positive forever"
     return ""
 
 
 def secret(situation: Situation) -> str:
-    """Tell how a filter that does not adapt bears an adversary."""
+    """Return how to protect a filter that does not adapt from an adversary."""
     if "adversary" in situation.needs:
-        return " Build it with key=, so that nobody can compute its false positives."
+        return " Build it with a secret key=, so that nobody can compute its false positives."
     return ""
 
 
 def line(choice: Choice, situation: Situation) -> str:
-    """Write out how the cost of a choice comes about."""
+    """Write the cost of a choice as a sum."""
     absent = (
         f"{1 - situation.present:.3g} × ({format_duration(choice.absent_time)} + "
         f"{choice.expected_fpr:.3g} × {format_duration(situation.miss_cost)})"
@@ -213,7 +214,7 @@ def line(choice: Choice, situation: Situation) -> str:
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:
-    """Known negatives in groups of like frequency: how many, and their share of the questions."""
+    """Group known negatives by frequency: their number, and their fraction of the queries."""
     size = workload.curve.size
     edges = np.concatenate(
         [np.arange(min(size, 4096) + 1), np.geomspace(1, max(size, 1), 2048).astype(np.int64)]
@@ -222,14 +223,14 @@ def groups(workload: Workload) -> tuple[Floats, Floats]:
     return np.diff(edges).astype(float), np.diff(np.asarray(workload.curve.psi(edges), float))
 
 
-def asked_for(workload: Workload, questions: float) -> float:
-    """Expect how many of the known negatives so many questions ask for.
+def distinct_known(workload: Workload, queries: float) -> float:
+    """Predict how many distinct known negatives are among this number of queries.
 
     >>> import tamis
-    >>> round(asked_for(tamis.Workload.from_counts(["a", "b"], [1, 1]), 1), 6)
+    >>> round(distinct_known(tamis.Workload.from_counts(["a", "b"], [1, 1]), 1), 6)
     1.0
     """
     counts, mass = groups(workload)
     with np.errstate(divide="ignore"):
         stays = np.log1p(-np.clip(mass / np.maximum(counts, 1), 0.0, 1.0))
-    return float(counts @ -np.expm1(questions * stays))
+    return float(counts @ -np.expm1(queries * stays))

@@ -1,4 +1,4 @@
-"""Stacked filters: layers of each kind in turns, and an exact last layer."""
+"""Advice on stacked filters: alternating layers of each kind, and an exact last layer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tamis.planning.planner import Last, plan
 
 
 def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
-    """Stacks of layers of each kind, and the best of those with an exact last layer.
+    """Yield stacks of each kind of layer, and the best one with an exact last layer.
 
-    ``plain_cost`` is what a question costs with the best plain filter: no stack is searched for
-    whose layers alone cost more.
+    ``plain_cost`` is the cost of a query with the best plain filter; kinds whose layers alone cost
+    more are skipped.
     """
     w = situation.workload
     if w is None or not len(w) or w.unseen >= 1:
-        why = "no workload is given" if w is None else "no question comes twice in the sample"
+        why = "no workload is given" if w is None else "no query is repeated in the sample"
         yield RuledOut("Stacked", f"{why}, so there are no frequent negatives to store")
         return
     for kind in LAYERS:
@@ -43,7 +43,7 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
     exact = [
         _stack(situation, "Stacked, exact last layer", kind, "exact", plain_cost)
         for kind in reversed(LAYERS)
-        if not kind.deletes  # what deletes takes more bits, and an exact layer takes no changes
+        if not kind.deletes  # an exact layer is static, so a smaller static kind is better
     ]
     fitting = ranked(situation, [each for each in exact if isinstance(each, Choice)])
     yield fitting[0] if fitting else exact[0]
@@ -69,7 +69,7 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
             bits_per_key=situation.bits_per_key,
             layer=cast(LayerKind, kind.name),
             last=last,
-            rates="equal",  # varied ones gain some percent, and take a second to find
+            rates="equal",  # varied rates save a few percent, and take a second to find
             miss_cost=max(situation.miss_cost, 1e-12),
             check_cost=_bloom_check(situation),
         )
@@ -78,13 +78,14 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
     if len(found.layers) == 1:
         return RuledOut(
             name,
-            f"more than one layer does not pay here: the best stack is a plain {kind.name} filter",
+            f"more than one layer does not pay off: the best stack is a plain {kind.name} filter",
         )
     absent, present = stack_times(situation, found)
     if last == "exact":
         why = f"none of the {found.negatives:,} most frequent negatives is ever a false positive"
     else:
-        why = f"the {found.negatives:,} most frequent negatives err at {found.frequent_fpr:.2g}"
+        most = f"{found.negatives:,} most frequent negatives"
+        why = f"the {most} have a rate of {found.frequent_fpr:.2g}"
     return Choice(
         name,
         "exact" if last == "exact" else "stacked",
@@ -96,22 +97,22 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
         keys=situation.keys,
         absent_time=absent,
         present_time=present,
-        reason=f"{found.psi:.0%} of the questions are known: {why}." + secret(situation),
+        reason=f"{found.psi:.0%} of the queries are known: {why}." + secret(situation),
         plan=found,
     )
 
 
 def _bloom_check(situation: Situation) -> float:
-    """Tell the time of a query to a Bloom layer, which those of other layers are relative to."""
+    """Return the time of a query of a Bloom layer; other layers are relative to it."""
     bloom = KINDS["bloom"].layer
     assert bloom is not None
     return situation.check(bloom, present=False)
 
 
 def stack_times(situation: Situation, found: Plan) -> tuple[float, float]:
-    """Predict the time of a question for an absent and for a present key.
+    """Predict the time of a query for an absent and for a present key.
 
-    A key meets more layers than an absent one does: on average ``checks`` of them.
+    A present key passes more layers than an absent one: ``checks`` of them on average.
     """
     first = KINDS[found.layers[0].kind].layer
     assert first is not None

@@ -1,4 +1,4 @@
-"""Filters for streams without end: a window that is remembered whole, or cells that fade."""
+"""Advice on filters for endless streams: windowed filters, and stable ones that fade."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
     from tamis.workload import Workload
 
 _RATES = np.geomspace(1e-4, 0.9, 40)
-"""Rates that a stable filter is tried at; the best trades wrong drops for keys forgotten."""
+"""Rates to try for a stable filter: a higher rate means that fewer keys are forgotten."""
 
 
 def streams(situation: Situation) -> Iterator[Found]:
-    """A windowed filter of the last keys, and the stable filter that suits the costs best."""
+    """Yield a windowed filter, and the stable filter with the lowest cost."""
     names = [KINDS[name].filter for name in ("windowed", "stable", "stable_learned")]
     if "stream" not in situation.needs:
-        why = (
-            "it is for streams without end (needs: 'stream'); a set of known size is served better"
-        )
+        why = "it is for endless streams (needs: 'stream'); other filters are better for a set"
     elif "delete" in situation.needs:
-        why = "it cannot delete"
+        why = "keys cannot be removed"
     elif "adversary" in situation.needs and "store" in situation.needs:
-        why = "it does not learn from its mistakes"
+        why = "it does not adapt to false positives"
     else:
         yield _windowed(situation)
         if "false negatives allowed" in situation.needs:
@@ -49,10 +47,10 @@ def streams(situation: Situation) -> Iterator[Found]:
 
 
 def drawn_gaps(workload: Workload | None, most: int) -> Gaps:
-    """Predict gaps up to ``most``, if records are drawn independently of each other.
+    """Predict gaps up to ``most``, assuming that records are independent of each other.
 
-    A value of frequency f comes again within g records with probability 1 − (1 − f)^g. Without a
-    workload every gap is ``most``. Where records come in bursts, only a log tells: `logged_gaps`.
+    A value of frequency f is repeated within g records with probability 1 − (1 − f)^g. Without a
+    workload, every gap is ``most``. If records come in bursts, use a log: `logged_gaps`.
 
     >>> import tamis
     >>> found = drawn_gaps(tamis.Workload.from_counts(["a", "b"], [1, 1]), 100)
@@ -70,7 +68,7 @@ def drawn_gaps(workload: Workload | None, most: int) -> Gaps:
 
 
 def logged_gaps(hashes: npt.NDArray[np.uint64], most: int) -> Gaps:
-    """Count the gaps up to ``most`` in a log, given as the hashes of its records in their order.
+    """Count the gaps up to ``most`` in a log, given as the hashes of its records in order.
 
     >>> logged_gaps(np.array([7, 7, 9, 7], dtype=np.uint64), 100).within(1)
     0.25
@@ -82,7 +80,7 @@ def logged_gaps(hashes: npt.NDArray[np.uint64], most: int) -> Gaps:
 
 
 def since_last(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Tell how many records ago each value came last; −1 where it is new.
+    """Return how many records ago each value occurred last, or −1 if it is new.
 
     >>> since_last(np.array([7, 9, 7, 7], dtype=np.uint64)).tolist()
     [-1, -1, 2, 1]
@@ -101,8 +99,8 @@ def _scores(situation: Situation) -> str:
     if "classifier" not in situation.needs:
         return "no classifier may be used (needs: 'classifier')"
     return (
-        "a record of a stream does not look new or old; where members and others are told apart by "
-        "a model, StableLearned.plan predicts from their scores"
+        "a classifier cannot tell new records from repeated ones; if it can tell members from "
+        "other keys, use StableLearned.plan with its scores"
     )
 
 
@@ -111,7 +109,7 @@ def _windowed(situation: Situation) -> Found:
         size = windowed.size(situation.keys, bits_per_key=situation.bits_per_key)
     except ValueError as error:
         return RuledOut("Windowed", str(error))
-    # A value that comes again sets bits that are set already, in its generation.
+    # A value repeated within a generation sets bits that are already set.
     fresh = _gaps(situation).distinct(size.generation) / size.generation
     rate = size._replace(generation=max(1, round(fresh * size.generation))).rate()
     return Choice(
@@ -125,7 +123,7 @@ def _windowed(situation: Situation) -> Found:
         keys=situation.keys,
         absent_time=situation.check(KINDS["windowed"].options[0], present=False),
         present_time=situation.check(KINDS["windowed"].options[0], present=True),
-        reason=f"Denies none of the last {situation.keys:,} keys.",
+        reason=f"Rejects none of the last {situation.keys:,} keys.",
     )
 
 
@@ -154,8 +152,8 @@ def _stable(situation: Situation) -> Found:
             absent_time=situation.check(KINDS["stable"].options[0], present=False),
             present_time=situation.check(KINDS["stable"].options[0], present=True),
             reason=(
-                f"Its rate stays, whatever comes; {lost:.2g} of the keys are forgotten before "
-                f"they come again within {situation.keys:,}."
+                f"Its rate is bounded for any stream; {lost:.2g} of the keys repeated within "
+                f"{situation.keys:,} records are forgotten before that."
             ),
         )
         if best is None or situation.cost(found) < situation.cost(best):

@@ -1,4 +1,4 @@
-"""An advice in words: a table, and its derivation."""
+"""Advice as text: a table, and the derivation of its numbers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def head(advice: Advice) -> str:
-    """Say what was asked for."""
+    """Return the inputs in one line."""
     s = advice.situation
     return (
-        f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the questions for "
-        f"keys that are there, {format_duration(s.miss_cost)} for a read in vain"
+        f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the queries for "
+        f"keys in the set, {format_duration(s.miss_cost)} per wasted read"
     )
 
 
 def cells(advice: Advice) -> list[list[str]]:
-    """The table: a row of heads, and one for each choice."""
+    """Return the table: a header row, and one row per choice."""
     measured = any(each.measured_cost is not None for each in advice.choices)
     forget = any(each.expected_fnr for each in advice.choices)
     heads = ["filter", "bits/key", "rate", "bound", "denied", "cost"]
@@ -43,7 +43,7 @@ def cells(advice: Advice) -> list[list[str]]:
 
 
 def table(advice: Advice) -> Iterable[str]:
-    """Lines of an aligned table, and below it what was ruled out and left open."""
+    """Yield the lines of the table, followed by what was ruled out and what is unknown."""
     yield head(advice)
     yield ""
     yield from _aligned(cells(advice))
@@ -51,7 +51,7 @@ def table(advice: Advice) -> Iterable[str]:
         yield ""
         yield f"{advice.best.name}: {advice.best.reason}"
     yield from _listed("Ruled out:", (f"{each.name}: {each.reason}" for each in advice.ruled_out))
-    yield from _listed("Not judged:", advice.unjudged)
+    yield from _listed("Unknown:", advice.unjudged)
 
 
 def _number(value: float | None) -> str:
@@ -75,12 +75,12 @@ def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
 
 
 def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
-    """Lines of the table, unless in brief, and of how its numbers come about."""
+    """Yield the lines of the table, unless ``brief``, and of the derivation of its numbers."""
     s = advice.situation
     if not brief:
         yield from table(advice)
         yield ""
-    yield "Kinds that suit (Liu et al. 2020, figure 12):"
+    yield "Suitable kinds (Liu et al. 2020, figure 12):"
     yield from figure_12(s)
     w = s.workload
     if w is not None and len(w) and s.bits_per_key > 0 and "stream" not in s.needs:
@@ -89,19 +89,19 @@ def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
         if rate < 0.5:
             yield ""
             yield (
-                f"Where a stack of Bloom layers surely beats one at its rate of {rate:.3g} "
-                "(Deeds et al. 2021, theorem 3 and figure 2c):"
+                f"When a stack of Bloom layers is smaller than one Bloom filter at its rate of "
+                f"{rate:.3g} (Deeds et al. 2021, theorem 3 and figure 2c):"
             )
             yield from theorem_3(s, rate)
     if "store" in s.needs:
         yield ""
         yield (
-            f"Of {s.questions:,.0f} questions for absent keys, {s.distinct:,.0f} are expected to "
-            f"be for different ones: {s.distinct / max(s.keys, 1):.3g} per key. A filter that "
-            "adapts errs e^(c·rate) − 1 times per key in all (Lee et al. 2021; c is that number)."
+            f"Of {s.queries:,.0f} queries for absent keys, {s.distinct:,.0f} are expected to be "
+            f"for distinct keys: c = {s.distinct / max(s.keys, 1):.3g} per stored key. An adaptive "
+            "filter has e^(c·rate) − 1 false positives per stored key in total (Lee et al. 2021)."
         )
     yield ""
-    yield "Cost of a question (share present × time + share absent × (time + rate × read)):"
+    yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"
     width = max((len(each.name) for each in advice.choices), default=0)
     for each in advice.choices:
         yield f"  {each.name:<{width}}  {line(each, s)}"

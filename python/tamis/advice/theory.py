@@ -1,4 +1,4 @@
-"""What the papers say before any filter is planned: which kinds suit, and whether stacking pays.
+"""Rules of the papers: which kinds suit a situation, and whether stacking pays off.
 
 References: Liu, Zheng, Shen, Chen 2020, figure 12; Deeds, Hentschel, Idreos 2021, section 7.
 """
@@ -18,29 +18,29 @@ KINDS = ("Bloom", "learned", "stable", "stable learned")
 SUITS = {
     "a static set": ("best", "applicable", "applicable", "applicable"),
     "a classifier": ("applicable", "best", "applicable", "best"),
-    "no key denied": ("best", "best", "no", "no"),
-    "an unbounded stream": ("no", "no", "best", "best"),
+    "no key rejected": ("best", "best", "no", "no"),
+    "an endless stream": ("no", "no", "best", "best"),
 }
-"""Figure 12, by what is wanted: what it says of each of `KINDS`. Its marks for best and applicable
-are one sign in the text that we have; they are told apart here by the appendix that explains it."""
+"""Figure 12: how well each of `KINDS` suits each aspect. The text of the paper that we have uses
+the same sign for best and applicable; the appendix distinguishes them."""
 
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """|N_f|/|P|: frequent negatives stored per key."""
 
 
 def aspects(situation: Situation) -> dict[str, bool]:
-    """Tell which of the four aspects of figure 12 hold."""
+    """Return which of the four aspects of figure 12 hold."""
     needs = situation.needs
     return {
         "a static set": not needs & {"insert", "delete", "stream"},
         "a classifier": "classifier" in needs,
-        "no key denied": "false negatives allowed" not in needs,
-        "an unbounded stream": "stream" in needs,
+        "no key rejected": "false negatives allowed" not in needs,
+        "an endless stream": "stream" in needs,
     }
 
 
 def figure_12(situation: Situation) -> Iterator[str]:
-    """Lines of figure 12 for the aspects that hold."""
+    """Yield the lines of figure 12 for the aspects that hold."""
     yield f"  {'':<22}" + "".join(f"{kind:>16}" for kind in KINDS)
     for name, holds in aspects(situation).items():
         if holds:
@@ -48,9 +48,9 @@ def figure_12(situation: Situation) -> Iterator[str]:
 
 
 def theorem_3(situation: Situation, rate: float) -> Iterator[str]:
-    """Lines that tell for which |N_f| theorem 3 promises a smaller stack, and how much is saved.
+    """Yield for which |N_f| theorem 3 guarantees a smaller stack, and how much it saves.
 
-    ``rate`` is that of a plain Bloom filter within the budget: the stack is to have it too.
+    ``rate`` is that of a plain Bloom filter within the budget, and of the stack.
     """
     w = situation.workload
     assert w is not None

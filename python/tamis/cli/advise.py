@@ -42,7 +42,6 @@ from tamis.cli.plan import read_zipf
 @click.option("--present", type=float, help="Fraction of queries for keys that are in the set.")
 @click.option(
     "--expected-queries",
-    "questions",
     type=float,
     help="Number of queries for absent keys to plan for.",
 )

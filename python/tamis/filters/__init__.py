@@ -1,7 +1,6 @@
-"""The plain filters: one contract, one module per structure.
+"""The public filter classes, one module per kind.
 
-``tamis.planning`` chooses sizes, the native kernels hold the bits, and the classes here are the
-names that users know.
+`tamis.planning` chooses the sizes, and the native kernels store the bits.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ CLASSES: dict[str, type[Saved]] = {
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
-    """Open a filter from the bytes of `to_bytes`; `FormatError` if any of them changed.
+    """Open a filter from the bytes of `to_bytes`; raise `FormatError` if they are damaged.
 
     >>> "ada" in from_bytes(Bloom.build(["ada"], fpr=0.01).to_bytes())
     True
@@ -87,10 +86,10 @@ def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None
 
 
 def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any:
-    """Open a filter from a file that `save` wrote; `FormatError` if it is damaged.
+    """Open a filter from a file that `save` wrote; raise `FormatError` if it is damaged.
 
-    With ``mmap`` it answers from the mapped file: checked as strictly, but shared with other
-    processes and not copied. Insertions stay private to this process.
+    With ``mmap``, the file is memory-mapped: it is verified in the same way, but not copied, and
+    its memory is shared between processes. Insertions stay private to this process.
     """
     try:
         return _public(_native.open_file(os.fsdecode(path), mmap, key))

@@ -1,4 +1,4 @@
-"""`tamis.AdaptiveCuckoo`: cuckoo filters that move their elements away from mistakes."""
+"""`tamis.AdaptiveCuckoo`: cuckoo filters that move elements to fix false positives."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tamis.planning.arguments import MOST_KEYS, whole
 
 Kind = Literal["swapping", "cyclic", "cuckooing"]
 
-# Each has a sixteenth more bins than the one before.
+# Each attempt has 1/16 more bins than the one before.
 _ATTEMPTS = 32
 
 
 class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
-    """An adaptive cuckoo filter: mistakes are fixed by moving what caused them, as far as it can.
+    """An adaptive cuckoo filter: fixes most false positives by moving the element that caused it.
 
-    ``kind`` says how an element moves: within its bin (``"swapping"``), to its next fingerprint of
-    2^``selector_bits`` (``"cyclic"``), or to another of its bins (``"cuckooing"``). Its states are
-    few, so a mistake may come back; `Telescoping` remembers. The hashes of the keys are held
-    beside the filter, 128 bits per slot that `size_in_bits` does not count, so it adapts without a
-    remote.
+    ``kind`` is how an element moves: within its bin (``"swapping"``), to the next of its
+    2^``selector_bits`` fingerprints (``"cyclic"``), or to another of its bins (``"cuckooing"``). An
+    element has few states, so a false positive may come back; `Telescoping` remembers them. The
+    hashes of the keys are kept in memory, in 128 bits per slot that `size_in_bits` does not count,
+    so no remote is needed.
 
     >>> f = AdaptiveCuckoo.build(range(1000), fpr=0.05, kind="cyclic", selector_bits=2, seed=1)
     >>> wrong = [key for key in range(1000, 2000) if key in f]
@@ -54,7 +54,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
+        """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
@@ -73,7 +73,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, each stored once.
+        """Build a filter of these keys, each stored once.
 
         >>> len(AdaptiveCuckoo.build([1, 2, 2, 3], fpr=0.01))
         3
@@ -94,29 +94,29 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
             except CapacityError:
                 continue
         raise BuildError(
-            f"{len(distinct)} keys do not fit three times the slots that are planned for them; use "
+            f"{len(distinct)} keys do not fit into three times the planned number of slots; use "
             "another seed"
         )
 
     def add(self, key: Key, remote: Remote | None = None) -> None:
-        """Insert a key. The remote is not needed, and is there for all adaptive filters alike."""
+        """Insert a key. ``remote`` is unused; other adaptive filters need it."""
         super().add(key)
 
     def update(self, keys: Keys, remote: Remote | None = None) -> None:
-        """Insert many keys, or none of them."""
+        """Insert many keys; if one is refused, none is inserted."""
         super().update(keys)
 
     def remove(self, key: Key, remote: Remote | None = None) -> None:
-        """Take one insertion of the key back; `KeyError` if there is none."""
+        """Remove one insertion of the key; raise `KeyError` if there is none."""
         super().remove(key)
 
     def adapt(self, key: Key, remote: Remote | None = None) -> bool:
-        """Move what an absent key was taken for; whether anything moved."""
+        """Report a false positive; return whether an element was moved."""
         keys: Any = [key]  # of any one kind
         return bool(self.adapt_many(keys)[0])
 
     def adapt_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
-        """Move what absent keys were taken for; for each, whether anything moved."""
+        """Report false positives; return for each whether an element was moved."""
         return self._adapt(keys)
 
     @property
@@ -126,7 +126,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
 
     @property
     def load(self) -> float:
-        """The share of the slots that are in use.
+        """The fraction of slots in use.
 
         >>> round(AdaptiveCuckoo.build(range(100_000), fpr=0.01).load, 2)
         0.95

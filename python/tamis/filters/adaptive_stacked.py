@@ -1,4 +1,4 @@
-"""`tamis.AdaptiveStacked`: a stack that learns the questions while it answers them."""
+"""`tamis.AdaptiveStacked`: a stack that learns the workload from its false positives."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ _LEAST_SHARE = 2.0**-40
 
 
 class Observed(NamedTuple):
-    """Questions for absent keys that were counted, and the false positives among them."""
+    """The number of queries for absent keys, and of false positives among them."""
 
     negatives: int
     false_positives: int
 
     @property
     def fpr(self) -> float:
-        """The share of false positives."""
+        """The observed false-positive rate."""
         return self.false_positives / self.negatives if self.negatives else 0.0
 
 
 class AdaptiveStacked(_native.AdaptiveStacked, Contract):
-    """A stacked filter that needs to know only how skewed the questions are, not what they ask.
+    """A stacked filter that knows only how skewed the queries are, and learns the rest.
 
-    It begins with its first layer. Absent keys that pass, told to it by `adapt`, are collected in
-    a second layer; when that is full, a scan of the stored hashes (the *remote*) builds the third,
-    and so on. If later false positives come half as often again as expected, the layers above the
-    first are given up and learnt anew; if that does not help, it fits a new shape to what it saw
-    and plans again. No stored key is denied at any time.
+    It starts with its first layer. False positives reported by `adapt` are collected in a second
+    layer. When that is full, the third is built from a scan of the stored hashes (the *remote*),
+    and so on. If the rate later exceeds the expected one by half, the layers above the first are
+    dropped and learnt again; if that does not help, a new distribution is fitted to the false
+    positives, and the filter is planned again. Stored keys are accepted at all times.
 
-    ``workload`` may be a shape alone, such as `Workload.zipf`. ``sizing="eventual"`` plans the
-    stack that is best in the end; ``"lifetime"`` three layers that are soon there and best on
-    average over ``lifetime`` questions for absent keys. ``layer`` is ``"quotient"`` (keys can be
-    removed), ``"bloom"``, or the better of the two.
+    ``workload`` can be a distribution without values, such as `Workload.zipf`.
+    ``sizing="eventual"`` plans the stack with the lowest rate in the end; ``"lifetime"`` plans
+    three layers that fill soon, with the lowest mean rate over ``lifetime`` queries for absent
+    keys. ``layer`` is ``"quotient"`` (keys can be removed), ``"bloom"``, or by default the better.
 
     >>> import tamis
     >>> from tamis.stores import Hashes
@@ -96,7 +96,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
+        """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         plan = plan_adaptive(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
         seed = random_seed(seed, key)
@@ -118,7 +118,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Build the first layer of these keys; ``capacity`` is for keys to come, if that is more.
+        """Build the first layer of these keys; ``capacity`` makes room for more keys.
 
         >>> import tamis
         >>> shape = tamis.Workload.zipf(exponent=1.0, universe=1000)
@@ -142,39 +142,39 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         return made
 
     def add(self, key: Key, remote: Remote | None = None) -> None:
-        """Insert a key. The remote is not needed, and is there for all adaptive filters alike."""
+        """Insert a key. ``remote`` is unused; other adaptive filters need it."""
         super().add(key)
 
     def update(self, keys: Keys, remote: Remote | None = None) -> None:
-        """Insert many keys, or none of them."""
+        """Insert many keys; if one is refused, none is inserted."""
         super().update(keys)
 
     def remove(self, key: Key, remote: Remote | None = None) -> None:
-        """Take one insertion of the key back; `KeyError` if it is surely absent.
+        """Remove one insertion of the key; raise `KeyError` if it is certainly absent.
 
-        Its trace in the layers above the first stays until those are built anew. Not while another
-        thread adapts: a key that has left the store and not the filter must not meet a new layer.
-        A guard sees to that.
+        The key stays in the layers above the first until they are rebuilt. Do not call this while
+        another thread adapts: a layer that is built meanwhile must not miss a key that is still
+        in the filter but no longer in the store. A guard takes care of that.
         """
         super().remove(key)
 
     def adapt(self, key: Key, remote: Remote) -> bool:
-        """Learn that a key is absent which was taken for a stored one; whether it was collected."""
+        """Report a false positive; return whether it was collected."""
         keys: Any = [key]  # of any one kind
         return bool(self.adapt_many(keys, remote)[0])
 
     def adapt_many(self, keys: Keys, remote: Remote) -> npt.NDArray[np.bool_]:
-        """Learn that keys are absent; for each, whether it was collected.
+        """Report false positives; return for each whether it was collected.
 
-        Keys that are denied already are passed over. Where a layer is full, or the rate too high,
-        the stored hashes are scanned in this call, part by part; other threads go on meanwhile.
+        Keys that the filter already rejects are ignored. If a layer is full, or the rate too high,
+        this call scans the stored hashes in parts; other threads can continue meanwhile.
         """
         collected = self._observe(keys)
         self._advance(remote)
         return collected
 
     def _advance(self, remote: Remote) -> None:
-        """Take the step that is due, if one is."""
+        """Take the next step, if one is due."""
         plan, state = self.plan, self._state
         if state.building:
             return
@@ -198,7 +198,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
                 self._begin_window(state.version)
 
     def _grow(self, version: int, counts: Counts, remote: Remote) -> None:
-        """Build the layer of keys behind the one that was filled."""
+        """Build the layer of keys that follows a full layer of negatives."""
         plan, index = self.plan, counts.layers + 1
         passing = math.prod(layer.rate for layer in self._layers[1::2])
         keys = max(len(self), self.capacity, FEW) * passing
@@ -207,10 +207,10 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         self._scanned(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
 
     def _remodel(self, state: _native.AdaptiveState, counts: Counts, remote: Remote) -> None:
-        """Plan again for the shape of what was seen, and begin anew with another first layer.
+        """Plan again for the observed distribution, and start with a new first layer.
 
-        Where too little was seen, observe for a while; where a new plan promises no lower rate,
-        stay with the old one and expect what was observed.
+        If too little was observed, continue to observe; if a new plan promises no lower rate, keep
+        the old one and expect the observed rate.
         """
         from tamis.workload import Workload
 
@@ -244,7 +244,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         room: int,
         plan: bytes | None = None,
     ) -> None:
-        """Fill a layer of keys by a scan, and let it answer; unless another is quicker."""
+        """Fill a layer of keys by a scan and activate it, unless another thread was faster."""
         ticket = self._begin_layer(version, layer, plan is not None)
         if ticket is None:
             return
@@ -253,7 +253,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
                 self._fill(ticket, hashes)
             self._finish(ticket, psi, negatives, room, plan)
         finally:
-            self._abandon(ticket)  # which is late if it is finished
+            self._abandon(ticket)  # no effect after _finish
 
     @property
     def deletes(self) -> bool:  # type: ignore[override]
@@ -262,42 +262,42 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
 
     @property
     def plan(self) -> AdaptivePlan:
-        """The layers that it is to have, and how long it collects for each."""
+        """The planned layers, and how long negatives are collected for each."""
         return _read(self._plan)
 
     @property
     def workload(self) -> Workload:
-        """The shape of the questions that it is planned for: the one given, or one fitted since."""
+        """The distribution that it is planned for: the given one, or one fitted since."""
         from tamis.workload import Workload
 
         return Workload(self.plan.shape)
 
     @property
     def layers(self) -> tuple[BuiltLayer, ...]:
-        """The layers that answer, from the first."""
+        """The active layers, in order."""
         found = built_layers(self._layers)
         return found[: len(found) - 1 + len(found) % 2]
 
     @property
     def collecting(self) -> BuiltLayer | None:
-        """The layer of negatives that is being filled, if there is one; it answers nothing yet."""
+        """The layer of negatives that is being filled, if any; it does not answer queries yet."""
         found = built_layers(self._layers)
         return None if len(found) % 2 else found[-1]
 
     @property
     def psi(self) -> float:
-        """The share of the questions that its layers of negatives are expected to know (ψ)."""
+        """The expected fraction of queries that are for known negatives (ψ)."""
         return self._state.psi
 
     @property
     def observed(self) -> Observed:
-        """Questions for absent keys, and false positives, up to the last adaptation."""
+        """Queries for absent keys and false positives, up to the last adaptation."""
         state = self._state
         return Observed(state.negatives, state.false_positives)
 
     @property
     def rebuilds(self) -> int:
-        """How often the layers above the first were begun anew."""
+        """How often the layers above the first were dropped and learnt again."""
         return self._state.rebuilds
 
     def _describe(self) -> str:
@@ -314,7 +314,7 @@ def _started(first: _native.Handle, plan: AdaptivePlan, capacity: int) -> _nativ
 
 
 def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, int]:
-    """Return the empty layer of negatives at an index, and for how many it is; none if none is."""
+    """Return an empty layer of negatives and its capacity; None and 0 if none is planned."""
     if index >= len(plan.stack.layers):
         return None, 0
     layer = plan.stack.layers[index]
@@ -325,14 +325,14 @@ def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, i
 def _empty(
     layer: Layer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
 ) -> _native.Handle:
-    """Make an empty layer for these items, of the bits or the fingerprints that are planned."""
+    """Create an empty layer for these items, with the planned bits or fingerprints."""
     room = capacity if KINDS[layer.kind].continuous else capacity or items
     made: _native.Handle = _class(layer)._empty(_size(layer, items), room, seed, key)
     return made
 
 
 def _size(layer: Layer, items: int) -> Any:
-    """Find the size of a layer for these items: with all planned bits, or planned fingerprints."""
+    """Find the size of a layer for these items, with the planned bits or fingerprints."""
     kind = KINDS[layer.kind]
     if kind.continuous:
         return kind.layer_size(items, bits_per_key=max(layer.bits, 1) / items)

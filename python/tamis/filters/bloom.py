@@ -14,11 +14,12 @@ Layout = Literal["blocked", "standard", "segmented"]
 
 
 class Bloom(_native.Bloom, Contract):
-    """A Bloom filter: insertions, unions and intersections, at about 1.5 bits per halved rate.
+    """A Bloom filter: supports insertion, union and intersection.
 
-    ``layout="blocked"`` keeps a key's bits in one cache line and is the fastest;
-    ``"standard"`` spreads them over the whole filter and is the smallest for a rate;
-    ``"segmented"`` is as small and can be cut to a prefix, see `truncate`.
+    Halving the false-positive rate takes about 1.5 bits per key. ``layout="blocked"`` stores all
+    bits of a key in one cache line, and has the fastest queries; ``"standard"`` spreads them over
+    the whole filter, and is the smallest for a rate; ``"segmented"`` is as small and can be cut to
+    a prefix, see `truncate`.
 
     >>> f = Bloom(capacity=1000, fpr=0.01)
     >>> f.add("ada"); f.update(["grace", "edsger"])
@@ -44,7 +45,7 @@ class Bloom(_native.Bloom, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
+        """Create an empty filter for ``capacity`` keys, from a rate or a budget."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, layout=layout)
         return cls._of(cls._empty(size, capacity, seed, key))
@@ -60,7 +61,7 @@ class Bloom(_native.Bloom, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, sized for the distinct ones among them.
+        """Build a filter of these keys, sized for the number of distinct keys.
 
         >>> len(Bloom.build([1, 2, 2, 3], bits_per_key=10))
         3
@@ -81,7 +82,7 @@ class Bloom(_native.Bloom, Contract):
         return planning.Size(self.layout, self.size_in_bits, self.hashes)
 
     def __or__(self, other: Bloom) -> Self:
-        """Return the filter of all keys of both; its `len` is an estimate from its bits."""
+        """Return a filter of the keys of both; its `len` is an estimate from its bits."""
         if not isinstance(other, Bloom):
             return super().__or__(other)
         return self._of(self._union(other))
@@ -89,15 +90,15 @@ class Bloom(_native.Bloom, Contract):
     def __and__(self, other: Bloom) -> Self:
         """Return a filter of the keys that are in both; its `len` is an estimate.
 
-        It denies no common key, but errs more than one built from the common keys: bits that
-        only chance set in both stay.
+        It accepts every common key, but its false-positive rate is higher than that of a filter
+        built from the common keys: some bits are set in both only by chance.
         """
         if not isinstance(other, Bloom):
             return NotImplemented
         return self._of(self._intersection(other))
 
     def truncate(self, bits: SupportsIndex) -> Self:
-        """Return this segmented filter cut to its first ``bits`` bits: smaller, and errs more.
+        """Return the first ``bits`` bits as a smaller filter with a higher false-positive rate.
 
         >>> f = Bloom.build(range(1000), bits_per_key=10, layout="segmented")
         >>> half = f.truncate(5000)

@@ -1,4 +1,4 @@
-"""`tamis.Cuckoo`: the cuckoo filter, with close pairs of buckets."""
+"""`tamis.Cuckoo`: the cuckoo filter, with both buckets of a key close together."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tamis.filters.contract import Contract
 from tamis.planning import cuckoo as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
-# Each has a thirty-second more buckets than the one before, and one in thousands needs a second.
+# Each attempt has 1/32 more buckets than the one before; one build in thousands needs a second.
 _ATTEMPTS = 32
 
 
 class Cuckoo(_native.Cuckoo, Contract):
-    """A cuckoo filter: insertions and deletions, with the fastest questions of those that delete.
+    """A cuckoo filter: supports insertion and deletion, with faster queries than `Quotient`.
 
-    It stores a fingerprint of f bits of each key, at f/0.95 bits for a rate of about 7.6/2^f, and
-    has any capacity. A key that is added again is stored again. A key for which there is no room
-    raises `CapacityError`, and nothing has changed.
+    It stores a fingerprint of f bits per key, in f/0.95 bits, for a rate of about 7.6/2^f. A key
+    that is added again is stored again. If there is no room for a key, `CapacityError` is raised
+    and the filter is unchanged.
 
     >>> f = Cuckoo(capacity=1000, fpr=0.01)
     >>> f.update(["ada", "grace", "ada"])
@@ -49,7 +49,7 @@ class Cuckoo(_native.Cuckoo, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys at a rate, within a budget, or of a length."""
+        """Create an empty filter for ``capacity`` keys, from a rate, a budget or a length."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, fingerprint_bits=fingerprint_bits
@@ -67,7 +67,7 @@ class Cuckoo(_native.Cuckoo, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, each stored once.
+        """Build a filter of these keys, each stored once.
 
         >>> len(Cuckoo.build([1, 2, 2, 3], fpr=0.01))
         3
@@ -89,13 +89,13 @@ class Cuckoo(_native.Cuckoo, Contract):
             except CapacityError:
                 size = planning.size(room, fingerprint_bits=bits, attempt=attempt + 1)
         raise BuildError(
-            f"{len(distinct)} keys do not fit twice the slots that are planned for them: too many "
-            "share their fingerprints; use another seed or longer fingerprints"
+            f"{len(distinct)} keys do not fit into twice the planned number of slots, because too "
+            "many share a fingerprint; use another seed or longer fingerprints"
         )
 
     @property
     def load(self) -> float:
-        """The share of the slots that are in use.
+        """The fraction of slots in use.
 
         >>> round(Cuckoo.build(range(100_000), fpr=0.01).load, 2)
         0.95
@@ -107,10 +107,11 @@ class Cuckoo(_native.Cuckoo, Contract):
         return planning.Size(self._chunks, self._buckets, self.fingerprint_bits, self._near)
 
     def truncate(self, fingerprint_bits: SupportsIndex) -> Self:
-        """Return a filter with only so many bits of each fingerprint: smaller, and errs more.
+        """Return a smaller filter with shorter fingerprints and a higher false-positive rate.
 
-        Each bit less about doubles the rate. Every key is still found, but a filter that was cut
-        takes no `add`, `update` or `remove`: only the whole fingerprint says where a key may lie.
+        Each bit removed about doubles the rate. Every key is still accepted, but a truncated
+        filter does not support `add`, `update` and `remove`: only the whole fingerprint determines
+        the buckets of a key.
 
         >>> f = Cuckoo.build(range(10_000), fingerprint_bits=16)
         >>> cut = f.truncate(8)

@@ -11,11 +11,11 @@ from tamis.planning import fuse as planning
 
 
 class Fuse(_native.Fuse, Contract):
-    """A binary fuse filter: built once, then the fastest to query.
+    """A binary fuse filter: static, with the fastest queries of the static filters.
 
-    It takes 1.13·r bits per key (``arity=3``) or 1.08·r (``arity=4``) for a rate of 2^−r,
-    with a little more for small sets. Fuse is for speed, so 3 is the default: a query reads
-    three places of the table instead of four. 4 is for memory.
+    It takes 1.13·r bits per key (``arity=3``, the default) or 1.08·r (``arity=4``) for a rate of
+    2^−r, and a little more for small sets. A query reads ``arity`` slots. Keys cannot be added
+    after the build.
 
     >>> f = Fuse.build(["ada", "grace", "edsger"], fpr=0.01)
     >>> "ada" in f, len(f), f.fingerprint_bits
@@ -39,7 +39,7 @@ class Fuse(_native.Fuse, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys at a rate or within a budget.
+        """Build a filter of these keys, from a rate or a budget.
 
         >>> len(Fuse.build([1, 2, 2, 3], fpr=0.01))
         3

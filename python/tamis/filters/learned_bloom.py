@@ -1,4 +1,4 @@
-"""`tamis.LearnedBloom`: a classifier, and filters for what it cannot tell."""
+"""`tamis.LearnedBloom`: a classifier, and filters for the keys that it cannot recognize."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tamis.planning import learned as planning
 from tamis.planning.arguments import check_rate_or_budget
 
 _BLOOM_STEP = 0.25
-"""Bloom filters have any rate; quarters of a halving are near enough."""
+"""Step of the rates of Bloom filters, in halvings; they can have any rate."""
 
 _PROBE = 4096
-"""Keys of the filters that tell what a halving of the rate costs."""
+"""Keys of the filters used to measure what halving the rate costs."""
 
 _ATTEMPTS = 20
 
 _REGION = 96
-"""Bits of a border and a share."""
+"""Bits of a border and a fraction, per region."""
 
 
 class LearnedBloom(_native.LearnedBloom, Scored):
-    """A learned Bloom filter: static, with fewer bits where members look unlike non-members.
+    """A learned Bloom filter: static, and smaller if a classifier can recognize the keys.
 
-    A classifier scores a key, or its ``features``. The scores are cut into regions, each of which
-    has a filter of its own, is accepted whole, or refused where it holds no key, so that none of
-    the keys is denied. ``form`` is ``"partitioned"`` into ``regions`` (PLBF), ``"simple"`` (one
-    threshold, one backup filter) or ``"sandwiched"`` (the same behind a filter of all keys). The
-    rates, and ``expected_fpr``, hold for questions like the ``nonmembers``.
+    A classifier scores a key, or its ``features``. The range of scores is divided into regions. A
+    region has a filter of its keys, accepts everything, or accepts nothing if it has no keys; so no
+    key is ever rejected. ``form`` is ``"partitioned"`` into ``regions`` (PLBF), ``"simple"`` (one
+    threshold, one backup filter) or ``"sandwiched"`` (the same behind a filter of all keys).
+    ``expected_fpr`` holds for queries like the ``nonmembers``.
 
     >>> members = [f"user-{i}" for i in range(2000)]
     >>> others = [f"{i}.example.com" for i in range(4000)]
@@ -71,13 +71,14 @@ class LearnedBloom(_native.LearnedBloom, Scored):
         key: bytes | None = None,
         **arguments: Any,
     ) -> Self:
-        """Build the filter of these keys; the classifier counts in its size.
+        """Build a filter of these keys; its size includes the classifier.
 
-        - ``features``: a row for each key; without them, the keys themselves are scored.
-        - ``nonmembers``: what the classifier reads of absent keys that will be asked for.
-        - ``model``: a `tamis.learned.Model`, or anything with ``predict_proba`` (which is not
-          saved, and not counted). It must not have been trained on these nonmembers. Without one,
-          a model of this ``kind`` is trained on every other of them, and planned on the rest.
+        - ``features``: one row per key; by default, the keys themselves are scored.
+        - ``nonmembers``: absent keys like those that will be queried, or their features.
+        - ``model``: a `tamis.learned.Model`, or any object with ``predict_proba`` (which is neither
+          saved nor counted). It must not have been trained on these nonmembers.
+        - ``kind``: instead of ``model``, the kind of model to train on every other nonmember; the
+          others are used to plan.
         - ``filter``: the class of the filters; its ``build`` gets the other ``arguments``.
         """
         check_rate_or_budget(fpr, bits_per_key)
@@ -107,7 +108,7 @@ class LearnedBloom(_native.LearnedBloom, Scored):
             found._scorer = asked
             if left is None or budget is None or found.size_in_bits <= budget:
                 return found
-            # Doubled, since a plan changes only where a whole step of a rate no longer fits.
+            # Doubled, because the plan changes only when a whole step of a rate no longer fits.
             left -= max(found.size_in_bits - budget, halving) * 2**attempt
         raise BuildError(
             f"bits_per_key must be at least {found.bits_per_key:.2f} for {filter.__name__} filters "
@@ -116,16 +117,16 @@ class LearnedBloom(_native.LearnedBloom, Scored):
 
     @property
     def borders(self) -> tuple[float, ...]:
-        """The scores that divide the regions."""
+        """The scores between the regions."""
         return tuple(self._borders)
 
     @property
     def regions(self) -> tuple[tuple[float, float], ...]:
-        """By region: the share of the nonmembers in it, and the rate of its filter."""
+        """The fraction of nonmembers in each region, and the rate of its filter."""
         return tuple((region.share, region.rate) for region in self._regions)
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
-        """Tell for each key, with its row of features if the model reads those, if it may be in."""
+        """Return for each key whether it may be in the set; ``features`` has one row per key."""
         keys, scores = with_scores(self._asked(), keys, features)
         return self._contains_scored(keys, scores)
 
@@ -147,7 +148,7 @@ def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
 
 
 def _halving(filter: type[Contract], arguments: dict[str, Any]) -> float:
-    """Tell what a halving of the rate adds to the bits of a key in this class."""
+    """Return how many bits per key halving the rate adds in this class."""
     few, many = 4, 12
     distinct = _native.Distinct(range(_PROBE))
     small, large = (

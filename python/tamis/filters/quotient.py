@@ -15,7 +15,7 @@ from tamis.planning.arguments import MOST_KEYS, whole
 
 
 class Fingerprints(NamedTuple):
-    """Fingerprints that are stored, a row for each, and how often each was added."""
+    """The stored fingerprints, one row each, and how often each was added."""
 
     quotients: npt.NDArray[np.uint64]
     remainders: npt.NDArray[np.uint64]
@@ -23,11 +23,12 @@ class Fingerprints(NamedTuple):
 
 
 class Quotient(_native.Quotient, Contract):
-    """A quotient filter: insertions, deletions, counts, growth and merging without the keys.
+    """A quotient filter: supports insertion, deletion, counting, growth and merging.
 
-    It stores a fingerprint of each key, sorted, at (r + 2.125)/0.95 bits for a rate of about 2^−r.
-    A key that is added again is counted. When it is full it doubles by itself: the rate keeps
-    rising with the number of keys, and `CapacityError` says that no bit is left to give.
+    It stores a sorted fingerprint of each key, in (r + 2.125)/0.95 bits, for a rate of about 2^−r.
+    A key that is added again is counted. A full filter doubles automatically, without the keys;
+    the rate then rises with the number of keys. `CapacityError` is raised if the fingerprints
+    have no bit left to double again.
 
     >>> f = Quotient(capacity=1000, fpr=2**-8)
     >>> f.update(["ada", "grace", "ada"])
@@ -54,7 +55,7 @@ class Quotient(_native.Quotient, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys at a rate or within a budget."""
+        """Create an empty filter for ``capacity`` keys, from a rate or a budget."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key)
         return cls._of(cls._empty(size, capacity, seed, key))
@@ -69,7 +70,7 @@ class Quotient(_native.Quotient, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, each counted once.
+        """Build a filter of these keys, each counted once.
 
         >>> len(Quotient.build([1, 2, 2, 3], fpr=0.01))
         3
@@ -88,10 +89,10 @@ class Quotient(_native.Quotient, Contract):
         return planning.Size(self.quotients, self.remainder_bits)
 
     def truncate(self, remainder_bits: SupportsIndex) -> Self:
-        """Return a filter with only so many bits of each remainder: smaller, and errs more.
+        """Return a smaller filter with shorter remainders and a higher false-positive rate.
 
-        Each bit less about doubles the rate. Keys whose fingerprints become equal are counted
-        together; the filter takes keys, gives them back, grows and merges as before.
+        Each bit removed about doubles the rate. Keys whose fingerprints become equal are counted
+        together. The result supports all operations.
 
         >>> f = Quotient.build(range(10_000), fpr=2**-12)
         >>> cut = f.truncate(4)
@@ -104,9 +105,9 @@ class Quotient(_native.Quotient, Contract):
     def fingerprints(
         self, start: SupportsIndex = 0, stop: SupportsIndex | None = None
     ) -> Fingerprints:
-        """Return the quotients, remainders and counts that are stored, in order.
+        """Return the stored quotients, remainders and counts, in order.
 
-        ``start`` and ``stop`` bound the quotients, to walk through a large filter in parts.
+        ``start`` and ``stop`` select a range of quotients, to process a large filter in parts.
 
         >>> quotients, remainders, counts = Quotient.build(range(3), fpr=0.01).fingerprints()
         >>> len(quotients), int(counts.sum())
@@ -118,7 +119,7 @@ class Quotient(_native.Quotient, Contract):
         return Fingerprints(found.quotients, found.remainders, found.counts)
 
     def __or__(self, other: Quotient) -> Self:
-        """Return the filter of the insertions into both, counts added, doubled where needed."""
+        """Return a filter of the keys of both, with their counts added; it grows if necessary."""
         if not isinstance(other, Quotient):
             return super().__or__(other)
         return self._of(self._merged(other))

@@ -14,9 +14,10 @@ Layout = Literal["interleaved", "columns"]
 
 
 class Ribbon(_native.Ribbon, Contract):
-    """A ribbon filter: static, and the smallest, at 1.01 bits per key and halved rate.
+    """A ribbon filter: static, and the smallest filter.
 
-    ``layout="interleaved"`` keeps what one question needs together and is the fastest;
+    Halving the false-positive rate takes 1.01 bits per key. Keys cannot be added after the build.
+    ``layout="interleaved"`` stores what one query needs together, and has the fastest queries;
     ``"columns"`` can be cut to fewer columns, each of which halves the rate, see `truncate`.
 
     >>> f = Ribbon.build(["ada", "grace"], fpr=0.001)
@@ -41,7 +42,7 @@ class Ribbon(_native.Ribbon, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, sized for the distinct ones among them.
+        """Build a filter of these keys, sized for the number of distinct keys.
 
         >>> len(Ribbon.build([1, 2, 2, 3], bits_per_key=10))
         3
@@ -57,7 +58,7 @@ class Ribbon(_native.Ribbon, Contract):
         budget = (arguments.get("bits_per_key") or math.inf) * max(len(distinct), 1)
         while size is not None:
             kernel = cls._build_kernel(size, distinct)
-            # Once in some thousands of small sets, chance makes it larger than planned.
+            # About one small set in thousands is larger than planned, by chance.
             size = None if kernel.size_in_bits <= budget else size.coarser(len(distinct))
         return kernel
 
@@ -73,13 +74,14 @@ class Ribbon(_native.Ribbon, Contract):
 
     @property
     def columns(self) -> float:
-        """How many columns are kept, with the part of one that was cut."""
+        """The number of columns; not a whole number if one was cut by `truncate`."""
         return self._kept / self._slots if self._slots else float(self._columns)
 
     def truncate(self, columns: float) -> Self:
-        """Return this filter by columns cut to its first ones: smaller, and errs more.
+        """Return the first ``columns`` as a smaller filter with a higher false-positive rate.
 
-        A fraction keeps so much of the next column, which serves the keys that lie within.
+        If ``columns`` is not a whole number, a part of the next column is kept, and checks those
+        keys whose equations lie within it.
 
         >>> f = Ribbon.build(range(10_000), fpr=2**-12, layout="columns")
         >>> f.truncate(4).expected_fpr, 2**-5 < f.truncate(4.5).expected_fpr < 2**-4
@@ -89,7 +91,7 @@ class Ribbon(_native.Ribbon, Contract):
             raise ValueError(f"layout must be 'columns' to truncate, not {self.layout!r}")
         if not 0 <= columns <= self.columns:
             raise ValueError(f"columns must be from 0 to {self.columns:g}, not {columns}")
-        # A product of floats could miss by one where `columns` is what `self.columns` said.
+        # The product of floats may be off by one if `columns` equals `self.columns`.
         bits = self._kept if columns == self.columns else math.floor(columns * self._slots)
         return self._of(self._truncated(bits))
 

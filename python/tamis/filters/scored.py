@@ -1,4 +1,4 @@
-"""What filters behind a classifier share: they ask it, keep it, and refuse to save another's."""
+"""The common base of filters behind a classifier."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tamis.learned.model import Model
 
 
 class Scored(Contract):
-    """A filter that asks a classifier for the score of each key."""
+    """A filter that gets a score for each key from a classifier."""
 
     _scorer: Model | Scorer
 
     @property
     def _model(self) -> _native.Handle | None:
-        """The classifier that is kept natively, if it is one of ours."""
+        """The native classifier; None if an external one is used."""
         raise NotImplementedError
 
     @property
     def model(self) -> Any:
-        """The classifier: a `tamis.learned.Model`, or the one that was given."""
+        """The classifier: a `tamis.learned.Model`, or the object that was passed."""
         asked = self._asked()
         return asked.classifier if isinstance(asked, Scorer) else asked
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
-        """Tell for each key, with its row of features if the model reads those, if it may be in."""
+        """Return for each key whether it may be in the set; ``features`` has one row per key."""
         raise NotImplementedError
 
     def __contains__(self, key: Key, /) -> bool:
@@ -40,17 +40,17 @@ class Scored(Contract):
         return bool(self.contains([key])[0])  # type: ignore[arg-type]
 
     def _contains_one(self, key: Key) -> bool:
-        """Answer for one key whose text the kept model scores."""
+        """Look up one key, scored by its text by the native model."""
         raise NotImplementedError
 
     def copy(self) -> Self:
-        """Return a filter of its own with the same content."""
+        """Return an independent copy."""
         twin = super().copy()
         twin._scorer = self._asked()
         return twin
 
     def to_bytes(self) -> bytes:
-        """Return the filter as the bytes that `save` writes."""
+        """Return the filter as bytes, as `save` writes them."""
         self._check_own()
         return super().to_bytes()
 
@@ -62,14 +62,14 @@ class Scored(Contract):
         asked = self._asked()
         if isinstance(asked, Scorer):
             raise TypeError(
-                f"model is a {type(asked.classifier).__name__}, which is not saved, since opening "
-                "it would run its code; a filter with a model of tamis.learned.train is"
+                f"model is a {type(asked.classifier).__name__}, which cannot be saved, because "
+                "loading it would run code; use a model from tamis.learned.train"
             )
 
     def _asked(self) -> Model | Scorer:
         if not hasattr(self, "_scorer"):
             kept = self._model
-            assert kept is not None  # a file always has one
+            assert kept is not None  # every file has one
             self._scorer = Model._of(kept)
         return self._scorer
 
@@ -77,9 +77,9 @@ class Scored(Contract):
 def with_scores(
     asked: Model | Scorer, keys: Any, features: Any
 ) -> tuple[Keys, npt.NDArray[np.float32]]:
-    """Return keys that can be read once more, and their scores."""
+    """Return keys that can be iterated again, and their scores."""
     if features is None and isinstance(asked, Model) and asked.reads == "table":
-        raise TypeError("features is missing; the model reads a table, with a row for each key")
+        raise TypeError("features is missing: the model reads a table with one row per key")
     if not hasattr(keys, "__len__") and not hasattr(keys, "__arrow_c_stream__"):
         keys = list(keys)
     return keys, asked.scores(keys if features is None else features)

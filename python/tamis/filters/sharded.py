@@ -1,4 +1,4 @@
-"""`tamis.Sharded`: any filter that is built at once, split by hash."""
+"""`tamis.Sharded`: a filter split by hash, built in parallel."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
 
 PARTITIONS = 256
-"""Into how many parts the hashes are split while their number is not known."""
+"""The number of parts that hashes are split into before their number is known."""
 
 SHARD_KEYS = 2_000_000
-"""Keys per shard aimed at: few enough that a shard is built in some hundred megabytes."""
+"""Target number of keys per shard: a shard is built in a few hundred megabytes."""
 
 MOST_SHARDS = 2**15
 
 
 class Sharded(_native.Sharded, Contract):
-    """A filter in shards, each the filter of the keys in its part of the hash space.
+    """A filter in shards, each a filter of the keys in its part of the hash space.
 
-    Shards are built side by side, on all cores, and `from_batches` builds from more keys than fit
-    in memory. ``filter`` is the class of the shards, the smallest unless another is wanted; what
-    its own `build` takes is passed on.
+    Shards are built in parallel on all cores, and `from_batches` builds from more keys than fit in
+    memory. ``filter`` is the class of the shards (default: `Ribbon`); other arguments are passed to
+    its ``build``.
 
     >>> f = Sharded.build(range(10_000), fpr=0.01, shards=4)
     >>> f.shards, bool(f.contains(range(10_000)).all())
@@ -51,7 +51,7 @@ class Sharded(_native.Sharded, Contract):
         key: bytes | None = None,
         **arguments: Any,
     ) -> Self:
-        """Build the filter of these keys, in memory."""
+        """Build a filter of these keys, in memory."""
         spill = _native.Spill(_partitions(shards), None, seed, key)
         spill.add(keys)
         return cls._of(_joined(spill, filter, shards, threads, arguments))
@@ -69,10 +69,10 @@ class Sharded(_native.Sharded, Contract):
         key: bytes | None = None,
         **arguments: Any,
     ) -> Self:
-        """Build the filter of all keys of an iterable of batches, which need not fit in memory.
+        """Build a filter of the keys of many batches, which need not fit in memory together.
 
-        The hashes, 16 bytes per key, are spilled to a temporary folder in ``directory`` (else
-        where temporary files go), which is removed whatever happens.
+        The hashes, 16 bytes per key, are spilled to a temporary folder in ``directory`` (default:
+        the system's), which is always removed.
 
         >>> len(Sharded.from_batches([[1, 2], [2, 3]], fpr=0.01))
         3
@@ -109,7 +109,7 @@ def _joined(
     lengths = spill.lengths()
     if shards is None:
         shards = PARTITIONS
-        # Halves of neighbouring ranges are a range: fewer, larger shards while they stay small.
+        # Two neighbouring ranges are one range: merge shards while they stay small.
         while shards > 1 and sum(lengths) <= (shards // 2) * SHARD_KEYS:
             shards //= 2
     step = len(lengths) // shards
@@ -133,7 +133,7 @@ def _joined(
 def _stacks(
     recipe: Recipe, distinct: Callable[..., _native.Distinct], shards: int, pool: Executor
 ) -> list[_native.Handle]:
-    """Build a stack per shard. The negatives pass once, through the first layers of all."""
+    """Build a stack per shard. The negatives are read once, for the first layers of all shards."""
 
     def begun(shard: int) -> _native.Handle:
         return StackBuild(recipe, distinct(shard, keep=True), 1 / shards).first()

@@ -1,4 +1,4 @@
-"""`tamis.StableBloom`: a stream in fixed memory, at a rate that stays."""
+"""`tamis.StableBloom`: an endless stream in fixed memory, with a bounded rate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Decrement = Literal["adjacent", "independent"]
 
 
 class StableBloom(_native.StableBloom, Contract):
-    """A stable Bloom filter: an endless stream in fixed memory, at a rate that stays.
+    """A stable Bloom filter: an endless stream in fixed memory, with a bounded rate.
 
-    Each insertion lowers some counters at random, so old keys fade: the filter **may deny a key**
-    that came long ago, and for ever keeps its rate for keys that never came. ``gap`` is after how
-    many insertions a key typically comes again; `expected_fnr` says how many are denied then.
-    Where a largest gap is known, `tamis.Windowed` denies none of the keys within it.
+    Each insertion decrements some counters at random, so old keys fade: the filter **may reject a
+    key** that was added long ago, but its false-positive rate stays at its limit. ``gap`` is the
+    typical number of insertions before a key is repeated; `expected_fnr` is the fraction of keys
+    rejected then. If the largest gap is known, `tamis.Windowed` rejects no key within it.
 
     >>> f = StableBloom(gap=2000, fpr=0.01, bits=2**16)
     >>> f.seen("ada"), f.seen("ada")
@@ -49,10 +49,10 @@ class StableBloom(_native.StableBloom, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter: the best of these ``bits``, or the smallest with at most ``fnr``.
+        """Create an empty filter: the best with these ``bits``, or the smallest for this ``fnr``.
 
-        ``decrement`` chooses the counters that an insertion lowers: a row of them from one random
-        start, as the original does, or each by itself, which is slower.
+        ``decrement`` is how the counters to decrement are chosen: adjacent ones from one random
+        start, as in the paper, or each independently, which is slower.
         """
         gap = whole("gap", gap, MOST_KEYS)
         size = _size(gap, fpr, bits, fnr)
@@ -78,7 +78,7 @@ class StableBloom(_native.StableBloom, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make a filter and insert these keys in their order; ``gap`` is their number if not given.
+        """Create a filter and insert these keys in order; ``gap`` is by default their number.
 
         >>> f = StableBloom.build(range(1000), fpr=0.01, fnr=0.05)
         >>> len(f), bool(f.contains(range(1000)).mean() > 0.9)
@@ -93,34 +93,34 @@ class StableBloom(_native.StableBloom, Contract):
 
     @property
     def size(self) -> planning.Size:
-        """Its counters (m), what they are set to (Max), counters per key (K) and lowered (P)."""
+        """The number of counters (m), their maximum (Max), counters per key (K), decrements (P)."""
         return planning.Size(self._cells, self._most, self._hashes, self._decrements)
 
     @property
     def decrement(self) -> Decrement:
-        """Which counters an insertion lowers."""
+        """How the counters to decrement are chosen."""
         return "independent" if self._independent else "adjacent"
 
     @property
     def bits_per_key(self) -> float:
-        """The memory per key of the gap that it was made for."""
+        """Bits per key of the gap that it was created for."""
         return self.size_in_bits / max(self.capacity, 1)
 
     @property
     def stable_fpr(self) -> float:
-        """The rate that `expected_fpr` comes to and stays at, whatever the stream."""
+        """The limit of `expected_fpr`, for any stream."""
         return planning.limit_rate(self.size)
 
     def expected_fnr(self, gap: float) -> float:
-        """Predict the share of keys that are denied so many insertions after they came."""
+        """Predict the fraction of keys rejected ``gap`` insertions after they were added."""
         return planning.false_negatives(self.size, gap)
 
     def __or__(self, other: Any) -> Self:
-        """Refuse: what faded in one is not known to the other."""
+        """Raise `IncompatibleError`: two streams have no common order."""
         if isinstance(other, Contract):
             raise IncompatibleError(
-                f"a StableBloom and a {type(other).__name__} filter do not merge: counters tell "
-                "how long ago a key came in one stream, and two streams have no common order"
+                "StableBloom filters cannot be merged: a counter depends on how long ago a key was "
+                "added to one stream, and two streams have no common order"
             )
         return NotImplemented
 

@@ -1,4 +1,4 @@
-"""`tamis.StableLearned`: an endless stream in fixed memory, with a classifier's help."""
+"""`tamis.StableLearned`: stable Bloom filters behind a classifier."""
 
 from __future__ import annotations
 
@@ -20,52 +20,53 @@ from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, grou
 from tamis.planning.stable.scores import plan_scores
 
 ALARM = 0.1
-"""How far insertions may be from the plan, in total variation, before `Drift.alarm`."""
+"""The total variation between insertions and plan above which `Drift.alarm` is raised."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Where the scores of what was inserted fell, beside what was planned."""
+    """The groups that insertions fell into, compared with the plan."""
 
     planned: tuple[float, ...]
-    """q_j: the shares of members that were planned for."""
+    """q_j: the planned fraction of members in each group."""
     observed: tuple[float, ...]
-    """The shares of insertions since the filter was made or its model swapped."""
+    """The fraction of insertions in each group, since the filter was created or its model
+    swapped."""
     insertions: int
     distance: float
-    """Half the sum of the differences (total variation)."""
+    """Total variation: half the sum of the absolute differences."""
     alarm: bool
-    """Whether the distance is above `ALARM` and above what chance makes of so few insertions."""
+    """Whether the distance is above `ALARM`, and too large to be chance."""
 
 
 @dataclass(frozen=True)
 class Swap:
-    """What a change of the model does to a filter."""
+    """The effects of a new model on a filter."""
 
     moved: float
-    """The share of the sampled members whose group changes: those that came before are denied (or
-    meet another group's counters) until they come again."""
+    """The fraction of the sampled members whose group changes. If added before, they are forgotten
+    (unless the counters of the new group accept them) until they are added again."""
     expected_fpr: float
-    """The rate in the long run with the new shares."""
+    """The long-run false-positive rate with the new groups."""
     expected_fnr: float
-    """The share of members that are denied at the gap, once the moved ones have come again."""
+    """The fraction of members rejected at the gap, once the moved ones were added again."""
 
 
 class Shares(NamedTuple):
-    """The shares of absent keys and of members in a group."""
+    """The fraction of absent keys and of members in a group."""
 
     nonmembers: float
     members: float
 
 
 class StableLearned(_native.StableLearned, Scored):
-    """A stable learned filter: a classifier sends each key to one of several stable filters.
+    """A stable learned filter: a classifier assigns each key to one of several stable filters.
 
-    Where members look unlike other keys, their group may err more and forget less. Like
-    `StableBloom` it **may deny a key** that came long ago, and keeps its rate for ever. ``model``
-    is a `tamis.learned.Model` or anything with ``predict_proba`` (which is not saved); it scores
-    the keys themselves, or the ``features`` that are given beside them. A group that the plan
-    answers "yes" as a whole does so for members that never came, too.
+    A group of mostly members can have a higher false-positive rate and forget less. Like
+    `StableBloom`, it **may reject a key** that was added long ago, and its rate stays at its limit.
+    ``model`` is a `tamis.learned.Model`, or any object with ``predict_proba`` (which is not saved).
+    It scores the keys, or the ``features`` passed with them. If the plan accepts a whole group,
+    members of it are accepted even if they were never added.
 
     >>> from tamis.learned import train
     >>> users = [f"user-{i * 7919 % 10**6}" for i in range(3000)]
@@ -93,7 +94,7 @@ class StableLearned(_native.StableLearned, Scored):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make the empty filter of a plan; ``decrement`` is that of `tamis.StableBloom`."""
+        """Create an empty filter from a plan; ``decrement`` is that of `tamis.StableBloom`."""
         if len(plan.borders) + 1 != len(plan.groups):
             raise ValueError("plan has no borders; make it with StableLearned.plan")
         one_of("decrement", decrement, get_args(Decrement))
@@ -122,10 +123,10 @@ class StableLearned(_native.StableLearned, Scored):
         groups: int | None = None,
         method: Method = "optimal",
     ) -> StablePlan:
-        """Plan groups from held-out scores: how many, the borders between them, their filters.
+        """Plan the groups, their borders and their filters from held-out scores.
 
-        ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
-        "yes" (s-SLBF); more are that many filters (g-SLBF); None chooses.
+        ``groups=1`` is one stable filter for scores up to a threshold, above which all keys are
+        accepted (s-SLBF); more are that many filters (g-SLBF); None chooses the number.
         """
         return plan_scores(
             member_scores,
@@ -152,10 +153,10 @@ class StableLearned(_native.StableLearned, Scored):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Plan for keys like these (or their features) and insert them in their order.
+        """Plan a filter for keys like these, and insert them in order.
 
-        ``nonmembers`` are rows of absent keys that will be asked for; the model must not have been
-        trained on any of these rows.
+        ``nonmembers`` are absent keys like those that will be queried, or their features. The model
+        must not have been trained on these keys and nonmembers.
         """
         asked = scorer(model)
         keys, scores = with_scores(asked, keys, features)
@@ -173,12 +174,12 @@ class StableLearned(_native.StableLearned, Scored):
 
     @property
     def borders(self) -> tuple[float, ...]:
-        """The scores that divide the groups; a score belongs to the group below its border."""
+        """The scores between the groups; a score equal to a border belongs to the lower group."""
         return tuple(self._borders)
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups as they were planned."""
+        """The planned groups."""
         groups = self._groups
         return groups_of(
             [group.nonmembers for group in groups],
@@ -189,15 +190,15 @@ class StableLearned(_native.StableLearned, Scored):
 
     @property
     def stable_fpr(self) -> float:
-        """The rate that `expected_fpr` comes to and stays at while scores are as planned."""
+        """The limit of `expected_fpr`, as long as scores are distributed as planned."""
         return float(sum(group.nonmembers * group.rate for group in self.groups))
 
     def expected_fnr(self, gap: float) -> float:
-        """Predict the share of members that are denied so many insertions after they came."""
+        """Predict the fraction of members rejected ``gap`` insertions after they were added."""
         return fnr_at(self.groups, gap)
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
-        """Tell for each key, with its row of features if the model reads those, if it may be in."""
+        """Return for each key whether it may be in the set; ``features`` has one row per key."""
         return self._passed(keys, features, insert=False)
 
     def add(self, key: Key, features: Any = None) -> None:
@@ -205,24 +206,23 @@ class StableLearned(_native.StableLearned, Scored):
         self.seen(key, features)
 
     def update(self, keys: Keys, features: Any = None) -> None:
-        """Insert many keys in their order, or none of them if one is not a key."""
+        """Insert many keys in order; if one is not a valid key, none is inserted."""
         self._passed(keys, features, insert=True)
 
     def seen(self, key: Key, features: Any = None) -> bool:
-        """Tell whether the key was there, and insert it; features are a table of one row."""
+        """Return whether the key was present, and insert it; ``features`` is a table of one row."""
         if features is None and isinstance(self._asked(), Model):
             return self._pass_text(key, True)
         return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
 
     def seen_many(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it was there just before it came, and insert it."""
+        """Insert keys in order; return for each whether it was present before."""
         return self._passed(keys, features, insert=True)
 
     def drift(self) -> Drift:
         """Compare the groups that insertions fell into with the plan.
 
-        Only the groups matter: scores that move within one change neither the rate nor what is
-        denied.
+        Only groups matter: scores that move within a group do not affect the filter.
         """
         groups = self._groups
         planned = np.array([group.members for group in groups])
@@ -230,19 +230,19 @@ class StableLearned(_native.StableLearned, Scored):
         total = sum(inserted)
         observed = np.array(inserted) / max(total, 1)
         distance = float(abs(observed - planned).sum() / 2) if total else 0.0
-        # The expected distance of a sample of the plan itself, and five times its spread.
+        # The expected distance of a sample drawn from the plan, and five standard deviations.
         chance = 0.4 * float(np.sqrt(planned * (1 - planned)).sum()) / max(total, 1) ** 0.5
         alarm = distance > max(ALARM, chance + 2.5 / max(total, 1) ** 0.5)
         return Drift(tuple(planned.tolist()), tuple(observed.tolist()), total, distance, alarm)
 
     def swapped(self, model: Any, members: Any, nonmembers: Any) -> tuple[Self, Swap]:
-        """Return the filter with another model in front of the same counters, and what is lost.
+        """Return a filter with another model in front of the same counters, and the effects.
 
-        ``members`` and ``nonmembers`` are rows of recent keys that both models can score. The new
-        borders give each group the share of members that it was planned for, so that as few keys
-        as possible change their group, and counters keep what they know of the others. A key whose
-        group changes is forgotten until it comes again: `Swap.moved` is their share. The rate is
-        no longer what was planned, but `Swap.expected_fpr`; make a new filter if it is too high.
+        ``members`` and ``nonmembers`` are recent keys, or their features, that both models can
+        score. The new borders give each group its planned fraction of members, so that few keys
+        change their group. A key whose group changes is forgotten until it is added again;
+        `Swap.moved` is their fraction. The rate becomes `Swap.expected_fpr`; if it is too high,
+        plan a new filter.
         """
         asked = scorer(model)
         before, after = self._asked().scores(members), asked.scores(members)
@@ -252,7 +252,7 @@ class StableLearned(_native.StableLearned, Scored):
                 raise ValueError(f"{name} must not be empty; pass rows of recent keys")
         planned = np.cumsum([group.members for group in self.groups])[:-1]
         borders = np.quantile(after, np.clip(planned, 0, 1)).astype(np.float32)
-        for j in range(1, len(borders)):  # borders rise, also where scores are few
+        for j in range(1, len(borders)):  # keep borders rising even if scores repeat
             borders[j] = max(borders[j], np.nextafter(borders[j - 1], np.float32(2)))
         p = stable.shares(absent, borders)
         q = stable.shares(after, borders)
@@ -277,7 +277,7 @@ class StableLearned(_native.StableLearned, Scored):
 
 
 def _size(group: _native.ScoreGroup) -> stable.Size | None:
-    """Return the size of a group's filter, if it has one."""
+    """Return the size of the group's filter, if it has one."""
     if group.cells is None or group.most is None:
         return None
     return stable.Size(group.cells, group.most, group.hashes or 0, group.decrements or 0)

@@ -1,4 +1,4 @@
-"""`tamis.Stacked`: layers of keys and known negatives in turns."""
+"""`tamis.Stacked`: alternating layers of keys and known negatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stores = Literal["keys", "negatives", "both"]
 
 
 class BuiltLayer(NamedTuple):
-    """A layer as it is: what it holds, how much, in how many bits, and its rate now."""
+    """A layer: its kind, what it stores, how many items in how many bits, and its rate now."""
 
     kind: str
     stores: Stores
@@ -29,14 +29,15 @@ class BuiltLayer(NamedTuple):
 
 
 class Stacked(_native.Stacked, Contract):
-    """A filter that knows which absent keys are asked for, and seldom errs on those.
+    """A filter that knows which absent keys are queried often, and rarely accepts those.
 
-    Layers hold keys and known negatives in turns: the second holds the known negatives that the
-    first takes for keys, the third the keys that the second takes for negatives, and so on. Or the
-    last is a static function over all that reach it, and then no known negative is answered yes.
+    Layers of keys and of known negatives alternate: the second layer stores the known negatives
+    that the first accepts, the third the keys that the second accepts, and so on. The last layer
+    can be a static function of all keys and negatives that reach it; then no known negative is
+    ever accepted.
 
-    `add`, `update` and `remove` are there where the layers of keys have them, see `inserts` and
-    `deletes`; elsewhere they raise a `ValueError`.
+    `add`, `update` and `remove` work if the layers of keys support them (see `inserts` and
+    `deletes`), and raise `ValueError` otherwise.
 
     >>> import tamis
     >>> asked = tamis.Workload.zipf(exponent=1.0, universe=20_000, sample=10_000)
@@ -66,10 +67,11 @@ class Stacked(_native.Stacked, Contract):
         key: bytes | None = None,
         **wishes: Any,
     ) -> Self:
-        """Plan for these keys and this workload, and build; ``wishes`` are those of `tamis.plan`.
+        """Plan and build a filter for these keys and this workload.
 
-        ``negatives`` and ``capacity`` are as in `from_plan`. Without a workload, or with one that
-        has no head, it is a plain filter.
+        ``wishes`` are arguments of `tamis.plan`; ``negatives`` and ``capacity`` are those of
+        `from_plan`. Without a workload, or if no absent key is frequent in it, the result is a
+        filter of one layer.
 
         >>> len(Stacked.build([1, 2, 2, 3], fpr=0.01))
         3
@@ -92,14 +94,14 @@ class Stacked(_native.Stacked, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys with the layers of a plan.
+        """Build a filter of these keys with the layers of a plan.
 
-        ``negatives`` are the most frequent ones first, as a column or as an iterator of columns
-        that need not fit in memory together; without them, those of the plan's workload. The first
-        ``plan.negatives`` of them are used. Layers
-        have the plan's rates, and sizes by what reaches them; where that is more than planned and
-        would exceed the plan's budget, the last layers get coarser. ``capacity`` is for keys that
-        will be added, if that is more than the keys now.
+        ``negatives`` are the known negatives, the most frequent first (default: those of the
+        plan's workload): a column, or an iterator of columns that need not fit in memory together.
+        The first ``plan.negatives`` of them are used. Layers have the planned rates, and are sized
+        for the keys and negatives that reach them. If these are more than planned and would exceed
+        the plan's budget, the last layers get coarser. ``capacity`` is the number of keys to make
+        room for, if keys will be added.
         """
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(
@@ -115,22 +117,22 @@ class Stacked(_native.Stacked, Contract):
 
     @property
     def inserts(self) -> bool:  # type: ignore[override]
-        """Whether keys can be added: every layer of keys takes insertions."""
+        """Whether keys can be added: every layer of keys supports insertion."""
         return self._inserts
 
     @property
     def deletes(self) -> bool:  # type: ignore[override]
-        """Whether keys can be removed: every layer of keys takes deletions."""
+        """Whether keys can be removed: every layer of keys supports deletion."""
         return self._deletes
 
     @property
     def bounded(self) -> bool:  # type: ignore[override]
-        """Whether a key without room is refused: a layer of keys is a cuckoo filter."""
+        """Whether keys beyond the capacity are refused: a layer of keys is a cuckoo filter."""
         return self.inserts and any(layer.kind == "cuckoo" for layer in self.layers[::2])
 
     @property
     def layers(self) -> tuple[BuiltLayer, ...]:
-        """The layers, from the first."""
+        """The layers, in order."""
         return built_layers(self._layers)
 
     def _describe(self) -> str:
@@ -138,7 +140,7 @@ class Stacked(_native.Stacked, Contract):
 
 
 def built_layers(states: list[_native.LayerState]) -> tuple[BuiltLayer, ...]:
-    """Name the kinds of layers, and what each stores, from the first."""
+    """Name the kind of each layer and what it stores, in order."""
     found = []
     for index, state in enumerate(states):
         kind = BY_NUMBER[state.kind].name

@@ -1,4 +1,4 @@
-"""Stacks as they are built: layer by layer, each from what the layers before it accept."""
+"""Building stacks layer by layer, each from what the previous layers accept."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tamis.planning.planner import plan as planned
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-# With fewer keys, whole blocks and buckets count for more than a budget per key.
+# Below this number of keys, whole blocks and buckets exceed any budget per key.
 _FEW = 64
 
 
 class Recipe(NamedTuple):
-    """What a stack, or each shard of one, is built from beside its keys."""
+    """What a stack, or each of its shards, is built from in addition to the keys."""
 
     plan: Plan
     negatives: Keys | Iterator[Keys]
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
         capacity: SupportsIndex | None = None,
         **wishes: Any,
     ) -> Self:
-        """Settle what was left open, for ``keys`` keys in all."""
+        """Fill in the defaults, for ``keys`` keys in total."""
         room = whole("capacity", capacity or 0, MOST_KEYS)
         if plan is None:
             many = max(keys, room)
@@ -57,7 +57,7 @@ class Recipe(NamedTuple):
         return cls(plan, negatives, room)
 
     def survivors(self, first: _native.Handle) -> _native.Negatives:
-        """Pass the negatives through a first layer; only those that it accepts are kept."""
+        """Return the negatives that the first layer accepts."""
         survivors = _native.Negatives(first)
         wanted = self.plan.negatives
         batches = self.negatives if isinstance(self.negatives, Iterator) else [self.negatives]
@@ -71,19 +71,19 @@ class Recipe(NamedTuple):
 
 
 def _first(column: Keys, count: int) -> Keys:
-    """Return the first keys of a column, or all of one that cannot be cut."""
+    """Return the first keys of a column, or all if it cannot be sliced."""
     if not isinstance(column, Sized) or len(column) <= count:
         return column
-    if hasattr(column, "slice"):  # Arrow's and Polars'
+    if hasattr(column, "slice"):  # Arrow, Polars
         return cast(Keys, column.slice(0, count))
     return cast(Keys, column[:count]) if isinstance(column, Sequence | np.ndarray) else column
 
 
 class StackBuild:
-    """A stack as it grows: layers so far, and the keys and negatives that reach the next."""
+    """A stack under construction: its layers, and what reaches the next layer."""
 
     def __init__(self, recipe: Recipe, keys: _native.Distinct, share: float = 1.0) -> None:
-        """Start with these keys, for this share of the recipe's capacity."""
+        """Start with these keys, and this share of the recipe's capacity."""
         self.all_keys = self.keys = keys
         self.room = max(len(keys), math.ceil(recipe.capacity * share))
         self.planned = list(recipe.plan.layers)
@@ -99,10 +99,10 @@ class StackBuild:
         return self.layers[0]
 
     def finish(self, first: _native.Handle, survivors: _native.Negatives) -> _native.Handle:
-        """Build the other layers, and join them."""
+        """Build the other layers and join all of them."""
         self.layers, self.used = [first], first.size_in_bits
         given = survivors.distinct(self.all_keys)
-        # A key passes the first layer, so no key among the negatives is missed.
+        # Keys pass the first layer, so every key among the negatives is found here.
         self.negatives = given.without(self.all_keys)
         overlap = len(given) - len(self.negatives)
         while len(self.layers) < len(self.planned) and len(self.keys):
@@ -120,7 +120,7 @@ class StackBuild:
         return _native.Stacked._join(self.layers, psi, overlap, exhausted, self.room)
 
     def _add(self, layer: Layer, items: _native.Distinct, room: int) -> None:
-        """Build the next layer: as it should be, or coarser until it fits the budget."""
+        """Build the next layer as planned, or coarser if it exceeds the budget."""
         seen = items.at_layer(len(self.layers)) if self.layers else items
         room = max(room, len(items)) if KINDS[layer.kind].inserts else len(items)
         cls: Any = filters.CLASSES[layer.kind]
@@ -132,9 +132,9 @@ class StackBuild:
         self.used += kernel.size_in_bits
 
     def _add_pair(self) -> bool:
-        """Build a layer of negatives and the layer of those keys that it takes for negatives.
+        """Build a layer of negatives, and a layer of the keys that it accepts.
 
-        Both or none: a layer of negatives is of no use without the one that corrects it.
+        Both or none: a layer of negatives must be followed by the layer that corrects it.
         """
         index, used = len(self.layers), self.used
         before, keys = self.layers[:], self.keys
@@ -152,7 +152,7 @@ class StackBuild:
         return True
 
     def _add_function(self, survivors: _native.Negatives) -> float:
-        """Build the last layer of all keys and negatives left; return the share that it knows."""
+        """Build the exact last layer; return the fraction of the negatives that it stores."""
         index, negatives, known = len(self.layers), self.negatives, 1.0
         while True:
             assigned = _native.Assigned.at_layer(index, self.keys, negatives)
@@ -162,10 +162,10 @@ class StackBuild:
             if self._fits(bits):
                 break
             assert self.budget is not None
-            # The first to come are the most frequent: the others are as unknown as any.
+            # The earliest negatives are the most frequent; the others become unknown.
             keep = len(negatives) - max(self.used + bits - self.budget, len(negatives) // 256)
             if keep < 0:
-                return 1.0  # without the function, those above answer for all negatives
+                return 1.0  # without the function, the layers above answer for all negatives
             negatives = survivors.earliest(self.negatives, keep)
             known = len(negatives) / max(len(self.negatives), 1)
         self.layers.append(kernel)
@@ -176,7 +176,7 @@ class StackBuild:
         return self.budget is None or self.used + bits <= self.budget
 
     def _make_room(self) -> None:
-        """Make the last layers coarser, or drop them, until what is left to build should fit."""
+        """Make the last layers coarser, or drop them, until the planned layers should fit."""
         while self.budget is not None and len(self.planned) > len(self.layers):
             if self.planned[-1].kind == "function" or self._fits(self._predicted()):
                 return
@@ -191,7 +191,7 @@ class StackBuild:
                 del self.planned[-2:]
 
     def _predicted(self) -> int:
-        """Predict the bits of the layers to come."""
+        """Predict the bits of the layers that are not built yet."""
         keys, negatives, bits = float(len(self.keys)), float(len(self.negatives)), 0
         for index in range(len(self.layers), len(self.planned)):
             layer = self.planned[index]

@@ -14,10 +14,10 @@ from tamis.planning import ribbon as planning
 
 
 class StaticFunction(_native.Function, Saved):
-    """A function from its keys to integers of 1 to 32 bits, at 1.01 bits per key and bit.
+    """A map from keys to integers of 1 to 32 bits, in 1.01 bits per key and bit of a value.
 
-    It does not hold the keys: of a key it was not built from it returns any value. So it is no
-    filter, and has no ``in``.
+    It does not store the keys, and returns an arbitrary value for any other key. It is not a
+    filter, and does not support ``in``.
 
     >>> f = StaticFunction.build(["ada", "grace", "edsger"], [3, 0, 2])
     >>> f["ada"], f.bits
@@ -30,7 +30,7 @@ class StaticFunction(_native.Function, Saved):
 
     _kind = "function"
 
-    # Without these, `in` and `iter` would ask for the values of 0, 1, 2 and so on, for ever.
+    # Without these, `in` and `iter` would look up the keys 0, 1, 2 and so on, without end.
     __contains__ = None
     __iter__ = None
 
@@ -44,9 +44,9 @@ class StaticFunction(_native.Function, Saved):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build the function that has these values, one per key, of as many bits as they need.
+        """Build a map with one value per key; ``bits`` is by default what the values need.
 
-        A key may come again with the same value; with another one, that is a `BuildError`.
+        A repeated key must have the same value each time; otherwise `BuildError` is raised.
         """
         array = _checked(values, bits)
         if bits is None:
@@ -60,17 +60,17 @@ class StaticFunction(_native.Function, Saved):
 
 
 def _checked(values: Any, bits: int | None) -> npt.NDArray[np.uint32]:
-    """Return the values as the kernel takes them, or say why not."""
+    """Return the values as an array for the kernel; raise an error if they are not accepted."""
     if bits is not None and not 1 <= bits <= planning.MOST_COLUMNS:
-        raise ValueError(f"bits is {bits}; from 1 to {planning.MOST_COLUMNS} are possible")
+        raise ValueError(f"bits must be from 1 to {planning.MOST_COLUMNS}, not {bits}")
     array = np.asarray(values)
     if array.ndim != 1:
-        raise ValueError(f"values has {array.ndim} dimensions; one value per key is wanted")
+        raise ValueError(f"values must have 1 dimension, one value per key, not {array.ndim}")
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"values is of type {array.dtype}; integers are wanted")
+        raise TypeError(f"values must be integers, not {array.dtype}")
     most = 2 ** (bits or planning.MOST_COLUMNS) - 1
     wrong = np.flatnonzero((array < 0) | (array > most))
     if wrong.size:
         at = int(wrong[0])
-        raise ValueError(f"values[{at}] is {array[at]}; from 0 to {most} are possible")
+        raise ValueError(f"values[{at}] must be from 0 to {most}, not {array[at]}")
     return np.ascontiguousarray(array, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""`tamis.Telescoping` and `tamis.Extending`: quotient filters that learn from their mistakes."""
+"""`tamis.Telescoping` and `tamis.Extending`: quotient filters that fix false positives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Selectors = Literal["growing", "block", "plain"]
 
 
 class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
-    """What telescoping and extending filters share: all but the way an element moves."""
+    """The common base of telescoping and extending filters; they differ in how elements move."""
 
     inserts = True
     deletes = True
@@ -33,7 +33,7 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter for ``capacity`` keys; ``seed`` is random unless it is given."""
+        """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         one_of("selectors", selectors, cls._layouts)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
@@ -51,7 +51,7 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Build the filter of these keys, each stored once.
+        """Build a filter of these keys, each stored once.
 
         >>> len(Telescoping.build([1, 2, 2, 3], fpr=0.01))
         3
@@ -74,11 +74,11 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
 
     @property
     def load(self) -> float:
-        """The share of the slots that are in use."""
+        """The fraction of slots in use."""
         return len(self) / self._slots
 
     def __or__(self, other: AdaptiveQuotient) -> Self:
-        """Return the filter of the insertions into both; they must have one shape and seed."""
+        """Return a filter of the keys of both, which must have the same size and seed."""
         if type(other) is not type(self):
             return super().__or__(other)
         return self._of(self._merged(other))
@@ -88,16 +88,16 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
 
 
 class Telescoping(AdaptiveQuotient):
-    """A telescoping filter: every false positive that it is told of is fixed.
+    """A telescoping filter: fixes every false positive that is reported to it.
 
-    A quotient filter in which an element that was taken for an absent key slides on to further
-    bits of its hash. `adapt` needs the stored hashes, given as a *remote*: the index of a store, or
-    `tamis.stores.Hashes`. Insert into the filter first and then into the store; delete in the store
-    first and then here, with the remote. Then no stored key is ever denied.
+    It is a quotient filter in which the element that caused a false positive moves on to further
+    bits of its hash. `adapt` needs the stored hashes as a *remote*: the index of a store, or
+    `tamis.stores.Hashes`. Insert into the filter first, then into the store; delete from the store
+    first, then from the filter, with the remote. Then no stored key is ever rejected.
 
-    ``selectors="growing"`` (the default) remembers every fix and takes more memory as they come;
-    ``"block"`` has 56 bits for each 64 elements and forgets a block that needs more; ``"plain"``
-    keeps a byte for each element.
+    ``selectors="growing"`` (default) remembers every fix, and takes more memory with each;
+    ``"block"`` has 56 bits per 64 elements, and resets a block that needs more; ``"plain"`` has one
+    byte per element.
 
     >>> from tamis.stores import Hashes
     >>> f = Telescoping.build(range(1000), fpr=0.05, seed=1)
@@ -118,8 +118,8 @@ class Telescoping(AdaptiveQuotient):
 class Extending(AdaptiveQuotient):
     """An extending (broom) filter: a false positive lengthens the fingerprint that caused it.
 
-    Used as `Telescoping`. A longer fingerprint is taken for fewer other keys too, but a bit tells
-    only every second key apart, so it takes more memory for the same fixes.
+    It has the interface of `Telescoping`. A longer fingerprint also matches fewer other keys, but
+    one bit distinguishes only half of them, so the same fixes take more memory.
 
     >>> from tamis.stores import Hashes
     >>> f = Extending.build(range(1000), fpr=0.05, seed=1)

@@ -1,4 +1,4 @@
-"""`tamis.Windowed`: the last keys of a stream, none of them denied."""
+"""`tamis.Windowed`: the last keys of a stream, none of them rejected."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tamis.planning.arguments import MOST_KEYS, whole
 
 
 class Windowed(_native.Windowed, Contract):
-    """An age-partitioned Bloom filter: the last keys of a stream in fixed memory, none denied.
+    """An age-partitioned Bloom filter: the last keys of a stream, in fixed memory.
 
-    None of the last ``window`` insertions is denied; older keys are forgotten a slice at a time.
-    With ``seconds``, none of the keys of the last so many seconds is denied, and ``window`` is how
-    many are expected in that time: should more come, the rate rises (`expected_fpr`), and nothing
-    is forgotten early. Times are ``at=`` in seconds, those of `time.time` if not given.
+    None of the last ``window`` insertions is rejected; older keys are forgotten a slice at a time.
+    With ``seconds``, no key of the last ``seconds`` seconds is rejected, and ``window`` is their
+    expected number: if there are more, the rate rises (`expected_fpr`), but no key is forgotten
+    early. ``at=`` is the time of an insertion in seconds (default: `time.time`).
 
     >>> f = Windowed(1000, fpr=0.01)
     >>> f.seen("ada"), f.seen("ada")
@@ -49,7 +49,7 @@ class Windowed(_native.Windowed, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make an empty filter of a window, at a rate or within a budget."""
+        """Create an empty filter for a window, from a rate or a budget."""
         window = whole("window", window, MOST_KEYS)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
         if seconds is not None and not 0 < seconds < float("inf"):
@@ -68,7 +68,7 @@ class Windowed(_native.Windowed, Contract):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Make a filter and insert these keys in their order, for as many if not told otherwise.
+        """Create a filter and insert these keys in order; ``window`` is by default their number.
 
         >>> bool(Windowed.build(range(1000), fpr=0.01).contains(range(1000)).all())
         True
@@ -82,30 +82,30 @@ class Windowed(_native.Windowed, Contract):
 
     @property
     def size(self) -> planning.Size:
-        """Slices per key (k), generations remembered (l), bits of a slice, keys of a generation."""
+        """Slices per key (k), generations remembered (l), bits per slice, keys per generation."""
         return planning.Size(self._hashes, self._ages, self._slice_bits, self._generation)
 
     @property
     def seconds(self) -> float | None:
-        """How long a key is remembered at least, where that is counted in seconds."""
+        """How long a key is remembered at least, in seconds; None for a window of keys."""
         return self._step * self._ages if self._step else None
 
     @property
     def bits_per_key(self) -> float:
-        """The memory per key of the window."""
+        """Bits per key of the window."""
         return self.size_in_bits / max(self.capacity, 1)
 
     @property
     def highest_fpr(self) -> float:
-        """The rate that `expected_fpr` comes to just before a slice is dropped, and no higher."""
+        """The highest value of `expected_fpr`, just before a slice is dropped."""
         return self.size.rate()
 
     def __or__(self, other: Any) -> Self:
-        """Refuse: two streams have no common order."""
+        """Raise `IncompatibleError`: two streams have no common order."""
         if isinstance(other, Contract):
             raise IncompatibleError(
-                f"a Windowed and a {type(other).__name__} filter do not merge: slices are ages in "
-                "one stream, and two streams have no common order"
+                "Windowed filters cannot be merged: a slice holds the keys of one age in one "
+                "stream, and two streams have no common order"
             )
         return NotImplemented
 

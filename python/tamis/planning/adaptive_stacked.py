@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, whole
+from tamis.planning.arguments import (
+    MOST_KEYS,
+    check_rate_or_budget,
+    check_workload,
+    one_of,
+    whole,
+)
 from tamis.planning.plan import Plan
 from tamis.planning.planner import plain, plan
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.goal import Goal
-from tamis.planning.stacked.lifetime import mean_rate, questions_for, shape, three_layers
+from tamis.planning.stacked.lifetime import mean_rate, queries_for, shape, three_layers
 from tamis.planning.stacked.realize import realize
 
 if TYPE_CHECKING:
@@ -75,20 +81,14 @@ class Wish:
     def checked(self) -> Wish:
         """Return it with whole numbers, or say what is wrong."""
         check_rate_or_budget(self.fpr, self.bits_per_key)
-        for name, value, choices in (
-            ("sizing", self.sizing, get_args(Sizing)),
-            ("layer", self.layer, get_args(LayerKind)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name} is {value!r}; {', '.join(choices)} are possible")
+        one_of("sizing", self.sizing, get_args(Sizing))
+        one_of("layer", self.layer, get_args(LayerKind))
         if (self.lifetime is None) != (self.sizing == "eventual"):
             raise ValueError(
-                f"lifetime is {self.lifetime} and sizing is {self.sizing!r}; a number of questions "
-                'for absent keys is wanted with "lifetime", none with "eventual"'
+                "lifetime, a number of queries for absent keys, must be given with "
+                f"sizing='lifetime' and only then, not {self.lifetime} with {self.sizing!r}"
             )
-        lifetime = None if self.lifetime is None else whole("lifetime", self.lifetime, MOST_KEYS)
-        if lifetime == 0:
-            raise ValueError(f"lifetime is 0; from 1 to {MOST_KEYS} is possible")
+        lifetime = None if self.lifetime is None else whole("lifetime", self.lifetime, MOST_KEYS, 1)
         return replace(
             self,
             n_keys=whole("n_keys", self.n_keys, MOST_KEYS),
@@ -198,12 +198,13 @@ def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
     (3, True, True)
     """
     wish = wish.checked()
+    check_workload(workload)
     curve = shape(workload.curve)
     plans = [made for kind in wish.kinds for made in _of_kind(wish, kind, workload, curve)]
     if not plans:
         raise ValueError(
-            f"fpr is {wish.fpr}, bits_per_key {wish.bits_per_key}; no layer of kind "
-            f"{' or '.join(wish.kinds)} is so small or so good"
+            f"no {' or '.join(wish.kinds)} layer fits fpr={wish.fpr}, "
+            f"bits_per_key={wish.bits_per_key}"
         )
     smallest = wish.fpr is not None
     best = min(plans, key=lambda made: made.stack.bits if smallest else made.mean_fpr)
@@ -224,7 +225,7 @@ def _of_kind(
             )  # fmt: skip
         except ValueError:
             return
-        met = questions_for(curve, _MOST * made.negatives) if made.negatives else 0
+        met = queries_for(curve, _MOST * made.negatives) if made.negatives else 0
         yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, wish, curve)
     else:
         yield from _for_lifetime(wish, kind, goal, curve)

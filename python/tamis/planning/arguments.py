@@ -1,15 +1,15 @@
-"""Checks of the arguments that all plans share."""
+"""Checks of arguments that several plans share."""
 
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import SupportsIndex
 
 MOST_BITS_PER_KEY = 4096
-"""The largest budget that is accepted: far more than any filter can use."""
+"""The largest budget accepted: far more than any filter can use."""
 
 
 def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
-    """Refuse anything but exactly one of a rate between 0 and 1 and a positive budget."""
+    """Check that exactly one is given: a rate between 0 and 1, or a positive budget."""
     if (fpr is None) == (bits_per_key is None):
         raise ValueError("pass exactly one of fpr or bits_per_key")
     for name, value in (("fpr", fpr), ("bits_per_key", bits_per_key)):
@@ -23,8 +23,17 @@ def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
         )
 
 
+def check_workload(workload: object) -> None:
+    """Refuse anything but a `tamis.Workload` or None, such as the queries themselves."""
+    if workload is not None and not hasattr(workload, "curve"):
+        raise TypeError(
+            "workload must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), "
+            f"not {type(workload).__name__}"
+        )
+
+
 def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
-    """Return an argument as an int of a range; a NumPy integer will do, a bool not."""
+    """Return an argument as an int in a range; NumPy integers are accepted, bools are not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, not {value!r} ({type(value).__name__})")
     number = value.__index__()
@@ -34,11 +43,11 @@ def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
 
 
 MOST_KEYS = 2**48 - 1
-"""The most keys that a filter can be made for."""
+"""The largest capacity of a filter."""
 
 
 def one_of(name: str, value: object, choices: Iterable[object]) -> None:
-    """Refuse a value that is not one of the choices.
+    """Check that a value is one of the choices.
 
     >>> one_of("layout", "bloked", ["blocked", "standard"])
     Traceback (most recent call last):

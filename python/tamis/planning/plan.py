@@ -1,4 +1,4 @@
-"""A plan: which layers, how large, and what they are predicted to do."""
+"""A plan: the layers of a filter, their sizes, and the predicted rates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
 
-# A Bloom layer that accepts more than half is of little use; how much coarser it gets at a time;
-# and the finest, for a layer that was planned to be empty.
+# The highest useful rate of a Bloom layer, the factor by which it gets coarser, and the lowest
+# rate, for a layer that was planned to be empty.
 _COARSEST = 0.5
 _STEP = 1.05
 _FINEST = 2.0**-32
@@ -27,9 +27,9 @@ _FINEST = 2.0**-32
 class Layer:
     """One layer of a plan.
 
-    ``stores`` is "keys", "negatives" or, for a function, "both"; ``rate`` (α) the share of what it
-    does not store that it accepts; ``fingerprint`` the bits of a fingerprint, for kinds that have
-    one; ``items`` and ``bits`` what is expected to be stored, and the room for it.
+    ``stores`` is "keys", "negatives" or, for a function, "both"; ``rate`` (α) is its false-positive
+    rate; ``fingerprint`` is the length of a fingerprint in bits, for kinds that have one; ``items``
+    is the expected number of items, and ``bits`` the size for them.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Layer:
     layout: str | None = None
 
     def size(self, items: int) -> Any:
-        """Find the size of this layer for other items, as fine as it is planned."""
+        """Find the size of this layer for another number of items, at the planned rate."""
         kind = KINDS[self.kind]
         fineness: dict[str, Any] = {"fingerprint_bits": self.fingerprint or 0}
         if kind.continuous:
@@ -51,7 +51,7 @@ class Layer:
         )
 
     def bits_for(self, items: int) -> int:
-        """Predict the bits of this layer for other items; chance makes some a little larger."""
+        """Predict the bits of this layer for another number of items; some are slightly larger."""
         if KINDS[self.kind].continuous:
             return int(self.size(items).bits)
         return fingerprint_layer(self.kind, items, self.fingerprint or 0).bits
@@ -69,13 +69,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A filter to be built, and what it is predicted to do.
+    """The layers of a filter, and its predicted size and rates.
 
     ``negatives`` is how many of the workload's most frequent negatives are stored, and ``psi`` (ψ)
-    their share of the questions. ``expected_fpr`` (EFPR) is the rate under the workload,
-    ``fpr_bound`` (EFPB) that under any other. ``checks`` are the layers met by each kind of
-    question, ``expected_checks`` their mean over the workload. ``budget`` is what was asked for,
-    in bits per key, if it was.
+    the fraction of queries that are for them. ``expected_fpr`` (EFPR) is the rate under the
+    workload, ``fpr_bound`` (EFPB) that under any other. ``checks`` are the layers that each kind of
+    query passes, ``expected_checks`` their mean over the workload. ``budget`` is the requested
+    budget in bits per key, if any.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -106,7 +106,7 @@ class Plan:
         seed: int = 0,
         key: bytes | None = None,
     ) -> Stacked:
-        """Build the filter of these keys; the arguments are those of `Stacked.from_plan`."""
+        """Build a filter of these keys; the arguments are those of `Stacked.from_plan`."""
         from tamis.filters.stacked import Stacked
 
         return Stacked.from_plan(
@@ -114,12 +114,12 @@ class Plan:
         )
 
     def rate_at(self, psi: float) -> float:
-        """Predict the rate when stored negatives are ``psi`` (ψ) of the negative questions.
+        """Predict the rate if ``psi`` (ψ) of the queries for absent keys are for stored negatives.
 
-        It is linear in ψ: from `fpr_bound` at 0 through `expected_fpr` at the plan's own.
+        It is linear in ψ: `fpr_bound` at 0, and `expected_fpr` at the ψ of the plan.
         """
         if not 0 <= psi <= 1:
-            raise ValueError(f"psi is {psi}; a share from 0 to 1 is wanted")
+            raise ValueError(f"psi must be a fraction from 0 to 1, not {psi}")
         return psi * self.frequent_fpr + (1 - psi) * self.fpr_bound
 
     @property
@@ -159,12 +159,10 @@ class Plan:
             plain["checks"] = Checks(**plain["checks"])
             return cls(**plain)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"text is not a plan ({error}); what to_json wrote is wanted"
-            ) from None
+            raise ValueError(f"text is not a plan ({error}); pass the output of to_json") from None
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the rate by the share ψ of stored negatives among the questions; return the axes."""
+        """Plot the rate against the fraction ψ of queries for stored negatives; return the axes."""
         from tamis.pictures import draw_plan
 
         return draw_plan(self, ax)
@@ -173,12 +171,12 @@ class Plan:
         lines = [
             f"{self.describe()} for {self.n_keys:,} keys: {self.bits_per_key:.3f} bits per key",
             f"  predicted rate {self.expected_fpr:.3g}, at most {self.fpr_bound:.3g} "
-            f"under any workload; {self.expected_checks:.3f} checks per question",
+            f"under any workload; {self.expected_checks:.3f} checks per query",
         ]
         if self.negatives:
             lines.append(
-                f"  {self.negatives:,} frequent negatives stored: {self.psi:.1%} of the questions, "
-                f"wrong at a rate of {self.frequent_fpr:.3g}"
+                f"  {self.negatives:,} frequent negatives stored: {self.psi:.1%} of the queries, "
+                f"at a rate of {self.frequent_fpr:.3g}"
             )
         lines += ["", "  layer  kind      stores          items         bits  bits/item       rate"]
         for number, layer in enumerate(self.layers, 1):
@@ -191,7 +189,7 @@ class Plan:
         return "\n".join(lines)
 
     def describe(self) -> str:
-        """Say in a few words which layers it has."""
+        """Describe the layers in a few words."""
         if len(self.layers) == 1:
             return f"A plain {self.layers[0].kind} filter"
         if self.last == "exact":

@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, check_workload, one_of, whole
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
@@ -48,15 +48,15 @@ def plan(
     miss_cost: float | None = None,
     check_cost: float | None = None,
 ) -> Plan:
-    """Find the filter with the lowest rate within a budget, or the smallest one with a rate.
+    """Find the filter with the lowest rate within a budget, or the smallest one for a rate.
 
-    ``layer`` and ``last`` are the kind of the layers and how the stack ends, the best unless
-    given; ``updates`` keeps to kinds that take insertions. ``rates="equal"`` gives all layers of
-    a Bloom stack one rate, which is planned faster. ``max_fpr_bound`` bounds the rate under
-    any workload, ``max_checks`` the layers that a question meets on average. With ``penalties``,
-    one per layer that a key, a stored and another negative meet, or with the cost of a false
-    positive (``miss_cost``) and of one check of a Bloom layer (``check_cost``), what is minimized
-    within the budget is the cost of a question.
+    ``layer`` is the kind of the layers, and ``last`` how the stack ends (default: the best).
+    ``updates`` selects kinds that support insertion. ``rates="equal"`` gives all layers of a Bloom
+    stack the same rate, which is faster to plan. ``max_fpr_bound`` limits the rate under any
+    workload, ``max_checks`` the mean number of layers that a query passes. With ``penalties`` (per
+    layer that a key, a stored negative and another negative pass), or with the cost of a false
+    positive (``miss_cost``) and of a query of a Bloom layer (``check_cost``), the cost of a query
+    is minimized within the budget.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -65,6 +65,7 @@ def plan(
     (True, 7.0, 2, 'exact')
     """
     keys = whole("n_keys", n_keys, MOST_KEYS)
+    check_workload(workload)
     goal = _goal(
         keys, workload, bits_per_key, fpr, max_fpr_bound, max_checks, penalties, miss_cost,
         check_cost,
@@ -75,7 +76,7 @@ def plan(
         found = _best(_tightened(goal, margin), curve, kinds, last, rates, updates)
         if found is None:
             break
-        # In sets of a few keys whole bits decide, which searches over rates do not see.
+        # For small sets, rounding to whole bits matters, which searches over rates ignore.
         plans = [realize(found, goal)]
         if not found.lengths and (one := plain(found.kind, goal)):
             plans.append(realize(one, goal))
@@ -94,7 +95,7 @@ def _best(
         best = better(best, plain(kind, goal), goal)
         for search, tolerance in _searches(kind, last, updates):
             best = sweep(search, goal, curve, tolerance, best)
-    # Different rates gain some percent: not enough for Bloom layers to beat what equal ones do not.
+    # Varied rates gain a few percent: not enough for Bloom layers to win if equal rates do not.
     if best and len(best.rates) > len(best.lengths) + 1 and rates == "varied":
         best = varied.improve(best, goal, curve)
     return best
@@ -138,7 +139,7 @@ def plain(kind: str, goal: Goal) -> Stack | None:
 
 
 def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, float]]:
-    """The searches for one number of negatives, each with the tolerance of the sweep over it."""
+    """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
             yield equal.search, 2e-3
@@ -149,14 +150,14 @@ def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, fl
 
 
 def _kinds(layer: LayerKind, last: Last, rates: Rates, updates: bool) -> list[str]:
-    """The kinds of layer that are asked for and possible."""
+    """Return the kinds of layers to try."""
     one_of("layer", layer, get_args(LayerKind))
     one_of("last", last, get_args(Last))
     one_of("rates", rates, get_args(Rates))
-    # The best most often first: the others are left sooner.
+    # The kind that is best most often comes first: the others are then abandoned sooner.
     possible = [kind.name for kind in reversed(LAYERS) if kind.inserts or not updates]
     if updates and last == "exact":
-        raise ValueError("last must not be 'exact' with updates=True: it takes no insertions")
+        raise ValueError("last must not be 'exact' with updates=True: an exact layer is static")
     if layer == "auto":
         return possible
     if layer not in possible:
@@ -185,21 +186,21 @@ def _goal(
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} is {value!r}; a number is wanted")
+            raise TypeError(f"{name} must be a number, not {value!r} ({type(value).__name__})")
         if not value > 0 or math.isinf(value):
-            raise ValueError(f"{name} is {value}; a positive number is wanted")
+            raise ValueError(f"{name} must be a positive number, not {value}")
     if max_checks is not None and max_checks < 1:
-        raise ValueError(f"max_checks is {max_checks}; every question meets one layer at least")
+        raise ValueError(f"max_checks must be at least 1, the first layer, not {max_checks}")
     costs = miss_cost is not None or check_cost is not None
     if costs and (miss_cost is None or check_cost is None):
-        raise ValueError("one of miss_cost and check_cost given; both or neither are wanted")
+        raise ValueError("pass both of miss_cost and check_cost, or neither")
     if penalties is not None and (
         len(penalties) != 3 or not all(p >= 0 and math.isfinite(p) for p in penalties)
     ):
-        raise ValueError(f"penalties is {penalties!r}; three numbers of at least 0 are wanted")
+        raise ValueError(f"penalties must be three numbers of at least 0, not {penalties!r}")
     if fpr is not None and (costs or penalties is not None):
         raise ValueError(
-            "costs or penalties given with fpr; they are minimized within bits_per_key"
+            "pass bits_per_key with costs or penalties, not fpr: cost is minimized within a budget"
         )
     return Goal(
         keys,
@@ -215,7 +216,7 @@ def _goal(
 
 
 def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, updates: bool) -> str:
-    """Say which constraint binds: the first without which there is a plan, and what it would be."""
+    """Name the first constraint without which there is a plan, and describe that plan."""
     for name, relaxed in (
         ("max_checks", replace(goal, max_checks=math.inf)),
         ("max_fpr_bound", replace(goal, max_fpr_bound=1.0)),
@@ -225,18 +226,18 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
         if best is not None:
             found = realize(best, relaxed)
             return (
-                f"no filter keeps to all constraints; without {name} there is one of "
+                f"no filter meets all constraints; without {name} there is one of "
                 f"{found.bits_per_key:.2f} bits per key with a bound of {found.fpr_bound:.3g} "
                 f"and {found.expected_checks:.3f} checks"
             )
     if goal.smallest:
-        return f"fpr is {goal.fpr}; no layer of kind {', '.join(kinds)} reaches it"
+        return f"no {' or '.join(kinds)} filter has a rate as low as fpr={goal.fpr}"
     least = min(_least_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
     given = goal.budget / max(goal.keys, 1)
-    return f"bits_per_key is {given:g}; the smallest filter takes {least:.2f} bits per key"
+    return f"bits_per_key must be at least {least:.2f} for {goal.keys} keys, not {given:g}"
 
 
 def _least_bits(kind: str, keys: int) -> float:
-    """The bits of the coarsest layer."""
+    """Return the bits of the coarsest layer."""
     lengths = KINDS[kind].lengths
     return 1.0 if lengths is None else fingerprint_layer(kind, keys, lengths.start).bits

@@ -63,8 +63,8 @@ def shape(curve: Frequencies) -> Steps:
     return Steps(ranks, np.asarray(curve.psi(ranks), float))
 
 
-def seen(curve: Frequencies, questions: float) -> Seen:
-    """Predict what so many questions for absent keys make known.
+def seen(curve: Frequencies, queries: float) -> Seen:
+    """Predict what is known after this number of queries for absent keys.
 
     >>> from tamis.planning.stacked.frequencies import Zipf
     >>> known = seen(Zipf(1.0, 1000, 500), 100)
@@ -75,16 +75,16 @@ def seen(curve: Frequencies, questions: float) -> Seen:
     ranks, mass = np.diff(steps.ranks), np.diff(steps.mass)
     each = np.clip(mass / ranks, 0.0, 1.0)
     with np.errstate(divide="ignore"):  # a value that takes all questions is met at once
-        met = -np.expm1(questions * np.log1p(-each))
+        met = -np.expm1(queries * np.log1p(-each))
     unseen = max(0.0, 1 - float(steps.mass[-1]))
-    return Seen(float((mass * met).sum()), unseen * questions + float((ranks * met).sum()))
+    return Seen(float((mass * met).sum()), unseen * queries + float((ranks * met).sum()))
 
 
-def questions_for(curve: Frequencies, negatives: float) -> int:
-    """Predict how many questions it takes to meet so many negatives; about, and at most 2⁶².
+def queries_for(curve: Frequencies, negatives: float) -> int:
+    """Predict about how many queries it takes to meet this many negatives, at most 2⁶².
 
     >>> from tamis.planning.stacked.frequencies import Zipf
-    >>> n = questions_for(Zipf(1.0, 1000, 500), 63)
+    >>> n = queries_for(Zipf(1.0, 1000, 500), 63)
     >>> 98 <= n <= 102
     True
     """
