@@ -4,6 +4,7 @@ import datetime
 import decimal
 import os
 import threading
+import zoneinfo
 
 import numpy as np
 import pytest
@@ -99,34 +100,90 @@ def test_columns_are_asked_together(lake):
     assert ix.row_groups({"user": "nobody", "n": 6}) == []
 
 
+def decimals(kind, most):
+    """Decimal types of ``most`` digits at several scales, and their edge values."""
+    for scale in sorted({0, 1, 2, most // 2, most - 1, most}):
+        edges = [0, 1, -1, 10, 10 ** (most - 1), 10**most - 1, 1 - 10**most]
+        values = [scaled(each, scale) for each in edges]
+        yield f"{kind.__name__}({most}, {scale})", (kind(most, scale), values)
+
+
+def scaled(unscaled, scale):
+    digits = tuple(map(int, str(abs(unscaled))))
+    return decimal.Decimal((int(unscaled < 0), digits, -scale))
+
+
+LONG_AGO, FAR_AHEAD = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
+PARIS = zoneinfo.ZoneInfo("Europe/Paris")
+
 TYPES = {
-    "string": (pa.string(), ["", "a", "ä" * 9, "longer than eight bytes"]),
-    "large_string": (pa.large_string(), ["x", "y"]),
-    "string_view": (pa.string_view(), ["x", "longer than twelve bytes"]),
-    "binary": (pa.binary(), [b"", b"\xff\x00", b"abcdefghij"]),
-    "large_binary": (pa.large_binary(), [b"abc"]),
-    "fixed": (pa.binary(4), [b"abcd", b"\0\0\0\0"]),
-    "int8": (pa.int8(), [-128, 0, 127]),
-    "int64": (pa.int64(), [-(2**63), -1, 0, 2**63 - 1]),
-    "uint64": (pa.uint64(), [0, 2**63, 2**64 - 1]),
-    "uint16": (pa.uint16(), [0, 65535]),
-    "date32": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(2024, 2, 29)]),
-    "date64": (pa.date64(), [datetime.date(1969, 12, 31)]),
-    "timestamp s": (pa.timestamp("s"), [datetime.datetime(1900, 1, 1)]),
-    "timestamp us": (pa.timestamp("us"), [datetime.datetime(2024, 1, 1, 0, 0, 0, 1)]),
-    "timestamp ns": (pa.timestamp("ns"), [datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)]),
-    "zone": (pa.timestamp("ms", "Europe/Paris"), [datetime.datetime(2024, 6, 1, tzinfo=UTC)]),
-    "decimal": (
-        pa.decimal128(20, 3),
+    "string": (pa.string(), ["", "a", "\0", "a\0", "ä" * 9, "longer than eight bytes"]),
+    "large_string": (pa.large_string(), ["", "x", "y"]),
+    "string_view": (pa.string_view(), ["", "x", "longer than twelve bytes"]),
+    "binary": (pa.binary(), [b"", b"\0", b"\xff\x00", b"\xff" * 9, b"abcdefghij"]),
+    "large_binary": (pa.large_binary(), [b"", b"abc"]),
+    "binary_view": (pa.binary_view(), [b"", b"longer than twelve bytes"]),
+    "fixed": (pa.binary(4), [b"abcd", b"\0\0\0\0", b"\xff\xff\xff\xff"]),
+    **{
+        f"int{bits}": (
+            getattr(pa, f"int{bits}")(),
+            [-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1],
+        )
+        for bits in (8, 16, 32, 64)
+    },
+    **{
+        f"uint{bits}": (getattr(pa, f"uint{bits}")(), [0, 2 ** (bits - 1), 2**bits - 1])
+        for bits in (8, 16, 32, 64)
+    },
+    "date32": (
+        pa.date32(),
         [
-            decimal.Decimal("0"),
-            decimal.Decimal("-1.250"),
-            decimal.Decimal("7"),
-            decimal.Decimal("1e16"),
+            datetime.date.min,
+            datetime.date(1970, 1, 1),
+            datetime.date(2024, 2, 29),
+            datetime.date.max,
         ],
     ),
-    "wide decimal": (pa.decimal128(38, 0), [decimal.Decimal(10**37), decimal.Decimal(-(10**30))]),
-    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b"]),
+    "date64": (
+        pa.date64(),
+        [datetime.date.min, datetime.date(1969, 12, 31), datetime.date(1970, 1, 1)],
+    ),
+    "timestamp s": (pa.timestamp("s"), [LONG_AGO, datetime.datetime(1970, 1, 1), FAR_AHEAD]),
+    "timestamp ms": (pa.timestamp("ms"), [LONG_AGO, datetime.datetime(1970, 1, 1), FAR_AHEAD]),
+    "timestamp us": (
+        pa.timestamp("us"),
+        [LONG_AGO, datetime.datetime(2024, 1, 1, 0, 0, 0, 1), datetime.datetime.max],
+    ),
+    "timestamp ns": (
+        pa.timestamp("ns"),
+        [
+            datetime.datetime(1677, 9, 21, 1),
+            datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999),
+            np.datetime64(-(2**63) + 1, "ns"),
+            np.datetime64(2**63 - 1, "ns"),
+        ],
+    ),
+    "zone": (
+        pa.timestamp("ms", "Europe/Paris"),
+        [
+            datetime.datetime(2024, 6, 1, tzinfo=UTC),
+            datetime.datetime(2024, 10, 27, 2, 30, tzinfo=PARIS),
+            datetime.datetime(2024, 10, 27, 2, 30, tzinfo=PARIS, fold=1),
+            datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5))),
+        ],
+    ),
+    "utc": (
+        pa.timestamp("us", "UTC"),
+        [LONG_AGO.replace(tzinfo=UTC), FAR_AHEAD.replace(tzinfo=UTC)],
+    ),
+    "offset": (pa.timestamp("s", "+02:00"), [datetime.datetime(2024, 6, 1, tzinfo=UTC)]),
+    **dict(decimals(pa.decimal32, 9)),
+    **dict(decimals(pa.decimal64, 18)),
+    **dict(decimals(pa.decimal128, 5)),
+    **dict(decimals(pa.decimal128, 20)),
+    **dict(decimals(pa.decimal128, 38)),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "", "b"]),
+    "dictionary of bytes": (pa.dictionary(pa.int32(), pa.binary()), [b"a", b""]),
 }
 
 
@@ -159,8 +216,57 @@ def test_a_value_has_the_key_of_its_column(name):
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
     for i, value in enumerate(values):
-        [[key]] = Predicate.of("c", family(kind), value).keys
-        assert (tamis.hash_keys([key]) == tamis.hash_keys(column[i : i + 1])).all()
+        for equal in equal_values(value):
+            [[key]] = Predicate.of("c", family(kind), equal).keys
+            assert (tamis.hash_keys([key]) == tamis.hash_keys(column[i : i + 1])).all()
+
+
+def equal_values(value):
+    """The same value in other forms."""
+    yield value
+    if isinstance(value, decimal.Decimal):
+        sign, digits, exponent = value.as_tuple()
+        for zeros in (1, 2, 7, 200):
+            yield decimal.Decimal((sign, digits + zeros * (0,), exponent - zeros))
+        if not value:
+            yield from map(
+                decimal.Decimal, ("0", "-0", "0.00", "-0.0", "0E+9", "0E-200", "0E+99999")
+            )
+    if isinstance(value, datetime.datetime) and value.tzinfo and 1 < value.year < 9999:
+        yield value.astimezone(UTC)
+        yield value.astimezone(datetime.timezone(datetime.timedelta(hours=14)))
+
+
+@settings(max_examples=1000 if SOAK else 100)
+@given(st.integers(1, 38), st.data())
+def test_a_decimal_has_the_key_of_its_column(digits, data):
+    kind = pa.decimal128(digits, data.draw(st.integers(0, digits)))
+    unscaled = data.draw(st.integers(1 - 10**digits, 10**digits - 1))
+    value = scaled(unscaled, kind.scale)
+    [[key]] = Predicate.of("c", "decimal", value).keys
+    assert (tamis.hash_keys([key]) == tamis.hash_keys(pa.array([value], kind))).all()
+
+
+@pytest.mark.parametrize("text", ["0.00", "0", "-0.0", "0E+9", "0E-100"])
+def test_a_decimal_zero_is_found(tmp_path, text):
+    table = pa.table({"a": pa.array(map(decimal.Decimal, ("0.00", "1.50")), pa.decimal128(9, 2))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["a"])
+    where = {"a": decimal.Decimal(text)}
+    assert len(ix.row_groups(where)) == 1
+    assert ix.scan(where).num_rows == ix.dataset(where).count_rows() == 1
+
+
+@pytest.mark.parametrize("text", ["1E+2000000", "-1E+2000000", "1E-2000000", "1E+999999999999"])
+def test_a_decimal_of_millions_of_digits_matches_nothing(tmp_path, text):
+    table = pa.table({"a": pa.array([decimal.Decimal("9e6"), None], pa.decimal128(9, 2))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["a"])
+    value = decimal.Decimal(text)
+    assert ix.row_groups({"a": value}) == []
+    assert ix.scan({"a": [value, 9_000_000]}).num_rows == 1
+    assert ix.dataset({"a": value}).count_rows() == 0
+    assert ix.dataset({"a": [value, None]}).count_rows() == 1
 
 
 WRONG = {
@@ -201,10 +307,13 @@ def test_values_that_no_column_can_hold_match_nothing(tmp_path):
         {"d": decimal.Decimal("1.05")},
         {"d": 10**60},
         {"t": late},
+        {"t": np.datetime64(2**62, "D")},
     ):
         assert ix.scan(where).num_rows == 0
     assert ix.scan({"i": [300, 1]}).num_rows == 1
     assert ix.scan({"t": np.datetime64("1970-01-01T00:00:01")}).num_rows == 1
+    for unit in ("D", "h", "m", "ms", "us", "ns"):
+        assert ix.scan({"t": np.datetime64("1970-01-01", unit)}).num_rows == 1
     assert ix.scan({"d": decimal.Decimal("1.000")}).num_rows == 1
 
 

@@ -200,20 +200,19 @@ class Reader:
 
 def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Merge the schemas of files: all columns, in types that hold the values of every file."""
-    plain = [_without_views(schema.remove_metadata()) for schema in schemas]
+    plain = [_filterable(schema.remove_metadata()) for schema in schemas]
     return pa.unify_schemas(plain, promote_options="permissive") if plain else pa.schema([])
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Replace view types, which pyarrow reads but cannot filter."""
-    wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    viewed = {families.VIEWED: ""}
-    return pa.schema(
-        [
-            field.with_type(wide[field.type]).with_metadata(viewed) if field.type in wide else field
-            for field in schema
-        ]
-    )
+def _filterable(schema: pa.Schema) -> pa.Schema:
+    """Replace types that pyarrow reads but cannot filter."""
+    fields = []
+    for field in schema:
+        kind = families.filterable(field.type)
+        if kind != field.type:
+            field = field.with_type(kind).with_metadata({families.READ_ONLY: ""})
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def _families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
