@@ -739,8 +739,18 @@ def test_what_outgrows_its_memory_stays_as_it_was(lake):
     ix = build(lake)
     ix.allocate(memory=ix._state.least_bytes)
     pq.write_table(users(0, 500), lake / "new.parquet", row_group_size=10)
+    ix.scan({"user": "user 5"}, limit=1)
+    before = ix.accesses.tolist()
     with pytest.raises(ValueError, match="4 files with 80 row groups"):
         ix.refresh()
+    assert ix.accesses.tolist() == before
+    ix.allocate(memory=ix._state.least_bytes, utility="accesses")
+    for bad in ([(ix.files[0], 0), 5], [(ix.files[0], 0), (ix.files[0], "one")]):
+        with pytest.raises(TypeError):
+            ix.record(bad)
+    with pytest.raises(ValueError, match="rows must be"):
+        ix.record([(ix.files[0], 0)], rows=-1)
+    assert ix.accesses.tolist() == before
     agrees(ix, lake, {"user": "user 5"})
     assert len(SkippingIndex.open(lake / "index.tamis")) == 30
 

@@ -230,11 +230,11 @@ def _reduced(value: decimal.Decimal) -> decimal.Decimal | None:
     if not text:
         return decimal.Decimal(0)
     # Compare lengths before any power of ten is computed: 1E+2000000 is a short Decimal.
-    exponent = int(exponent) + len(digits) - len(text)
-    if len(text) + max(exponent, 0) > _DIGITS or -exponent > _SCALE:
+    power = int(exponent) + len(digits) - len(text)
+    if len(text) + max(power, 0) > _DIGITS or -power > _SCALE:
         return None
-    text, exponent = text + "0" * max(exponent, 0), min(exponent, 0)
-    return decimal.Decimal((sign, tuple(map(int, text)), exponent))
+    text += "0" * max(power, 0)
+    return decimal.Decimal((sign, tuple(map(int, text)), min(power, 0)))
 
 
 def _key(raw: Any) -> int | bytes | None:
