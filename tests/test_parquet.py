@@ -2,6 +2,8 @@
 
 import datetime
 import decimal
+import hashlib
+import json
 import os
 import threading
 import zoneinfo
@@ -394,7 +396,9 @@ def test_files_are_added_and_removed(lake, tmp_path_factory):
     ix.remove(other / "b.parquet")
     assert ix.scan({"user": "user 5"}).num_rows == 29
     ix.remove([lake / "0.parquet"])
-    ix = SkippingIndex.open(lake / "index.tamis")
+    with pytest.raises(ValueError, match=r"built over .*0/\*\.parquet, .*other0, and without it"):
+        SkippingIndex.open(lake / "index.tamis")
+    ix = SkippingIndex.open(lake / "index.tamis", source=[lake / "*.parquet", other])
     assert [path[-9:] for path in ix.files] == ["1.parquet", "2.parquet"]
     left = ix.scan({"user": "user 5"}).num_rows
     assert left == len(full_scan([lake / "1.parquet", lake / "2.parquet"], {"user": "user 5"}))
@@ -699,15 +703,20 @@ def test_any_file_system_of_pyarrow(lake):
     ix = SkippingIndex.build("*.parquet", columns=["user"], path=lake / "i", filesystem=below)
     assert ix.files == ["0.parquet", "1.parquet", "2.parquet"]
     expected = full_scan(lake.glob("*.parquet"), {"user": "user 5"})
-    with pytest.raises(ValueError, match=r"filesystem must be the .* of the index, not None"):
+    with pytest.raises(ValueError, match=r"source must be given: .* built over \*\.parquet, and"):
         SkippingIndex.open(lake / "i")
-    ix = SkippingIndex.open(lake / "i", filesystem=below)
+    with pytest.raises(ValueError, match=r"given with filesystem; .* built over \*\.parquet$"):
+        SkippingIndex.open(lake / "i", filesystem=below)
+    with pytest.raises(ValueError, match="filesystem must be the subtree file system of the index"):
+        SkippingIndex.open(lake / "i", source="*.parquet")
+    ix = SkippingIndex.open(lake / "i", source="*.parquet", filesystem=below)
     assert ix.scan({"user": "user 5"}).num_rows == len(expected)
     pq.write_table(pa.table({"user": ["user 5"], "n": [7]}), lake / "1.parquet")
     assert ix.scan({"user": "user 5"}).num_rows < len(expected)
     assert ix.stats.stale_files == 1
-    with pytest.raises(TypeError, match=r"file system of pyarrow\.fs or fsspec, not 5"):
-        SkippingIndex.open(lake / "i", filesystem=5)
+    for source in (None, "*.parquet"):
+        with pytest.raises(TypeError, match=r"file system of pyarrow\.fs or fsspec, not 5"):
+            SkippingIndex.open(lake / "i", source=source, filesystem=5)
 
 
 def test_files_may_differ_in_width_and_columns(tmp_path):
@@ -801,7 +810,7 @@ def test_a_golden_index(tmp_path):
     assert [ends[1].tolist() for ends in (opened.manifest.low, opened.manifest.high)] == zones
     pq.write_table(users(0, 200), tmp_path / "a.parquet", row_group_size=50)
     below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    ix = SkippingIndex.open(path, filesystem=below)
+    ix = SkippingIndex.open(path, source="a.parquet", filesystem=below)
     for i in range(200):
         answer, _ = ix._state.may_match(families.predicates({"n": i}, ix.columns))
         assert np.flatnonzero(answer).tolist() == [i // 50]
@@ -811,3 +820,142 @@ def test_a_golden_index(tmp_path):
             )
             assert answer[i // 50]
     assert ix.scan({"user": "user 5"})["n"].to_pylist() == [5, 199]
+
+
+def forge(path, change):
+    """Change the manifest and the tail of an index, and make their checksums right again."""
+
+    def digest(content):
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def written(content):
+        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[-16:-8], "little")
+    tail = json.loads(whole[-32 - length : -32])
+    frame = tail["frame"]
+    body = json.loads(whole[frame + 24 : -32 - length])
+    body, tail = change(body), change(tail)
+    body, tail = written(body), written(tail)
+    content = whole[:frame] + digest(body) + len(body).to_bytes(8, "little") + body
+    content += tail + digest(tail) + len(tail).to_bytes(8, "little") + whole[-8:]
+    path.write_bytes(content)
+
+
+def with_sources(**sources):
+    def change(content):
+        content["sources"].update(sources)
+        return content
+
+    return change
+
+
+STRANGE = {
+    "absolute": {"sources": ["{other}/*.parquet"]},
+    "a file": {"sources": ["{other}/secret.parquet"]},
+    "system": {"sources": ["/etc"]},
+    "root": {"sources": ["/"]},
+    "among others": {"sources": ["{lake}/*.parquet", "{other}"]},
+    "dots": {"sources": ["{lake}/../other/*.parquet"]},
+    "dots and back": {"sources": ["{lake}/x/../../other"]},
+    "pattern and dots": {"sources": ["{lake}/../oth*/*.parquet"]},
+    "relative": {"sources": ["*.parquet"]},
+    "prefix of the name": {"sources": ["{lake}2/*.parquet"]},
+    "linked folder": {"sources": ["{lake}/link"]},
+    "linked file": {"sources": ["{lake}/link.parquet"]},
+    "below a link": {"sources": ["{lake}/link/*.parquet"]},
+    "file URI": {"sources": ["{other}"], "uri": "file"},
+    "bucket": {"sources": ["bucket/*.parquet"], "uri": "s3", "filesystem": "s3"},
+    "bucket as local": {"sources": ["bucket/*.parquet"], "uri": "s3", "filesystem": "local"},
+    "scheme": {"sources": ["{lake}"], "uri": "gs", "filesystem": "local"},
+    "other file system": {"sources": ["{lake}"], "filesystem": "py::fsspec+http"},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_stranger_cannot_name_what_is_opened(tmp_path, monkeypatch, name):
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    for folder in (lake, other, tmp_path / "lake2"):
+        folder.mkdir()
+        pq.write_table(users(0, 100), folder / "secret.parquet")
+    build(lake)
+    (lake / "link").symlink_to(other)
+    (lake / "link.parquet").symlink_to(other / "secret.parquet")
+    changed = dict(STRANGE[name])
+    changed["sources"] = [each.format(lake=lake, other=other) for each in changed["sources"]]
+    forge(lake / "index.tamis", with_sources(**changed))
+    monkeypatch.chdir(other)
+    monkeypatch.setattr(os, "scandir", None)
+    monkeypatch.setattr("tamis.parquet.lake.list_remote", None)
+    with pytest.raises(
+        ValueError, match="source must be given: the index was built over"
+    ) as raised:
+        SkippingIndex.open(lake / "index.tamis")
+    assert changed["sources"][-1] in str(raised.value)
+    monkeypatch.undo()
+    options = {"source": lake / "secret.parquet", "filesystem": fs.LocalFileSystem()}
+    ix = SkippingIndex.open(lake / "index.tamis", **options)
+    assert ix.scan({"user": "user 5"}).num_rows == 1
+    assert ix.stats.unknown_files == 0
+
+
+def test_a_link_does_not_lead_out_of_the_folder_of_an_index(tmp_path):
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    for folder in (lake, lake / "deep", other):
+        folder.mkdir()
+        pq.write_table(users(0, 100), folder / "a.parquet")
+    SkippingIndex.build(lake, columns=["user"], path=lake / "index.tamis")
+    where = {"user": "user 5"}
+    (lake / "within").symlink_to(lake / "deep")
+    assert SkippingIndex.open(lake / "index.tamis").scan(where).num_rows == 3
+    (lake / "deep" / "above").symlink_to(lake)
+    assert SkippingIndex.open(lake / "index.tamis").scan(where).num_rows == 3
+    for target in (other, other / "a.parquet", tmp_path / "nowhere", "/"):
+        (lake / "deep" / "b.parquet").symlink_to(target)
+        ix = SkippingIndex.open(lake / "index.tamis")
+        for query in (ix.scan, ix.row_groups, ix.dataset):
+            with pytest.raises(ValueError, match=r"source must be given: .*b.parquet is a link to"):
+                query(where)
+        (lake / "deep" / "b.parquet").unlink()
+    (lake / "deep" / "b.parquet").symlink_to(other / "a.parquet")
+    ix = SkippingIndex.open(lake / "index.tamis", source=lake)
+    assert ix.scan(where).num_rows == 5
+
+
+def test_an_index_opens_wherever_its_data_is_below_it(tmp_path, monkeypatch):
+    lake, where = tmp_path / "a" / "lake", {"user": "user 5"}
+    lake.mkdir(parents=True)
+    pq.write_table(users(0, 100), lake / "[1].parquet")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path / "a")
+    for source in (
+        lake,
+        "lake",
+        "lake/*.parquet",
+        lake / "[1].parquet",
+        tmp_path / "link" / "lake",
+    ):
+        for path in (
+            lake / "i.tamis",
+            "i.tamis",
+            tmp_path / "i.tamis",
+            tmp_path / "link" / "i.tamis",
+        ):
+            SkippingIndex.build(source, columns=["user"], path=path)
+            ix = SkippingIndex.open(path)
+            assert ix.scan(where).num_rows == 1
+            assert ix.stats.unknown_files == 0
+    with monkeypatch.context() as context:
+        context.chdir("/")
+        assert SkippingIndex.open(tmp_path / "a" / "i.tamis").scan(where).num_rows == 1
+    elsewhere = tmp_path / "indexes"
+    elsewhere.mkdir()
+    SkippingIndex.build("lake", columns=["user"], path=elsewhere / "i.tamis")
+    with pytest.raises(ValueError, match=f"built over {lake}, .* own folder, {elsewhere}"):
+        SkippingIndex.open(elsewhere / "i.tamis")
+    ix = SkippingIndex.open(elsewhere / "i.tamis", source="lake")
+    assert ix.scan(where).num_rows == 1
+    assert ix.stats.unknown_files == 0
+    ix.remove("lake/[[]1].parquet")
+    assert SkippingIndex.open(elsewhere / "i.tamis", source="lake").scan(where).num_rows == 0

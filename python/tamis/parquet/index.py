@@ -147,10 +147,13 @@ class SkippingIndex:
     ) -> Self:
         """Open an index and load as many bits of its filters as the budget allows.
 
+        The index stores the sources of `build` and `add`. Without ``source``, it opens only files
+        below its own folder, so that an index of unknown origin cannot name others; files elsewhere
+        need ``source``, and a ``filesystem`` if one was given to `build`.
+
         Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
-        of files is lost, that is a `FormatError`, unless ``source`` names them. ``filesystem`` must
-        be given if it was given to `build`. With ``hybrid``, if the bits in memory return maybe,
-        the rest of the filter is checked in the file of the index.
+        of files is lost, that is a `FormatError`, unless ``source`` names them. With ``hybrid``, if
+        the bits in memory return maybe, the rest of the filter is checked in the file of the index.
         """
         target, size = os.fsdecode(path), _memory(memory)
         state, intact = building.open_state(target, source, filesystem, hybrid=hybrid)

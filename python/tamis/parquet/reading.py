@@ -14,7 +14,8 @@ from tamis import _native
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.parquet import columns as families
-from tamis.parquet.lake import Lake, Stamp
+from tamis.parquet.lake import Lake
+from tamis.parquet.listing import Stamp
 from tamis.parquet.manifest import File, Manifest
 from tamis.parquet.threads import map_in_order
 from tamis.planning.collection.curves import Floats
