@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -732,6 +733,72 @@ def test_files_may_differ_in_width_and_columns(tmp_path):
         assert sorted(ix.scan({"id": value})["n"].to_pylist()) == rows
         assert sorted(ix.dataset({"id": value}).to_table()["n"].to_pylist()) == rows
     assert [os.path.basename(path) for path, _ in ix.row_groups({"id": 1})] == ["a.parquet"]
+
+
+SOME_DECIMALS = [
+    "decimal32(9, 2)",
+    "decimal64(18, 0)",
+    "decimal128(5, 5)",
+    "decimal128(38, 0)",
+    "decimal128(38, 19)",
+    "decimal128(38, 38)",
+]
+PAIRS = [
+    (one, other)
+    for one, other in itertools.permutations(TYPES, 2)
+    if family(TYPES[one][0]) == family(TYPES[other][0])
+    and all("decimal" not in name or name in SOME_DECIMALS for name in (one, other))
+]
+
+
+def instant(value):
+    """A value to compare: times in the hour that clocks go back equal none in another zone."""
+    zoned = isinstance(value, datetime.datetime) and value.tzinfo
+    return value.astimezone(UTC) if zoned else value
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_files_may_differ_in_type(tmp_path, one, other):
+    rows = []
+    for name in (one, other):
+        kind, values = TYPES[name]
+        if name == "timestamp ns" or "timestamp ns" in (one, other):
+            values = [
+                v for v in values if isinstance(v, datetime.datetime) and 1677 < v.year < 2262
+            ]
+        values = [*values, None]
+        numbers = range(len(rows), len(rows) + len(values))
+        table = pa.table({"c": pa.array(values, kind), "n": numbers})
+        pq.write_table(table, tmp_path / f"{len(rows)}.parquet", row_group_size=1)
+        rows += values
+    ix = SkippingIndex.build(tmp_path, columns=["c"], path=tmp_path / "i.tamis")
+    for opened in (ix, SkippingIndex.open(tmp_path / "i.tamis")):
+        for value in rows:
+            expected = [n for n, row in enumerate(rows) if instant(row) == instant(value)]
+            assert sorted(opened.scan({"c": value})["n"].to_pylist()) == expected
+            found = opened.dataset({"c": [value]})
+            assert sorted(found.to_table()["n"].to_pylist()) == expected
+            assert found.count_rows() == len(expected)
+            groups = opened.row_groups({"c": value})
+            held = {
+                n
+                for path, g in groups
+                for n in pq.ParquetFile(path).read_row_group(g)["n"].to_pylist()
+            }
+            assert held >= set(expected)
+            assert value is None or len(held) < len(rows)
+
+
+def test_a_new_file_may_have_a_wider_type(tmp_path):
+    pq.write_table(pa.table({"i": pa.array([-1, 5], pa.int64())}), tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["i"], path=tmp_path / "i.tamis")
+    pq.write_table(pa.table({"i": pa.array([2**63 + 1, 5], pa.uint64())}), tmp_path / "b.parquet")
+    for refreshed in (False, True):
+        if refreshed:
+            ix.refresh()
+        for value, count in ((2**63 + 1, 1), (5, 2), (-1, 1), (2**63 - 1, 0)):
+            assert ix.scan({"i": value}).num_rows == count
+            assert ix.dataset({"i": value}).count_rows() == count
 
 
 def test_an_index_may_lose_all_files(lake):

@@ -46,6 +46,7 @@ _NANOSECONDS = {
     "us": 10**3,
     "ns": 1,
 }
+_INTEGER = pa.decimal128(20, 0)  # holds every integer of 64 bits
 _DIGITS = 39  # of the largest decimal of 128 bits
 _SCALE = 127  # largest scale of an Arrow decimal
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -83,6 +84,23 @@ def filterable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
         return pa.decimal128(kind.precision, kind.scale)
     return kind
+
+
+def unifiable(kinds: Iterable[pa.DataType]) -> list[pa.DataType]:
+    """Return the types of a column in several files, as types that pyarrow unifies without loss."""
+    found = list(kinds)
+    types = pa.types
+    if any(map(types.is_dictionary, found)) and not all(map(types.is_dictionary, found)):
+        found = [each.value_type if types.is_dictionary(each) else each for each in found]
+    # pyarrow unifies uint64 and signed integers to int64, which holds half of the values.
+    if pa.uint64() in found and any(map(types.is_signed_integer, found)):
+        found = [_INTEGER if types.is_integer(each) else each for each in found]
+    zones = {each.tz for each in found if types.is_timestamp(each)}
+    if len(zones) > 1 and None not in zones:
+        found = [
+            pa.timestamp(each.unit, "UTC") if types.is_timestamp(each) else each for each in found
+        ]
+    return found
 
 
 def values(column: pa.Array) -> pa.Array:
