@@ -6,8 +6,10 @@ Where a filter is an exception to a check, its specimen says so: no check names 
 
 import copy
 import functools
+import itertools
 import os
 import pickle
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -658,3 +660,36 @@ def is_saved_while_one_adds(specimen):
         reader.join(timeout=60)
         assert not reader.is_alive(), "a snapshot hangs"
     assert not failures
+
+
+class Injected(Exception):
+    """A failure made by `fails_at_every_step`."""
+
+
+def fails_at_every_step(make, change, describe, module):
+    """Check that a call made to fail at each step leaves its object as it was.
+
+    ``make`` returns a new object, and ``change`` calls a method that changes it. A step is a
+    call of a function of ``module``, or by it of a native one.
+    """
+    own = os.path.splitext(module.__file__)[0].removesuffix("__init__")
+    for step in itertools.count():
+        target, steps = make(), itertools.count()
+        before = describe(target)
+
+        def fail(frame, event, _argument, steps=steps, step=step):
+            called = event in ("call", "c_call") and frame.f_code.co_filename.startswith(own)
+            if called and next(steps) == step:
+                raise Injected
+
+        sys.setprofile(fail)
+        try:
+            change(target)
+        except Injected:
+            sys.setprofile(None)
+            assert describe(target) == before, f"changed by a failure at step {step}"
+        else:
+            sys.setprofile(None)
+            assert step > 5
+            assert describe(target) != before
+            return
