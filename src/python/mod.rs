@@ -101,6 +101,12 @@ mod _native {
     #[pymodule_export]
     use super::windowed::Windowed;
 
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::lock::install_fork_handlers();
+        Ok(())
+    }
+
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]
     const DEBUG_BUILD: bool = cfg!(debug_assertions);
