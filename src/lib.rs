@@ -25,6 +25,7 @@
 //! | [`kernel`]     | the trait of all structures; how parts open      |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the persisted frame                              | docs/format.md                    |
+//! | [`lock`]       | one writer or many readers, also across fork     |                                   |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP where there are                  |                                   |
 //! | `python`       | the only module that knows Python                |                                   |
@@ -47,6 +48,7 @@ pub mod hash;
 pub mod kernel;
 pub mod kinds;
 pub mod learned;
+pub mod lock;
 pub mod model;
 mod processor;
 pub mod quotient;
