@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
-from tamis._types import Key, Keys, Remote
+from tamis._types import Key, Keys, Remote, Time, Times
 from tamis.filters.stable_learned import Shares
 from tamis.planning import (
     adaptive_cuckoo,
@@ -759,19 +759,19 @@ class Windowed(Inserting):
     def _generation(self) -> int: ...
     @property
     def _step(self) -> float: ...
-    def add(self, key: Key, *, at: float | None = None) -> None:
-        """Insert a key, at a time in seconds if the window is one of time."""
+    def add(self, key: Key, *, at: Time | None = None) -> None:
+        """Insert a key, at a time (seconds or a timestamp) if the window is one of time."""
 
-    def update(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> None:
+    def update(self, keys: Keys, *, at: Times | None = None) -> None:
         """Insert many keys in their order, or none of them if one is not a key."""
 
-    def seen(self, key: Key, *, at: float | None = None) -> bool:
+    def seen(self, key: Key, *, at: Time | None = None) -> bool:
         """Tell whether the key was there, and insert it."""
 
-    def seen_many(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
+    def seen_many(self, keys: Keys, *, at: Times | None = None) -> npt.NDArray[np.bool_]:
         """Tell for each key whether it was there just before it came, and insert it."""
 
-    def advance(self, at: float | None = None) -> None:
+    def advance(self, at: Time | None = None) -> None:
         """Forget what is too old at this time, without inserting anything."""
 
 @final
