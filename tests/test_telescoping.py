@@ -63,6 +63,47 @@ def test_mistakes_are_fixed(cls, selectors):
     assert within_noise(f.contains(fresh).mean(), f.expected_fpr, len(fresh))
 
 
+class Counted(Hashes):
+    """Stored hashes that count how many of them were read."""
+
+    read = 0
+
+    def run(self, low, high):
+        found = super().run(low, high)
+        self.read += len(found)
+        return found
+
+
+def of_one_quotient(count, others, quotients, seed):
+    """Keys of one quotient, as whoever knows the seed can find them, and as many of another."""
+    found = np.arange(count * quotients * 2)
+    words = tamis.hash_keys(found, seed=seed)[:, 0]
+    own = (words >> np.uint64(32)) * np.uint64(quotients) >> np.uint64(32)
+    return found[own == 7][:count], found[own == 9][:others]
+
+
+@shapes
+@pytest.mark.parametrize("count", [200, 800])
+def test_keys_of_one_quotient_are_skipped(cls, selectors, count):
+    """Matching them would take the cube of their number: they are left alone, and counted."""
+    f = cls(1000, fpr=2**-4, selectors=selectors, seed=3)
+    keys, few = of_one_quotient(count + 100, 40, f.quotients, 3)
+    keys, absent = keys[:count], keys[count:]
+    f.update(np.concatenate([keys, few[:20]]))
+    remote = Counted(np.concatenate([keys, few[:20]]), seed=3)
+    assert f.contains(absent).all()
+    assert not f.adapt_many(absent, remote).any()
+    assert not f.adapt(int(absent[0]), remote)
+    assert f.skipped == len(absent) + 1
+    assert remote.read == 0
+    # Others are adapted as before.
+    wrong = few[20:][f.contains(few[20:])]
+    assert f.adapt_many(wrong, remote).any()
+    assert f.skipped == len(absent) + 1
+    assert f.contains(keys).all()
+    assert tamis.from_bytes(f.to_bytes()).skipped == 0
+
+
 @shapes
 def test_the_twin_reads_the_frame_and_answers_alike(cls, selectors):
     for fpr, seed in ((0.3, 1), (2**-5, 2), (2**-13, 3)):

@@ -688,6 +688,10 @@ class AdaptiveQuotient(Adapting):
         """How many selectors were forgotten because the code of their block was full."""
 
     @property
+    def skipped(self) -> int:
+        """How many adaptations were skipped because more than 64 elements share the quotient."""
+
+    @property
     def steps(self) -> npt.NDArray[np.uint64]:
         """How many elements have moved 0, 1, 2, … steps."""
 
@@ -842,6 +846,10 @@ class ScoreGroup:
     def members(self) -> float: ...
     @property
     def inserted(self) -> int: ...
+    @property
+    def queried(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...
 
 class StableLearned(Filter):
     """A classifier, and a stable filter for each group of its scores."""

@@ -16,26 +16,9 @@ from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
 from tamis.planning.arguments import one_of
+from tamis.planning.stable.drift import Drift, compare
 from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
 from tamis.planning.stable.scores import plan_scores
-
-ALARM = 0.1
-"""How far insertions may be from the plan, in total variation, before `Drift.alarm`."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Where the scores of what was inserted fell, beside what was planned."""
-
-    planned: tuple[float, ...]
-    """q_j: the shares of members that were planned for."""
-    observed: tuple[float, ...]
-    """The shares of insertions since the filter was made or its model swapped."""
-    insertions: int
-    distance: float
-    """Half the sum of the differences (total variation)."""
-    alarm: bool
-    """Whether the distance is above `ALARM` and above what chance makes of so few insertions."""
 
 
 @dataclass(frozen=True)
@@ -219,21 +202,19 @@ class StableLearned(_native.StableLearned, Scored):
         return self._passed(keys, features, insert=True)
 
     def drift(self) -> Drift:
-        """Compare the groups that insertions fell into with the plan.
+        """Compare the groups that insertions and queries fell into with the plan.
 
-        Only the groups matter: scores that move within one change neither the rate nor what is
-        denied.
+        Queries are those of `contains` and ``in`` since the filter was made, opened, or its model
+        swapped; their counts are not saved. Only the groups matter: scores that move within one
+        change neither the rate nor what is denied.
         """
-        groups = self._groups
-        planned = np.array([group.members for group in groups])
-        inserted = [group.inserted for group in groups]
-        total = sum(inserted)
-        observed = np.array(inserted) / max(total, 1)
-        distance = float(abs(observed - planned).sum() / 2) if total else 0.0
-        # The expected distance of a sample of the plan itself, and five times its spread.
-        chance = 0.4 * float(np.sqrt(planned * (1 - planned)).sum()) / max(total, 1) ** 0.5
-        alarm = distance > max(ALARM, chance + 2.5 / max(total, 1) ** 0.5)
-        return Drift(tuple(planned.tolist()), tuple(observed.tolist()), total, distance, alarm)
+        now = self._groups
+        return compare(
+            self.groups,
+            inserted=[group.inserted for group in now],
+            queried=[group.queried for group in now],
+            accepted=[group.accepted for group in now],
+        )
 
     def swapped(self, model: Any, members: Any, nonmembers: Any) -> tuple[Self, Swap]:
         """Return the filter with another model in front of the same counters, and what is lost.
