@@ -13,8 +13,9 @@
 //! `planning/stable/groups.py` chooses them. Groups share nothing, so a batch may be inserted group
 //! by group, each in the order of the stream, and gives the filter that one key at a time gives.
 //!
-//! How many insertions fell into each group is counted beside what was planned (q_j): that is how
-//! drift shows.
+//! How many insertions fell into each group is counted beside what was planned (q_j), and so are
+//! queries and how many of them were answered "yes": that is how drift shows. The counts of queries
+//! are not saved.
 
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
@@ -58,8 +59,30 @@ pub struct Group {
     pub nonmembers: f64,
     /// The share of members that was planned for (q_j).
     pub members: f64,
-    /// Insertions that fell into it.
+    /// What came since it was made, or since the classifier was swapped.
+    pub counts: Counts,
+}
+
+/// What a group was passed.
+#[derive(Default)]
+pub struct Counts {
+    /// Insertions.
     pub inserted: AtomicU64,
+    /// Queries, since the filter was opened.
+    pub queried: AtomicU64,
+    /// Those of them that were answered "yes".
+    pub accepted: AtomicU64,
+}
+
+impl Clone for Counts {
+    fn clone(&self) -> Counts {
+        let same = |count: &AtomicU64| AtomicU64::new(count.load(Relaxed));
+        Counts {
+            inserted: same(&self.inserted),
+            queried: same(&self.queried),
+            accepted: same(&self.accepted),
+        }
+    }
 }
 
 impl Group {
@@ -69,8 +92,12 @@ impl Group {
             Some(filter) => filter.contains(hashes, answers),
             None => {}
         }
+        let Counts { inserted, queried, accepted } = &self.counts;
         if insert {
-            self.inserted.fetch_add(hashes.len() as u64, Relaxed);
+            inserted.fetch_add(hashes.len() as u64, Relaxed);
+        } else if !hashes.is_empty() {
+            queried.fetch_add(hashes.len() as u64, Relaxed);
+            accepted.fetch_add(answers.iter().filter(|&&yes| yes).count() as u64, Relaxed);
         }
         Ok(())
     }
@@ -186,7 +213,7 @@ impl StableLearned {
                 answer: facts[0] > 0,
                 nonmembers: f64::from_bits(facts[1]),
                 members: f64::from_bits(facts[2]),
-                inserted: AtomicU64::new(facts[3]),
+                counts: Counts { inserted: AtomicU64::new(facts[3]), ..Counts::default() },
             })
         };
         let groups = rest.chunks_exact(4).map(group).collect::<Result<Vec<_>>>()?;
@@ -216,7 +243,7 @@ impl Kernel for StableLearned {
 
     /// Insertions.
     fn count(&self) -> u64 {
-        let each = self.groups.iter().map(|group| group.inserted.load(Relaxed));
+        let each = self.groups.iter().map(|group| group.counts.inserted.load(Relaxed));
         each.fold(0, u64::saturating_add)
     }
 
@@ -247,7 +274,7 @@ impl Kernel for StableLearned {
                 answer: group.answer,
                 nonmembers: group.nonmembers,
                 members: group.members,
-                inserted: AtomicU64::new(group.inserted.load(Relaxed)),
+                counts: group.counts.clone(),
             })
         };
         Ok(Arc::new(StableLearned {
@@ -263,7 +290,7 @@ impl Kernel for StableLearned {
         let mut count = 0u64;
         for group in &self.groups {
             let state = if group.filter.is_some() { 2 } else { u64::from(group.answer) };
-            let inserted = group.inserted.load(Relaxed);
+            let inserted = group.counts.inserted.load(Relaxed);
             count = count.saturating_add(inserted);
             let shares = [group.nonmembers.to_bits(), group.members.to_bits()];
             parameters.extend([state, shares[0], shares[1], inserted]);

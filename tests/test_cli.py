@@ -205,8 +205,31 @@ def test_dedup(run, folder):
     pytest.importorskip("pyarrow")
     _, out, _ = run("dedup timed.csv -c k --window 100 --seconds 10 --at at")
     assert out == "at,k\n0,a\n50,a\n51,b\n"
+    (folder / "dated.csv").write_text("at,k\n2024-01-01 00:00:00,a\n2024-01-01 00:00:09,a\n")
+    _, out, _ = run("dedup dated.csv -c k --window 100 --seconds 10 --at at")
+    assert out == "at,k\n2024-01-01 00:00:00,a\n"
     _, out, _ = run("dedup log.txt --gap 1000 --bits 100000 -o once.txt --json")
     assert json.loads(out)["records"] == len(ASKED)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+def test_dedup_by_a_column_of_timestamps(run, unit, zone):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    times = pa.array([0, 100, 300], pa.timestamp("s", tz=zone)).cast(pa.timestamp(unit, tz=zone))
+    parquet.write_table(pa.table({"k": ["a", "a", "a"], "ts": times}), "timed.parquet")
+    code, _, err = run(
+        "dedup timed.parquet -c k --window 100 --seconds 150 --at ts -o once.parquet"
+    )
+    assert (code, parquet.read_table("once.parquet").num_rows) == (0, 2)
+    assert "dropped 1 of 3 records" in err
+    code, _, err = run(
+        "dedup timed.parquet -c ts --window 100 --seconds 150 --at k -o once.parquet"
+    )
+    assert code == 2
+    assert "column 'k'" in err
 
 
 def test_guard_before_a_table(run):

@@ -188,6 +188,77 @@ def test_drift_is_told():
     assert f.drift().distance > calm.distance
 
 
+def by_score(fpr, groups):
+    """A filter behind scores that are known as such, fed with members for a while."""
+    plan = tamis.StableLearned.plan(
+        rng.beta(6, 2, 4000), rng.beta(2, 6, 4000), bits=2**14, fpr=fpr, gap=1000, groups=groups
+    )
+    f = tamis.StableLearned(Leading(), plan)
+    ids = iter(range(10**9))
+
+    def fed(count):
+        keys, rows = [next(ids) for _ in range(count)], rng.beta(6, 2, (count, 1))
+        f.update(keys, features=rows)
+        return keys, rows
+
+    fed(20_000)
+    return f, fed
+
+
+def queried(f, absent_scores):
+    keys = -rng.integers(1, 2**62, len(absent_scores))
+    return f.contains(keys, features=absent_scores[:, None]).mean()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(("fpr", "shifted"), [(0.05, (4, 4)), (0.01, (4, 4)), (0.01, (6, 2))])
+def test_drift_of_queries_is_told(fpr, groups, shifted):
+    f, _ = by_score(fpr, groups)
+    usual = queried(f, rng.beta(2, 6, 20_000))
+    calm = f.drift()
+    assert not calm.alarm
+    assert calm.queries == 20_000
+    assert calm.planned_fpr == pytest.approx(f.stable_fpr)
+    assert calm.expected_fpr == pytest.approx(usual, rel=0.3)
+    f = f.copy()  # goes on counting
+    raised = queried(f, rng.beta(*shifted, 60_000))
+    assert raised > 1.9 * fpr
+    told = f.drift()
+    assert told.alarm
+    assert told.queries == 80_000
+    assert told.insertions == 20_000
+    assert told.expected_fpr == pytest.approx((usual + 3 * raised) / 4, rel=0.2)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("present", [0.5, 0.95])
+def test_queries_for_members_are_no_drift(groups, present):
+    """Members are asked for as well, at the gap: they are not taken for absent keys."""
+    f, fed = by_score(0.01, groups)
+    for _ in range(10):
+        keys, rows = fed(200)
+        fed(900)
+        f.contains(keys, features=rows)
+    absent = int(2000 * (1 - present) / present)
+    queried(f, rng.beta(2, 6, absent))
+    calm = f.drift()
+    assert calm.queries == 2000 + absent
+    assert not calm.alarm
+    queried(f, rng.beta(6, 2, 4000))  # and absent keys that look like members
+    assert f.drift().alarm
+
+
+def test_counts_of_queries_are_not_saved():
+    f = made()
+    f.update(MEMBERS[:100])
+    before = f.to_bytes()
+    f.contains(OTHERS)
+    f.__contains__(OTHERS[0])
+    assert f.drift().queries == len(OTHERS) + 1
+    assert f.to_bytes() == before
+    assert tamis.from_bytes(before).drift().queries == 0
+
+
 def test_a_model_is_swapped():
     f = made()
     f.update(MEMBERS[:600])

@@ -63,6 +63,47 @@ def test_mistakes_are_fixed(cls, selectors):
     assert within_noise(f.contains(fresh).mean(), f.expected_fpr, len(fresh))
 
 
+class Counted(Hashes):
+    """Stored hashes that count how many of them were read."""
+
+    read = 0
+
+    def run(self, low, high):
+        found = super().run(low, high)
+        self.read += len(found)
+        return found
+
+
+def of_one_quotient(count, others, quotients, seed):
+    """Keys of one quotient, as whoever knows the seed can find them, and as many of another."""
+    found = np.arange(count * quotients * 2)
+    words = tamis.hash_keys(found, seed=seed)[:, 0]
+    own = (words >> np.uint64(32)) * np.uint64(quotients) >> np.uint64(32)
+    return found[own == 7][:count], found[own == 9][:others]
+
+
+@shapes
+@pytest.mark.parametrize("count", [200, 800])
+def test_keys_of_one_quotient_are_skipped(cls, selectors, count):
+    """Matching them would take the cube of their number: they are left alone, and counted."""
+    f = cls(1000, fpr=2**-4, selectors=selectors, seed=3)
+    keys, few = of_one_quotient(count + 100, 40, f.quotients, 3)
+    keys, absent = keys[:count], keys[count:]
+    f.update(np.concatenate([keys, few[:20]]))
+    remote = Counted(np.concatenate([keys, few[:20]]), seed=3)
+    assert f.contains(absent).all()
+    assert not f.adapt_many(absent, remote).any()
+    assert not f.adapt(int(absent[0]), remote)
+    assert f.skipped == len(absent) + 1
+    assert remote.read == 0
+    # Others are adapted as before.
+    wrong = few[20:][f.contains(few[20:])]
+    assert f.adapt_many(wrong, remote).any()
+    assert f.skipped == len(absent) + 1
+    assert f.contains(keys).all()
+    assert tamis.from_bytes(f.to_bytes()).skipped == 0
+
+
 @shapes
 def test_the_twin_reads_the_frame_and_answers_alike(cls, selectors):
     for fpr, seed in ((0.3, 1), (2**-5, 2), (2**-13, 3)):
@@ -202,15 +243,55 @@ def test_rates_are_the_floor_while_selectors_are_geometric():
     for predicted, count in zip(share, f.steps, strict=False):
         assert abs(count - n * predicted) <= SIGMAS * (n * predicted) ** 0.5 + 0.02 * n * predicted
     bound = planning.selector_bound(c, 2**-8, 4, keys=n)
-    assert (f.steps[1:5] / n <= 1.3 * bound[1 : len(f.steps)] + SIGMAS / n**0.5).all()
+    for k, limit in enumerate(bound[1:], start=1):
+        assert f.steps[k:].sum() <= n * limit + SIGMAS * (n * limit) ** 0.5
+
+
+def selectors_after(random, trials, c, fpr, repeated):
+    """The selectors of elements after Poisson(c) queries of their quotient each.
+
+    A query that fits moves the element on to the next remainder that it does not fit; asked again,
+    all queries meet the element anew.
+    """
+    counts = np.zeros(64, dtype=int)
+    for _ in range(trials):
+        # By query and selector: whether it fits the element there.
+        fits = random.random((random.poisson(c), 64)) < fpr
+        if repeated:
+            at = int(np.argmin(np.append(fits.any(axis=0), False)))
+        else:
+            at = 0
+            for query in fits:
+                while query[at]:
+                    at += 1
+        counts[at] += 1
+    return counts
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize(("c", "fpr"), [(3, 0.1), (20, 2**-6), (20, 2**-4)])
+def test_the_bound_holds_for_any_repetitions(repeated, c, fpr):
+    trials = 20_000
+    counts = selectors_after(np.random.default_rng(8), trials, c, fpr, repeated)
+    bound = planning.selector_bound(c, fpr, 5)
+    noise = SIGMAS * np.sqrt(trials * bound) / trials + 1e-9
+    reached = np.cumsum(counts[::-1])[::-1][:6] / trials
+    assert (reached[1:] <= bound[1:] + noise[1:]).all()
+    assert abs(counts[0] / trials - bound[0]) <= noise[0]
+    if repeated:  # then it is exact
+        assert (abs(reached[1:] - bound[1:]) <= noise[1:]).all()
+        if c < 1 / fpr - 1:
+            assert counts[3] / trials > 1.2 * planning.selector_bound_printed(c, fpr, 3)[3]
 
 
 def test_the_predictors_agree_with_each_other():
     for c in (1, 20, 100):
-        lemma = planning.selector_bound(c, 2**-8, keys=10**6)
-        corollary = planning.selector_bound(c, 2**-8)
+        lemma = planning.selector_bound_printed(c, 2**-8, keys=10**6)
+        corollary = planning.selector_bound_printed(c, 2**-8)
         assert (lemma <= corollary * (1 + 1e-9)).all()
         assert np.allclose(lemma[1:3], corollary[1:3], rtol=0.005)
+        many = planning.selector_bound(c, 2**-8, keys=10**6)
+        assert np.allclose(many, planning.selector_bound(c, 2**-8), rtol=0.005)
         share = planning.selector_share(c, 2**-8, 200)
         assert np.isclose(share.sum(), 1)
         held = share[share > 1e-300]
@@ -222,8 +303,10 @@ def test_the_predictors_agree_with_each_other():
     assert planning.queries_within(0.3, 2**-8) == 0
     # The theorem promises less than the entropy allows.
     assert planning.selector_entropy(planning.queries_within(0.812, 2**-8), 2**-8) < 0.812
-    with pytest.raises(ValueError, match="queries is 300"):
-        planning.selector_bound(300, 2**-8)
+    with pytest.raises(ValueError, match="queries must be between 0 and 255, not 300"):
+        planning.selector_bound_printed(300, 2**-8)
+    with pytest.raises(ValueError, match="queries must be positive, not 0"):
+        planning.selector_bound(0, 2**-8)
 
 
 def test_growing_selectors_take_what_they_need_and_no_more():

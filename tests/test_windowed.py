@@ -1,5 +1,6 @@
 """Windowed filters: no key of the window denied, a rate within its bound, a clock that moves."""
 
+import datetime
 import threading
 import time
 from contextlib import nullcontext
@@ -165,6 +166,18 @@ def test_warns_of_a_stream_that_is_faster_than_planned(call, pace, warns):
             for some, at in zip(np.split(keys, 100), np.split(times, 100), strict=True):
                 getattr(f, call)(some, at=at)
     assert not warns or len(told) == 1
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_may_be_timestamps(unit):
+    times = np.array([0, 100, 300], dtype="datetime64[s]").astype(f"datetime64[{unit}]")
+    many, one = (tamis.Windowed(100, seconds=150, fpr=0.01) for _ in range(2))
+    assert many.seen_many([7, 7, 7], at=times).tolist() == [False, True, False]
+    assert [one.seen(7, at=time) for time in times] == [False, True, False]
+    one.advance(datetime.datetime(1970, 1, 2))
+    assert 7 not in one
+    with pytest.raises(TypeError, match="at has type str: expected seconds"):
+        many.update([7], at=["noon"])
 
 
 def test_refuses_bad_arguments():

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
-from tamis._types import Key, Keys, Remote
+from tamis._types import Key, Keys, Remote, Time, Times
 from tamis.filters.stable_learned import Shares
 from tamis.planning import (
     adaptive_cuckoo,
@@ -688,6 +688,10 @@ class AdaptiveQuotient(Adapting):
         """How many selectors were forgotten because the code of their block was full."""
 
     @property
+    def skipped(self) -> int:
+        """How many adaptations were skipped because more than 64 elements share the quotient."""
+
+    @property
     def steps(self) -> npt.NDArray[np.uint64]:
         """How many elements have moved 0, 1, 2, … steps."""
 
@@ -759,19 +763,19 @@ class Windowed(Inserting):
     def _generation(self) -> int: ...
     @property
     def _step(self) -> float: ...
-    def add(self, key: Key, *, at: float | None = None) -> None:
-        """Insert a key, at a time in seconds if the window is one of time."""
+    def add(self, key: Key, *, at: Time | None = None) -> None:
+        """Insert a key, at a time (seconds or a timestamp) if the window is one of time."""
 
-    def update(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> None:
+    def update(self, keys: Keys, *, at: Times | None = None) -> None:
         """Insert many keys in their order, or none of them if one is not a key."""
 
-    def seen(self, key: Key, *, at: float | None = None) -> bool:
+    def seen(self, key: Key, *, at: Time | None = None) -> bool:
         """Tell whether the key was there, and insert it."""
 
-    def seen_many(self, keys: Keys, *, at: npt.ArrayLike | None = None) -> npt.NDArray[np.bool_]:
+    def seen_many(self, keys: Keys, *, at: Times | None = None) -> npt.NDArray[np.bool_]:
         """Tell for each key whether it was there just before it came, and insert it."""
 
-    def advance(self, at: float | None = None) -> None:
+    def advance(self, at: Time | None = None) -> None:
         """Forget what is too old at this time, without inserting anything."""
 
 @final
@@ -842,6 +846,10 @@ class ScoreGroup:
     def members(self) -> float: ...
     @property
     def inserted(self) -> int: ...
+    @property
+    def queried(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...
 
 class StableLearned(Filter):
     """A classifier, and a stable filter for each group of its scores."""

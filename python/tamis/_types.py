@@ -1,5 +1,6 @@
 """Names for the types of arguments."""
 
+import datetime
 import os
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
@@ -31,6 +32,12 @@ Keys: TypeAlias = (
     Iterable[str] | Iterable[bytes] | Iterable[int] | npt.NDArray[Any] | ArrowArray | ArrowStream
 )
 """Many keys: a list or other iterable, a NumPy array, an Arrow column."""
+
+Time: TypeAlias = float | datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64
+"""A time: seconds, or a timestamp, which is UTC if it has no time zone."""
+
+Times: TypeAlias = Time | Iterable[Time] | npt.NDArray[Any] | ArrowArray | ArrowStream
+"""One time for all keys, or one for each."""
 
 FilePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """Where a file is."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,17 +14,26 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._compressed import DAMAGED, decompress
+from tamis._times import seconds as read_seconds
 from tamis._types import FilePath
 from tamis.filters.stable import StableBloom
 from tamis.filters.windowed import Windowed
 
 Filter = Windowed | StableBloom
+Select = str | Callable[[Any], Any] | None
 
 _SAMPLED_KEYS = 4096
 """Keys that are tracked exactly to measure gaps: a few hundred kilobytes."""
 
+_TRACKED_AT_ONCE = 4096
+"""Single records that are collected before they are sampled: hashing them together is cheaper."""
+
 _GAPS = np.unique(np.geomspace(1, 2**40, 401).astype(np.int64))
 """The bucket limits of the histogram of gaps: ten per doubling."""
+
+_BLOCK = 1 << 20
+"""Bytes of a compressed file read at a time."""
 
 _SEED = 0x6465647570
 """The sample is chosen by a different hash than the filter's: "dedup" in ASCII."""
@@ -34,7 +45,8 @@ class DedupStats(NamedTuple):
     records: int
     dropped: int
     expected_missed: float
-    """The expected fraction of duplicates that are kept, for the gaps that were measured."""
+    """The expected fraction of duplicates that are kept, for the gaps that were measured; those
+    outside the requested window do not count."""
     expected_false_drops: float
     """The expected fraction of new records that are dropped: the filter's false-positive rate."""
     measured_missed: float
@@ -43,6 +55,8 @@ class DedupStats(NamedTuple):
     """The fraction of new records dropped, in that sample."""
     gaps: dict[int, float]
     """Estimated number of duplicates by gap: upper limit in records (or seconds) to count."""
+    outside_window: float
+    """Estimated number of duplicates farther apart than the requested window."""
 
 
 class _Gaps:
@@ -53,13 +67,14 @@ class _Gaps:
     (Horvitz, Thompson).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: float) -> None:
+        self.window = window
         self.last: dict[int, float] = {}
         self.limit = 2**64
         self.duplicates = np.zeros(len(_GAPS) + 1)
-        self.missed = self.new = self.false = 0.0
+        self.missed = self.outside = self.new = self.false = 0.0
 
-    def track(self, hashes: npt.NDArray[np.uint64], seen: npt.NDArray[np.bool_], when: Any) -> None:
+    def track(self, hashes: npt.NDArray[np.uint64], seen: Any, when: Any) -> None:
         most = np.uint64(min(self.limit, 2**64 - 1))
         for i in np.flatnonzero(hashes <= most).tolist():
             key, now = int(hashes[i]), float(when[i])
@@ -71,8 +86,12 @@ class _Gaps:
                 self.new += weight
                 self.false += weight * bool(seen[i])
             else:
-                self.duplicates[np.searchsorted(_GAPS, max(now - before, 0))] += weight
-                self.missed += weight * (not seen[i])
+                gap = max(now - before, 0)
+                self.duplicates[np.searchsorted(_GAPS, gap)] += weight
+                if gap > self.window:
+                    self.outside += weight
+                else:
+                    self.missed += weight * (not seen[i])
             self.last[key] = now
             if len(self.last) > _SAMPLED_KEYS:
                 self.limit //= 2
@@ -80,21 +99,22 @@ class _Gaps:
 
 
 class Dedup:
-    """An iterator over the records that were not seen before; `stats` has counts and errors."""
+    """An iterator over the records that were not seen before; `stats` has counts and errors.
 
-    def __init__(
-        self,
-        records: Any,
-        filter: Filter,
-        key: str | Callable[[Any], Any] | None,
-        at: str | Callable[[Any], Any] | None,
-        batch: int,
-    ) -> None:
+    A record is marked as seen when it is handed out, and none is read ahead. So after any number
+    of records, `filter` can be saved, and continues with the record at index ``stats.records``.
+    """
+
+    def __init__(self, records: Any, filter: Filter, key: Select, at: Select) -> None:
         self.filter = filter
         self._key, self._at = key, at
         self._records = self._dropped = 0
-        self._gaps = _Gaps()
-        self._kept = self._stream(records, batch)
+        self._timed = isinstance(filter, Windowed) and filter.seconds is not None
+        self._gaps = _Gaps(_window(filter))
+        self._untracked: list[Any] = []
+        self._answers: list[bool] = []
+        self._times: list[float] = []
+        self._kept = self._stream(records)
 
     def __iter__(self) -> Iterator[Any]:
         return self._kept
@@ -105,50 +125,86 @@ class Dedup:
     @property
     def stats(self) -> DedupStats:
         """The counts so far, and the expected and measured errors."""
-        gaps, duplicates = self._gaps, self._gaps.duplicates.sum()
+        self._track()
+        gaps = self._gaps
         used = np.flatnonzero(gaps.duplicates)
         upper = np.append(_GAPS, 2 * _GAPS[-1])
         middle = (upper + np.append(0, upper[:-1] + 1)) / 2
-        missed = sum(gaps.duplicates[i] * self._missed(float(middle[i])) for i in used)
+        inside = gaps.duplicates.sum() - gaps.outside
+        missed = 0.0  # a windowed filter misses nothing within its window
+        if isinstance(self.filter, StableBloom):
+            fnr = self.filter.expected_fnr
+            missed = sum(gaps.duplicates[i] * fnr(float(middle[i])) for i in used)
         return DedupStats(
             self._records,
             self._dropped,
-            float(missed / duplicates) if duplicates else 0.0,
+            float(missed / inside) if inside else 0.0,
             self.filter.expected_fpr,
-            float(gaps.missed / duplicates) if duplicates else float("nan"),
+            float(gaps.missed / inside) if inside else float("nan"),
             float(gaps.false / gaps.new) if gaps.new else float("nan"),
             {int(upper[i]): float(gaps.duplicates[i]) for i in used},
+            float(gaps.outside),
         )
 
-    def _missed(self, gap: float) -> float:
-        """Return the probability that a duplicate at this distance is kept."""
-        if isinstance(self.filter, StableBloom):
-            return self.filter.expected_fnr(gap)
-        window = self.filter.capacity if self.filter.seconds is None else self.filter.seconds
-        return 0.0 if gap <= window else 1 - self.filter.expected_fpr
-
-    def _stream(self, records: Any, size: int) -> Iterator[Any]:
-        for batch, single in _batches(records, size):
-            kept = _drop_seen(batch, self._seen(batch, single))
-            if single:
-                yield from kept
-            elif len(kept):
+    def _stream(self, records: Any) -> Iterator[Any]:
+        several = _iterate(records)
+        for batch in several:
+            if not _is_batch(batch):
+                yield from self._one_by_one(itertools.chain([batch], several))
+                return
+            kept = _drop_seen(batch, self._seen(batch))
+            if len(kept):
                 yield kept
 
-    def _seen(self, batch: Any, single: bool) -> npt.NDArray[np.bool_]:
-        keys, times = _select(batch, self._key, single), None
-        if isinstance(self.filter, Windowed):
-            if self._at is not None:
-                times = np.asarray(_select(batch, self._at, single), dtype=float)
+    def _one_by_one(self, records: Iterable[Any]) -> Iterator[Any]:
+        key, at = _getter(self._key), _getter(self._at)
+        clock = self.filter if isinstance(self.filter, Windowed) and self._timed else None
+        for record in records:
+            identity = record if key is None else key(record)
+            if clock is None:
+                seen = self.filter.seen(identity)
+            else:
+                when = time.time() if at is None else self._seconds(at(record))
+                seen = clock.seen(identity, at=when)
+                self._times.append(when)
+            self._records += 1
+            self._dropped += seen
+            self._untracked.append(identity)
+            self._answers.append(seen)
+            if len(self._answers) == _TRACKED_AT_ONCE:
+                self._track()
+            if not seen:
+                yield record
+
+    def _seconds(self, value: Any) -> float:
+        if type(value) is float or type(value) is int:
+            return value
+        return float(read_seconds(value, _name(self._at)))
+
+    def _seen(self, batch: Any) -> npt.NDArray[np.bool_]:
+        keys = _select(batch, self._key)
+        if self._timed:
+            assert isinstance(self.filter, Windowed)
+            if self._at is None:
+                times = np.full(len(batch), time.time())
+            else:
+                times = read_seconds(_select(batch, self._at), _name(self._at))
             seen = self.filter.seen_many(keys, at=times)
         else:
+            times = np.arange(self._records, self._records + len(batch), dtype=float)
             seen = self.filter.seen_many(keys)
-        hashes = _native.hash_keys(keys, seed=_SEED)[:, 0]
-        position = np.arange(self._records, self._records + len(seen))
-        self._gaps.track(hashes, seen, position if times is None else times)
+        self._gaps.track(_native.hash_keys(keys, seed=_SEED)[:, 0], seen, times)
         self._records += len(seen)
         self._dropped += int(seen.sum())
         return seen
+
+    def _track(self) -> None:
+        """Sample the gaps of the single records that came since this was last called."""
+        if not self._untracked:
+            return
+        when = self._times or range(self._records - len(self._answers), self._records)
+        self._gaps.track(_hashes(self._untracked), self._answers, when)
+        self._untracked, self._answers, self._times = [], [], []
 
 
 def dedup(
@@ -160,26 +216,28 @@ def dedup(
     bits: int | None = None,
     fpr: float = 0.001,
     filter: Filter | None = None,
-    key: str | Callable[[Any], Any] | None = None,
-    at: str | Callable[[Any], Any] | None = None,
-    batch: int = 4096,
+    key: Select = None,
+    at: Select = None,
 ) -> Dedup:
     """Iterate over the records of a stream that were not seen before, in fixed memory.
 
     ``records`` is an iterable of records or of batches (lists, NumPy arrays, Arrow record batches
-    and tables, data frames), one Arrow table or stream, or the path of a text file, whose
-    lines (bytes, without line ends) are the records. The output has the same type as the input.
+    and tables, data frames), one Arrow table or stream, or the path of a text file, which may be
+    compressed (gzip, bzip2, xz, Zstandard), whose lines (bytes, without line ends) are the records.
+    The output has the same type as the input.
+
+    A record, or a batch, is marked as seen when it is handed out, and none is read ahead: at any
+    point the filter can be saved, and continues with the record at index ``stats.records``.
 
     - ``window``: drop every duplicate among the last ``window`` records (`tamis.Windowed`). With
       ``seconds``, drop every duplicate of the last ``seconds`` seconds; ``window`` is then the
-      expected number of records in that time, and ``at`` the time of a record: a column or a
-      function.
+      expected number of records in that time, and ``at`` the time of a record (a column or a
+      function): seconds, or a timestamp of any unit, in UTC if it has no time zone.
     - ``gap`` and ``bits``: drop duplicates however old, as far back as ``bits`` bits of memory
       allow (`tamis.StableBloom`); ``gap`` is the typical distance of duplicates in records.
     - ``filter``: an existing `Windowed` or `StableBloom` filter to continue with.
     - ``key``: what identifies a record: a column or a function (default: the record itself).
     - ``fpr``: the fraction of new records that may be dropped.
-    - ``batch``: how many single records are processed at a time.
 
     >>> list(dedup(["a", "b", "a", "c", "b"], window=1000))
     ['a', 'b', 'c']
@@ -193,9 +251,7 @@ def dedup(
         raise ValueError("filter cannot be combined with window, seconds, gap or bits")
     if at is not None and not (isinstance(filter, Windowed) and filter.seconds is not None):
         raise ValueError("at requires seconds, or a filter with a window of seconds")
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, not {batch}")
-    return Dedup(records, filter, key, at, batch)
+    return Dedup(records, filter, key, at)
 
 
 def _filter(
@@ -213,46 +269,63 @@ def _filter(
     return StableBloom(gap, fpr=fpr, bits=bits)
 
 
-def _batches(records: Any, size: int) -> Iterator[tuple[Any, bool]]:
-    """Yield batches of records, and whether the records came one by one."""
+def _window(filter: Filter) -> float:
+    """Return the records, or seconds, within which every duplicate is dropped."""
+    if isinstance(filter, StableBloom):
+        return float("inf")
+    return filter.capacity if filter.seconds is None else filter.seconds
+
+
+def _iterate(records: Any) -> Iterator[Any]:
+    """Return an iterator over records, or over batches of them."""
     if isinstance(records, (str, bytes, os.PathLike)):
-        yield from ((lines, True) for lines in _lines(records, size))
-        return
+        return _lines(records)
     if hasattr(records, "__arrow_c_stream__"):
         import pyarrow as pa
 
         records = pa.RecordBatchReader.from_stream(records)
-    several = iter(records)
-    for first in several:
-        arrow = hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__")
-        if not arrow and not isinstance(first, (list, np.ndarray)):
-            every = itertools.chain([first], several)
-            yield from ((part, True) for part in _chunks(every, size))
-            return
-        yield first, False
+    return iter(records)
 
 
-def _lines(path: FilePath, size: int) -> Iterator[list[bytes]]:
-    with Path(os.fsdecode(path)).open("rb") as file:
-        for lines in _chunks(file, size):
-            yield [line.rstrip(b"\r\n") for line in lines]
+def _is_batch(item: Any) -> bool:
+    arrow = hasattr(item, "__arrow_c_stream__") or hasattr(item, "__arrow_c_array__")
+    return arrow or isinstance(item, (list, np.ndarray))
 
 
-def _chunks(records: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    several = iter(records)
-    while part := list(itertools.islice(several, size)):
-        yield part
+def _lines(path: FilePath) -> Iterator[bytes]:
+    name = os.fsdecode(path)
+    with Path(name).open("rb") as file:
+        try:
+            for line in decompress(file, _BLOCK):
+                yield line.rstrip(b"\r\n")
+        except DAMAGED as error:
+            raise ValueError(f"{name} is damaged or truncated: {error}") from None
 
 
-def _select(batch: Any, what: str | Callable[[Any], Any] | None, single: bool) -> Any:
+def _name(at: Select) -> str:
+    return f"column {at!r}" if isinstance(at, str) else "at"
+
+
+def _getter(what: Select) -> Callable[[Any], Any] | None:
+    """Return the function that reads the key, or the time, of a record; None for the record."""
+    return operator.itemgetter(what) if isinstance(what, str) else what
+
+
+def _select(batch: Any, what: Select) -> Any:
     """Return the keys, or the times, of a batch."""
-    if what is None:
+    get = _getter(what)
+    if get is None:
         return batch
-    if callable(what):
-        return (
-            [what(record) for record in batch] if single or isinstance(batch, list) else what(batch)
-        )
-    return [record[what] for record in batch] if isinstance(batch, list) else batch[what]
+    return list(map(get, batch)) if isinstance(batch, list) else get(batch)
+
+
+def _hashes(keys: list[Any]) -> npt.NDArray[np.uint64]:
+    """Hash keys that came one by one: a column may not mix integers and text, a stream may."""
+    try:
+        return _native.hash_keys(keys, seed=_SEED)[:, 0]
+    except TypeError:
+        several = [_native.hash_keys([key], seed=_SEED) for key in keys]
+        return np.concatenate(several)[:, 0]
 
 
 def _drop_seen(batch: Any, seen: npt.NDArray[np.bool_]) -> Any:

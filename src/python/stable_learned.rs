@@ -10,13 +10,13 @@ use super::stable::{Size, answered};
 use crate::hash::Hash128;
 use crate::kernel;
 use crate::stable::{Shape, Stable};
-use crate::stable_learned::{Group, StableLearned as Kernel};
+use crate::stable_learned::{Counts, Group, StableLearned as Kernel};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What `planning.stable.groups.Group` says: the size of its filter if it has one, the answer to all
 /// if not, and the shares of absent keys and members.
@@ -46,6 +46,8 @@ pub struct ScoreGroup {
     nonmembers: f64,
     members: f64,
     inserted: u64,
+    queried: u64,
+    accepted: u64,
 }
 
 impl ScoreGroup {
@@ -61,7 +63,9 @@ impl ScoreGroup {
             answer: group.answer,
             nonmembers: group.nonmembers,
             members: group.members,
-            inserted: group.inserted.load(Relaxed),
+            inserted: group.counts.inserted.load(Relaxed),
+            queried: group.counts.queried.load(Relaxed),
+            accepted: group.counts.accepted.load(Relaxed),
         }
     }
 }
@@ -101,7 +105,7 @@ impl StableLearned {
                 }
                 None => None,
             };
-            PyResult::Ok(Group { filter, answer, nonmembers, members, inserted: AtomicU64::new(0) })
+            PyResult::Ok(Group { filter, answer, nonmembers, members, counts: Counts::default() })
         };
         let groups = groups.into_iter().enumerate().map(group).collect::<PyResult<_>>()?;
         let model = model.map(|model| model.kernel.clone());
@@ -127,7 +131,7 @@ impl StableLearned {
                 answer: group.answer,
                 nonmembers: shares.nonmembers,
                 members: shares.members,
-                inserted: AtomicU64::new(0),
+                counts: Counts::default(),
             })
         };
         let groups = old.groups.iter().zip(&shares).map(group).collect::<PyResult<_>>()?;

@@ -106,6 +106,13 @@ impl AdaptiveQuotient {
         Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.forgotten()))
     }
 
+    /// How many adaptations were skipped because more than 64 elements share the quotient of the
+    /// key, since the filter was made or opened.
+    #[getter]
+    fn skipped(self_: &Bound<'_, Self>) -> PyResult<u64> {
+        Ok(structure::<Kernel>(self_)?.1.skipped())
+    }
+
     /// How many elements have moved 0, 1, 2, … steps.
     #[getter]
     fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {

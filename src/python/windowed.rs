@@ -10,6 +10,7 @@ use crate::windowed::{Shape, Windowed as Kernel};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyInt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What `planning.windowed.Size` says.
@@ -80,9 +81,9 @@ impl Windowed {
 
     /// Insert a key, at a time in seconds if the window is one of time.
     #[pyo3(signature = (key, *, at=None))]
-    fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<f64>) -> PyResult<()> {
+    fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
-        let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
+        let (hash, generation) = (filter.hash(key)?, moment(windowed, at.map(|at| at.0))?);
         filter.change(self_.py(), |_| windowed.pass(&[hash], generation, None));
         filter.check_room(self_.py())
     }
@@ -107,9 +108,9 @@ impl Windowed {
 
     /// Tell whether the key was there, and insert it.
     #[pyo3(signature = (key, *, at=None))]
-    fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<f64>) -> PyResult<bool> {
+    fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<Moment>) -> PyResult<bool> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
-        let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
+        let (hash, generation) = (filter.hash(key)?, moment(windowed, at.map(|at| at.0))?);
         let mut out = [false];
         filter.change(self_.py(), |_| windowed.pass(&[hash], generation, Some(&mut out)));
         filter.check_room(self_.py())?;
@@ -140,11 +141,30 @@ impl Windowed {
 
     /// Forget what is too old at this time, without inserting anything.
     #[pyo3(signature = (at=None))]
-    fn advance(self_: &Bound<'_, Self>, at: Option<f64>) -> PyResult<()> {
+    fn advance(self_: &Bound<'_, Self>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
-        let generation = moment(windowed, at)?;
+        let generation = moment(windowed, at.map(|at| at.0))?;
         filter.change(self_.py(), |_| windowed.advance(generation));
         Ok(())
+    }
+}
+
+/// Times as `tamis._times.seconds` reads them: timestamps of any unit become seconds.
+fn seconds<'py>(at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    at.py().import("tamis._times")?.call_method1("seconds", (at,))
+}
+
+/// One time in seconds.
+struct Moment(f64);
+
+impl<'py> FromPyObject<'_, 'py> for Moment {
+    type Error = PyErr;
+
+    fn extract(at: Borrowed<'_, 'py, PyAny>) -> PyResult<Moment> {
+        if at.is_exact_instance_of::<PyFloat>() || at.is_exact_instance_of::<PyInt>() {
+            return Ok(Moment(at.extract()?));
+        }
+        Ok(Moment(seconds(&at)?.extract()?))
     }
 }
 
@@ -177,12 +197,11 @@ enum Times {
 impl Times {
     fn new(windowed: &Kernel, at: Option<&Bound<'_, PyAny>>, length: usize) -> PyResult<Times> {
         let Some(at) = at else { return Ok(Times::Together(moment(windowed, None)?)) };
-        if let Ok(seconds) = at.extract::<f64>() {
-            return Ok(Times::Together(moment(windowed, Some(seconds))?));
+        let array = seconds(at)?;
+        if array.getattr("ndim")?.extract::<usize>()? == 0 {
+            return Ok(Times::Together(moment(windowed, Some(array.extract()?))?));
         }
         moment(windowed, Some(0.0))?;
-        let numpy = at.py().import("numpy")?;
-        let array = numpy.call_method1("ascontiguousarray", (at, "f8"))?;
         let array = array.cast_into::<PyArray1<f64>>()?;
         let array = array.readonly();
         let seconds = array.as_slice()?;

@@ -1,7 +1,7 @@
 //! What takes the stored hashes of a run: moving a slot, removing one of several that fit, and
 //! forgetting the marks of a block.
 
-use super::matching::Matching;
+use super::matching::{LONGEST_RUN, Matching};
 use super::{Step, Stop, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
@@ -16,6 +16,11 @@ impl Telescoping {
         let below = |quotient: u64| (u128::from(quotient) << 64) / q;
         let last = (below(quotients.end)).min(u128::from(u64::MAX));
         (below(quotients.start) as u64, last as u64)
+    }
+
+    /// Whether the run of a quotient is too long to be adapted; see [`LONGEST_RUN`].
+    pub fn too_long(&self, quotient: u64) -> bool {
+        self.table.run(quotient).is_some_and(|run| run.end - run.start > LONGEST_RUN)
     }
 
     /// The quotients that may have slots in a block.
@@ -125,7 +130,7 @@ impl Telescoping {
         hashes.iter().map(|hash| Stream::new(&self.table, *hash).1).collect()
     }
 
-    /// A slot for each hash, or `None` where they cannot all have one.
+    /// A slot for each hash, or `None` where they cannot all have one, or the search takes too long.
     fn owners(&self, streams: &[Stream], slots: &[(u64, u64)]) -> Option<Matching> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);

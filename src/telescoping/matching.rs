@@ -2,27 +2,39 @@
 //!
 //! Several hashes may fit a slot and several slots a hash, so owners are found together: a matching
 //! that gives each hash a slot of its own, by shortest augmenting paths (Berge 1957). Runs have one
-//! element on average, so there is little to search.
+//! element on average, so there is little to search. Keys that were chosen to share a quotient, or
+//! inserted many times, make a long run, and a matching takes up to the cube of its length: after
+//! [`MOST_STEPS`] the search is given up, which is safe.
+
+/// The longest run that is adapted. Of random keys, none is longer in any filter ever built: a
+/// quotient has at most one key on average, and more than 64 with probability 1e-90.
+pub const LONGEST_RUN: u64 = 64;
+/// The most pairs of a hash and a slot that are compared for one matching: enough for any run of
+/// [`LONGEST_RUN`].
+const MOST_STEPS: usize = 2 * (LONGEST_RUN * LONGEST_RUN * LONGEST_RUN) as usize;
 
 /// The slots of a run with their owners.
 pub struct Matching {
     /// By slot: the index of the hash that owns it.
     pub owners: Vec<Option<usize>>,
+    /// Pairs compared so far.
+    pub steps: usize,
 }
 
 impl Matching {
     /// An empty matching of so many slots.
     pub fn new(slots: usize) -> Matching {
-        Matching { owners: vec![None; slots] }
+        Matching { owners: vec![None; slots], steps: 0 }
     }
 
     /// Gives hash `index` a slot of its own, moving others where that helps. `false`, and no change,
-    /// where it cannot be. `fits(hash, slot)` tells where a hash may go.
+    /// where it cannot be, or would take too long. `fits(hash, slot)` tells where a hash may go.
     pub fn place(&mut self, index: usize, fits: &impl Fn(usize, usize) -> bool) -> bool {
         let slots = self.owners.len();
         // By slot: the slot whose owner would move here; itself if the new hash would.
         let mut from: Vec<Option<usize>> = vec![None; slots];
         let mut queue = Vec::with_capacity(slots);
+        self.steps += slots;
         for (slot, from) in from.iter_mut().enumerate() {
             if fits(index, slot) {
                 *from = Some(slot);
@@ -40,6 +52,10 @@ impl Matching {
                 self.shift(slot, index, &from);
                 return true;
             };
+            self.steps += slots;
+            if self.steps > MOST_STEPS {
+                return false;
+            }
             for (other, from) in from.iter_mut().enumerate() {
                 if from.is_none() && fits(owner, other) {
                     *from = Some(slot);
@@ -74,6 +90,22 @@ mod tests {
             best = best.max(1 + largest(rest, taken | 1 << slot));
         }
         best
+    }
+
+    /// All hashes fit all slots, so that each search visits every owner: the cube of the length,
+    /// for any run that is adapted, and no more for longer ones.
+    #[test]
+    fn steps_are_bounded() {
+        let steps = |length: usize| {
+            let mut matching = Matching::new(length);
+            let placed = (0..length).filter(|&hash| matching.place(hash, &|_, _| true)).count();
+            (matching.steps, placed)
+        };
+        assert_eq!(steps(LONGEST_RUN as usize).1, LONGEST_RUN as usize);
+        for length in [100, 500, 2000] {
+            // Where a search is given up, the next ones are after their first slot.
+            assert!(steps(length).0 <= MOST_STEPS + 2 * length * length);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::hash::Hash128;
 use crate::kernel::Kernel;
 use crate::quotient::capacity;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How often the remote is read again when others insert or remove meanwhile. After that an
 /// adaptation is given up, which is safe.
@@ -37,6 +38,7 @@ impl Shared {
     }
 
     /// Moves the slots that keys which are not stored fit; for each key, whether any slot moved.
+    /// Runs that are too long are left alone, and the remote is not read for them.
     pub fn adapt(
         &self,
         hashes: &[Hash128],
@@ -72,6 +74,10 @@ impl Shared {
     ) -> Result<()> {
         for _ in 0..TRIES {
             let Some(&first) = own.first() else { break };
+            if self.look(|filter| filter.too_long(filter.table().split(hashes[first]).0)) {
+                self.skipped.fetch_add(own.len() as u64, Relaxed);
+                break;
+            }
             let (version, stored) = self.read_run(remote, |filter| {
                 let quotient = filter.table().split(hashes[first]).0;
                 quotient..quotient + 1

@@ -11,6 +11,7 @@ use crate::kernel::{Content, Kernel, Kind};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use crate::quotient::capacity;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Telescoping filters.
 pub static KIND: Kind = Kind {
@@ -38,6 +39,8 @@ pub struct Shared {
     /// As in the filter, which never changes it: readable without the lock.
     mode: Mode,
     inner: RwLock<Inner>,
+    /// Adaptations that were skipped because the run was too long, since the filter was opened.
+    pub(super) skipped: AtomicU64,
 }
 
 pub(super) struct Inner {
@@ -81,7 +84,11 @@ pub(super) fn without_remote<T>(step: Step<T>) -> Result<T> {
 
 impl Shared {
     pub(super) fn over(filter: Telescoping, capacity: u64) -> Shared {
-        Shared { mode: filter.store().mode(), inner: RwLock::new(Inner { filter, capacity }) }
+        Shared {
+            mode: filter.store().mode(),
+            inner: RwLock::new(Inner { filter, capacity }),
+            skipped: AtomicU64::new(0),
+        }
     }
 
     /// An empty filter of this capacity.
@@ -105,6 +112,11 @@ impl Shared {
     ) -> Result<Shared> {
         let filter = without_remote(Telescoping::build(quotients, bits, layout, mode, hashes))?;
         Ok(Shared::over(filter, hashes.len() as u64))
+    }
+
+    /// How many adaptations were skipped because the run was too long, since it was opened.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Relaxed)
     }
 
     /// Looks at the filter while no writer changes it.

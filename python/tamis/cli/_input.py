@@ -6,21 +6,18 @@ cost per batch does not matter and nothing here runs once per key in Python.
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
-import lzma
 import os
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tamis._columns import join, pyarrow
+from tamis._compressed import DAMAGED, decompress
 from tamis.cli._output import progress
 
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
@@ -62,7 +59,7 @@ class Source:
                 if len(batch):
                     some = True
                     yield batch
-        except (EOFError, lzma.LZMAError, zlib.error) as error:
+        except DAMAGED as error:
             raise ValueError(f"{self.name} is damaged or truncated: {error}") from None
         if not some:
             raise ValueError(f"{self.name} is empty: expected at least one record")
@@ -111,7 +108,7 @@ class Source:
             progress(self.name, size, prints=self.prints) as advance,
             _open(self.path, advance) as file,
         ):
-            stream = _decompress(file)
+            stream = decompress(file, _BLOCK)
             match self._detect(stream):
                 case "text":
                     if self.column is not None:
@@ -232,23 +229,6 @@ class _Counted(io.RawIOBase):
 def _open(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
     file = io.FileIO(sys.stdin.fileno(), closefd=False) if path == "-" else io.FileIO(path)
     return io.BufferedReader(_Counted(file, advance), _BLOCK)
-
-
-_COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": lambda file: pyarrow("a zstd file").CompressedInputStream(file, "zstd"),
-}
-"""Decompressors by the first bytes of the file."""
-
-
-def _decompress(file: io.BufferedReader) -> io.BufferedReader:
-    start = file.peek(8)
-    for magic, reader in _COMPRESSED.items():
-        if start.startswith(magic):
-            return io.BufferedReader(reader(file), _BLOCK)
-    return file
 
 
 def _seekable(stream: io.BufferedReader) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import tamis
+from tamis._columns import pyarrow
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input
 from tamis.cli._output import Writer, note, share, show_json
@@ -28,7 +29,10 @@ from tamis.cli._output import Writer, note, share, show_json
     type=float,
     help="Drop duplicates of the last N seconds; --window is then the expected number of records.",
 )
-@click.option("--at", help="Column with the time of each record in seconds, for --seconds.")
+@click.option(
+    "--at",
+    help="Column with the time of each record, for --seconds: timestamps, or numbers of seconds.",
+)
 @click.option("--gap", type=int, help="Typical distance of duplicates in records, with --bits.")
 @click.option("--bits", type=int, help="Memory in bits, with --gap.")
 @click.option(
@@ -73,17 +77,33 @@ def command(
         facts["gaps"] = {str(gap): count for gap, count in s.gaps.items()}
         show_json(facts)
     else:
+        outside = f"; about {s.outside_window:,.0f} duplicates are outside the window"
         note(
             f"tamis: dropped {s.dropped:,} of {s.records:,} records; expected errors: "
             f"{share(s.expected_missed)} of duplicates kept, "
             f"{share(s.expected_false_drops)} of new records dropped"
+            f"{outside if s.outside_window else ''}"
         )
 
 
 def _times(first: Any, at: str | None) -> Any:
-    """Return a function that reads the times of a batch like the first."""
+    """Return the column of times, or a function that reads it as a batch like the first has it."""
     if at is None:
         return None
     if isinstance(first, list) or at not in first.schema.names:
         raise ValueError(f"--at is {at!r}, but the input has no such column")
-    return lambda batch: batch.column(at).cast("float64").to_numpy(zero_copy_only=False)
+    text = str(first.schema.field(at).type) == "string"
+    return (lambda batch: _parse(batch.column(at), at)) if text else at
+
+
+def _parse(column: Any, name: str) -> Any:
+    """Read text, as in a CSV file, as numbers of seconds or as timestamps in ISO 8601."""
+    arrow = pyarrow("a table")
+    for kind in (arrow.float64(), arrow.timestamp("us"), arrow.timestamp("us", tz="UTC")):
+        try:
+            return column.cast(kind)
+        except arrow.ArrowInvalid as error:
+            problem = error
+    raise ValueError(
+        f"--at is the column {name!r}, which has neither seconds nor timestamps: {problem}"
+    )

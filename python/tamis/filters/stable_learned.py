@@ -16,27 +16,9 @@ from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
 from tamis.planning.arguments import one_of
+from tamis.planning.stable.drift import Drift, compare
 from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
 from tamis.planning.stable.scores import plan_scores
-
-ALARM = 0.1
-"""The total variation between insertions and plan above which `Drift.alarm` is raised."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """The groups that insertions fell into, compared with the plan."""
-
-    planned: tuple[float, ...]
-    """q_j: the planned fraction of members in each group."""
-    observed: tuple[float, ...]
-    """The fraction of insertions in each group, since the filter was created or its model
-    swapped."""
-    insertions: int
-    distance: float
-    """Total variation: half the sum of the absolute differences."""
-    alarm: bool
-    """Whether the distance is above `ALARM`, and too large to be chance."""
 
 
 @dataclass(frozen=True)
@@ -220,20 +202,19 @@ class StableLearned(_native.StableLearned, Scored):
         return self._passed(keys, features, insert=True)
 
     def drift(self) -> Drift:
-        """Compare the groups that insertions fell into with the plan.
+        """Compare the groups that insertions and queries fell into with the plan.
 
-        Only groups matter: scores that move within a group do not affect the filter.
+        Queries are those of `contains` and ``in`` since the filter was made, opened, or its model
+        swapped; their counts are not saved. Only the groups matter: scores that move within one
+        change neither the rate nor what is denied.
         """
-        groups = self._groups
-        planned = np.array([group.members for group in groups])
-        inserted = [group.inserted for group in groups]
-        total = sum(inserted)
-        observed = np.array(inserted) / max(total, 1)
-        distance = float(abs(observed - planned).sum() / 2) if total else 0.0
-        # The expected distance of a sample drawn from the plan, and five standard deviations.
-        chance = 0.4 * float(np.sqrt(planned * (1 - planned)).sum()) / max(total, 1) ** 0.5
-        alarm = distance > max(ALARM, chance + 2.5 / max(total, 1) ** 0.5)
-        return Drift(tuple(planned.tolist()), tuple(observed.tolist()), total, distance, alarm)
+        now = self._groups
+        return compare(
+            self.groups,
+            inserted=[group.inserted for group in now],
+            queried=[group.queried for group in now],
+            accepted=[group.accepted for group in now],
+        )
 
     def swapped(self, model: Any, members: Any, nonmembers: Any) -> tuple[Self, Swap]:
         """Return a filter with another model in front of the same counters, and the effects.

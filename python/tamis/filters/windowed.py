@@ -19,7 +19,8 @@ class Windowed(_native.Windowed, Contract):
     None of the last ``window`` insertions is rejected; older keys are forgotten a slice at a time.
     With ``seconds``, no key of the last ``seconds`` seconds is rejected, and ``window`` is their
     expected number: if there are more, the rate rises (`expected_fpr`), but no key is forgotten
-    early. ``at=`` is the time of an insertion in seconds (default: `time.time`).
+    early. ``at=`` is the time of an insertion in seconds, or a timestamp
+    (default: `time.time`).
 
     >>> f = Windowed(1000, fpr=0.01)
     >>> f.seen("ada"), f.seen("ada")
@@ -50,7 +51,7 @@ class Windowed(_native.Windowed, Contract):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for a window, from a rate or a budget."""
-        window = whole("window", window, MOST_KEYS)
+        window = whole("window", window, MOST_KEYS, least=1)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ValueError(f"seconds must be a positive number, not {seconds}")
@@ -75,7 +76,7 @@ class Windowed(_native.Windowed, Contract):
         """
         if window is None:
             keys = keys if isinstance(keys, Sized) else list(cast(Iterable[Any], keys))
-            window = len(keys)
+            window = max(len(keys), 1)
         made = cls(window, fpr=fpr, bits_per_key=bits_per_key, seed=seed, key=key)
         made.update(keys)
         return made
