@@ -222,7 +222,7 @@ def test_the_predictors_agree_with_each_other():
     assert planning.queries_within(0.3, 2**-8) == 0
     # The theorem promises less than the entropy allows.
     assert planning.selector_entropy(planning.queries_within(0.812, 2**-8), 2**-8) < 0.812
-    with pytest.raises(ValueError, match="queries is 300"):
+    with pytest.raises(ValueError, match=r"queries must be between 0 and .*, not 300"):
         planning.selector_bound(300, 2**-8)
 
 
