@@ -1,7 +1,7 @@
 """Telescoping and extending filters: sizes, and the memory that adapting takes.
 
-The slots are those of a quotient filter (``planning.quotient``). In addition, each block of 64 slots
-has a code of its selectors: 56 bits (``"block"``), as long as necessary (``"growing"``), or one byte
+The slots are those of a quotient filter (``planning.quotient``). In addition, each block of 64 has
+a code of its selectors: 56 bits (``"block"``), as long as necessary (``"growing"``), or one byte
 per slot (``"plain"``).
 
 The predictors are those of Lee, McCauley, Singh and Stein 2021. ``queries`` (c) is the number of
