@@ -38,7 +38,7 @@ impl Handle {
         self.kernel.kind().number
     }
 
-    /// The memory of the structure.
+    /// The size in bits.
     #[getter]
     fn size_in_bits(&self) -> u64 {
         self.kernel.size_in_bits()
