@@ -78,8 +78,8 @@ impl Stored {
             return Ok(());
         }
         let message = format!(
-            "the filter was made for {} keys and has taken in more than it has room for, repetitions \
-             included where it stores them: its rate rises, see expected_fpr",
+            "the filter has more keys than its capacity of {}, including repetitions if it stores \
+             them; its false-positive rate rises, see expected_fpr",
             self.handle.capacity
         );
         let message = std::ffi::CString::new(message).unwrap_or_default();
