@@ -27,6 +27,7 @@
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |
 //! | [`error`]      | the error type of all kernels                    |                                   |
+//! | [`lock`]       | one writer or many readers, also across fork     |                                   |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP, if available                    |                                   |
 //! | `python`       | the only module that uses PyO3                   |                                   |
@@ -49,6 +50,7 @@ pub mod hash;
 pub mod kernel;
 pub mod kinds;
 pub mod learned;
+pub mod lock;
 pub mod model;
 mod processor;
 pub mod quotient;

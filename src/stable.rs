@@ -29,8 +29,9 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128, mix13};
 use crate::kernel::{Content, Kernel, Kind};
+use crate::lock::{RwLock, WriteGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Stable Bloom filters.
 pub static KIND: Kind = Kind {
@@ -113,7 +114,7 @@ pub struct Stable {
     insertions: AtomicU64,
     /// How far the random numbers have come; changed by the writer.
     random: AtomicU64,
-    writer: Mutex<()>,
+    writer: RwLock<()>,
 }
 
 /// Runs code with the number of bits per counter as a constant.
@@ -148,7 +149,7 @@ impl Stable {
             cells,
             insertions: AtomicU64::new(insertions),
             random: AtomicU64::new(random),
-            writer: Mutex::new(()),
+            writer: RwLock::new(()),
         }
     }
 
@@ -157,8 +158,8 @@ impl Stable {
         self.shape
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
+    fn lock(&self) -> WriteGuard<'_, ()> {
+        self.writer.write()
     }
 
     /// Whether a cell is above zero.
@@ -367,7 +368,7 @@ impl Kernel for Stable {
     }
 
     fn busy(&self) -> bool {
-        self.writer.try_lock().is_err()
+        self.writer.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {
@@ -380,7 +381,7 @@ impl Kernel for Stable {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let _lock = self.lock();
+        let _lock = self.writer.read();
         let cells = Buffer::copied(self.cells.as_slice())?;
         let random = self.random.load(Ordering::Relaxed);
         Ok(Arc::new(Stable::with(self.shape, cells, self.count(), random)))
@@ -388,7 +389,7 @@ impl Kernel for Stable {
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let Shape { cells, most, hashes, decrements, independent } = self.shape;
-        let _lock = self.lock();
+        let _lock = self.writer.read();
         let random = self.random.load(Ordering::Relaxed);
         let (most, hashes) = (u64::from(most), u64::from(hashes));
         let parameters = vec![cells, most, hashes, decrements, u64::from(independent), random];

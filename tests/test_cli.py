@@ -329,6 +329,13 @@ def test_skip(run, folder):
     assert json.loads(out)["files"] == 4
     assert len(run(command)[1].splitlines()) == 1 + 8
     assert "row groups" in run("skip stats lake.tamis --memory 64kB")[1]
+    (folder / "indexes").mkdir()
+    run("skip build lake/*.parquet -c user -o indexes/lake.tamis")
+    for line in ("stats", "add", "query --where=user=nobody"):
+        name, *options = line.split()
+        command = ["skip", name, "indexes/lake.tamis", *options]
+        assert "--source must be given: the index was built over" in refused(run(command))
+        assert run([*command, "--source", "lake"])[0] == (1 if options else 0)
     for wrong in (
         "skip query lake.tamis --where user",
         "skip query lake.tamis --where day=3",

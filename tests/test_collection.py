@@ -1,5 +1,6 @@
 """`tamis.Collection`: no key denied whatever is cut, rates as predicted, nothing believed."""
 
+import copy
 import math
 import tempfile
 import threading
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tamis
-from contract import within_noise
+from contract import fails_at_every_step, within_noise
 from reference import frame, mix13
 from tamis import _native
 from tamis.planning import bloom, ribbon
@@ -518,3 +519,112 @@ def test_sets_that_wait_for_their_bits_say_maybe(tmp_path):
     with pytest.raises(tamis.FormatError):
         tamis.Collection.open(path)
     assert tamis.Collection.open(path, length=path.stat().st_size - 4).candidates(1) == ["a"]
+
+
+def describe(collection):
+    """Everything that a collection shows, and what it says after it is saved and opened again."""
+    with tempfile.TemporaryDirectory() as folder:
+        collection.save(f"{folder}/c.tamis")
+        again = tamis.Collection.open(f"{folder}/c.tamis", budget=collection.budget)
+    return [
+        [
+            list(c.names),
+            c.kinds,
+            *(each.tolist() for each in (c.counts, c.full, c.kept, c.utility, c.fprs, c.damaged)),
+            (len(c), c.budget, c.least_budget, c.size_in_bytes, c.size_in_bits, c.expected_fpr),
+            [c.candidates(key) for key in range(0, 4000, 50)],
+            [each.tolist() for each in c.candidates_many(np.arange(0, 4000, 50))],
+        ]
+        for c in (collection, again)
+    ] + [collection.accesses.tolist()]
+
+
+def collection_to_change():
+    c = tamis.Collection.build(sets([300, 1000, 20]), budget=1800, utility=[1, 5, 2])
+    c.record(["set 1", "set 2"])
+    return c
+
+
+def broken(pairs):
+    """Pairs, and then a failure of their source."""
+    yield from pairs
+    raise OSError("the source is gone")
+
+
+FAILURES = {
+    "append: NaN": lambda c: c.append("new", range(50), utility=np.nan),
+    "append: negative utility": lambda c: c.append("new", range(50), utility=-1),
+    "append: text as utility": lambda c: c.append("new", range(50), utility="high"),
+    "append: taken name": lambda c: c.append("set 1", range(50)),
+    "append: over the budget": lambda c: c.append("new" * 2000, range(50)),
+    "append: no key": lambda c: c.append("new", [1, 2, 1.5]),
+    "append: bad rate": lambda c: c.append("new", range(50), fpr=0),
+    "append: bad kind": lambda c: c.append("new", range(50), kind="fuse"),
+    "append: other hash": lambda c: c.append("new", range(50), key=b"0123456789abcdef"),
+    "extend: utility of one": lambda c: c.extend({"x": [1], "y": [2]}, utility=[1]),
+    "extend: name twice": lambda c: c.extend([("x", [1]), ("y", [2]), ("x", [3])]),
+    "extend: no key midway": lambda c: c.extend({"x": [1], "y": [None], "z": [3]}),
+    "extend: no pair midway": lambda c: c.extend([("x", [1]), "y"]),
+    "extend: broken source": lambda c: c.extend(broken([("x", [1])])),
+    "extend: broken source, no allocation": lambda c: c.extend(
+        broken([("x", [1])]), allocate=False
+    ),
+    "extend: over the budget": lambda c: c.extend({f"{i}" * 50: [i] for i in range(100)}),
+    "allocate: small budget": lambda c: c.allocate(budget=5),
+    "allocate: bad method": lambda c: c.allocate(budget=1700, method="best"),
+    "allocate: bad utility": lambda c: c.allocate(utility=[1, 2]),
+    "drop: unknown": lambda c: c.drop(["set 0", "nothing"]),
+    "drop: out of range": lambda c: c.drop([0, 99]),
+    "record: unknown": lambda c: c.record(["set 0", "nothing"]),
+    "record: NaN": lambda c: c.record(["set 0"], weight=np.nan),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_call_that_fails_changes_nothing(name):
+    c = collection_to_change()
+    before = describe(c)
+    with pytest.raises((ValueError, TypeError, KeyError, OSError)):
+        FAILURES[name](c)
+    assert describe(c) == before
+    c.extend({"x": range(5000, 5050)}, utility=[9])
+    assert c.candidates(5000)[0] == "x"
+
+
+CHANGES = {
+    "append": lambda c: c.append("new", range(50), utility=3),
+    "extend": lambda c: c.extend({"x": range(50), "y": range(2000, 2050)}),
+    "extend, not allocated": lambda c: c.extend({"x": range(50)}, allocate=False),
+    "drop": lambda c: c.drop("set 1"),
+    "allocate": lambda c: c.allocate(budget=1500, utility=[5, 1, 1]),
+    "record": lambda c: c.record(["set 0", "set 2"], weight=5),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_whole_wherever_it_fails(name):
+    fails_at_every_step(collection_to_change, CHANGES[name], describe, tamis.collection)
+
+
+def test_a_failed_build_leaves_the_file_of_before(tmp_path):
+    path = tmp_path / "c.tamis"
+    tamis.Collection.build({"a": [1]}, path=path)
+    before = path.read_bytes()
+    for wrong in ({"budget": 3}, {"utility": [np.nan, 1]}):
+        with pytest.raises(ValueError, match=r"(budget|utility) must be"):
+            tamis.Collection.build({"b": [1], "c": [2]}, path=path, **wrong)
+        assert path.read_bytes() == before
+
+
+def test_copies_share_nothing_that_changes():
+    weights = np.array([1.0, 5.0, 2.0])
+    c = tamis.Collection.build(sets([300, 1000, 20]), utility=weights)
+    c.record([0])
+    before = describe(c)
+    other = copy.copy(c)
+    weights[:] = 0
+    other.record([1, 1, 2])
+    other.append("new", range(50))
+    other.drop("set 0")
+    other.allocate(budget=1500, utility=[0, 1, 1])
+    assert describe(c) == before

@@ -1,6 +1,8 @@
 """A guard never denies a key that its store has, and counts what it does."""
 
+import errno
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -441,6 +443,34 @@ def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
     with tamis.Guard(store, quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 1
         assert g.get_many([100, 101]) == ["y", "z"]
+
+
+@pytest.mark.parametrize("fails", ["write", "fsync", "replace", "epoch"])
+def test_a_guard_that_cannot_save_gives_its_lease_back(fails, tmp_path, monkeypatch):
+    """A full disk, or a store that does not answer, must not keep others from writing."""
+    store, path = stores.Memory(), tmp_path / "filter"
+    store.shared = fails == "epoch"
+    guard = tamis.Guard(store, quotient(), snapshot=path, lease=3600)
+    guard.put(1, b"one")
+    guard.save()
+    before = path.read_bytes()
+    guard.put(2, b"two")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        if fails == "epoch":
+            patch.setattr(store, "epoch", full)
+        elif fails == "write":
+            patch.setattr(tamis.Quotient, "to_bytes", full)
+        else:
+            patch.setattr(os, fails, full)
+        with pytest.raises(OSError, match="No space left"):
+            guard.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["filter"]
+    assert path.read_bytes() == before
+    assert store.lease("another", 3600)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip the head", "flip the body", "another", "empty"])

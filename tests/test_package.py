@@ -1,13 +1,19 @@
 """The package as it is installed."""
 
+import ast
 import importlib
 import importlib.metadata
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import tamis
 from tamis import _native
+
+PACKAGE = Path(tamis.__file__).parent
 
 
 def test_version_is_one():
@@ -41,3 +47,87 @@ def test_errors_are_also_what_they_are():
         assert issubclass(error, tamis.TamisError)
         assert issubclass(error, ValueError)
     assert issubclass(tamis.CapacityWarning, UserWarning)
+
+
+def test_planning_needs_nothing_compiled():
+    """Also at run time: every module is used where the native module cannot be imported."""
+    script = Path(__file__).with_name("planning_alone.py")
+    done = subprocess.run(
+        [sys.executable, script, PACKAGE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # Of these packages the docstring is all there is.
+    assert done.stdout.split() == ["tamis.planning.collection", "tamis.planning.stacked"]
+
+
+def imported(path):
+    """The modules of tamis that a file imports, with those that it imports when they are needed."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            within = node.module == "tamis"
+            yield from (f"tamis.{a.name}" for a in node.names) if within else [node.module]
+
+
+def imports_of(room):
+    """Pairs of a file and a part of tamis that it imports: ``filters``, ``_native``, …"""
+    folder = PACKAGE / room
+    for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
+        for name in imported(path):
+            if name.startswith("tamis."):
+                yield str(path.relative_to(PACKAGE)), name.split(".")[1]
+
+
+def test_planning_imports_only_planning():
+    others = {
+        (path, part)
+        for path, part in imports_of("planning")
+        if part not in ("planning", "errors", "_types")
+    }
+    # `Plan.build` and `Plan.plot`, which import when they are called.
+    assert others == {("planning/plan.py", "filters"), ("planning/plan.py", "pictures")}
+
+
+@pytest.mark.parametrize(
+    ("room", "not_from"),
+    [
+        ("learned", {"filters", "advice", "guard"}),
+        ("filters", {"advice", "guard", "stores", "cli", "collection"}),
+        ("stores", {"guard"}),
+    ],
+)
+def test_rooms_import_downwards(room, not_from):
+    assert [(path, part) for path, part in imports_of(room) if part in not_from] == []
+
+
+def test_nothing_imports_the_command_line():
+    rooms = {path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+    users = {
+        path
+        for room in rooms - {"cli", "__pycache__"}
+        for path, part in imports_of(room)
+        if part == "cli"
+    }
+    assert users == {"__main__.py"}
+
+
+def test_the_kernel_trait_knows_no_structure():
+    source = Path(__file__).parent.parent / "src"
+    if not source.exists():
+        pytest.skip("tests of an installed package have no Rust sources")
+    text = (source / "kernel.rs").read_text(encoding="utf-8")
+    listed = re.findall(r"\bcrate::(?:(\w+)|\{([^}]*)\})", text)
+    named = {name for one, several in listed for name in re.findall(r"\w+", one or several)}
+    assert named <= {"bits", "error", "format", "hash"}

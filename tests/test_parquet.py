@@ -2,8 +2,12 @@
 
 import datetime
 import decimal
+import hashlib
+import itertools
+import json
 import os
 import threading
+import zoneinfo
 
 import numpy as np
 import pytest
@@ -99,34 +103,90 @@ def test_columns_are_asked_together(lake):
     assert ix.row_groups({"user": "nobody", "n": 6}) == []
 
 
+def decimals(kind, most):
+    """Decimal types of ``most`` digits at several scales, and their edge values."""
+    for scale in sorted({0, 1, 2, most // 2, most - 1, most}):
+        edges = [0, 1, -1, 10, 10 ** (most - 1), 10**most - 1, 1 - 10**most]
+        values = [scaled(each, scale) for each in edges]
+        yield f"{kind.__name__}({most}, {scale})", (kind(most, scale), values)
+
+
+def scaled(unscaled, scale):
+    digits = tuple(map(int, str(abs(unscaled))))
+    return decimal.Decimal((int(unscaled < 0), digits, -scale))
+
+
+LONG_AGO, FAR_AHEAD = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59)
+PARIS = zoneinfo.ZoneInfo("Europe/Paris")
+
 TYPES = {
-    "string": (pa.string(), ["", "a", "ä" * 9, "longer than eight bytes"]),
-    "large_string": (pa.large_string(), ["x", "y"]),
-    "string_view": (pa.string_view(), ["x", "longer than twelve bytes"]),
-    "binary": (pa.binary(), [b"", b"\xff\x00", b"abcdefghij"]),
-    "large_binary": (pa.large_binary(), [b"abc"]),
-    "fixed": (pa.binary(4), [b"abcd", b"\0\0\0\0"]),
-    "int8": (pa.int8(), [-128, 0, 127]),
-    "int64": (pa.int64(), [-(2**63), -1, 0, 2**63 - 1]),
-    "uint64": (pa.uint64(), [0, 2**63, 2**64 - 1]),
-    "uint16": (pa.uint16(), [0, 65535]),
-    "date32": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(2024, 2, 29)]),
-    "date64": (pa.date64(), [datetime.date(1969, 12, 31)]),
-    "timestamp s": (pa.timestamp("s"), [datetime.datetime(1900, 1, 1)]),
-    "timestamp us": (pa.timestamp("us"), [datetime.datetime(2024, 1, 1, 0, 0, 0, 1)]),
-    "timestamp ns": (pa.timestamp("ns"), [datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)]),
-    "zone": (pa.timestamp("ms", "Europe/Paris"), [datetime.datetime(2024, 6, 1, tzinfo=UTC)]),
-    "decimal": (
-        pa.decimal128(20, 3),
+    "string": (pa.string(), ["", "a", "\0", "a\0", "ä" * 9, "longer than eight bytes"]),
+    "large_string": (pa.large_string(), ["", "x", "y"]),
+    "string_view": (pa.string_view(), ["", "x", "longer than twelve bytes"]),
+    "binary": (pa.binary(), [b"", b"\0", b"\xff\x00", b"\xff" * 9, b"abcdefghij"]),
+    "large_binary": (pa.large_binary(), [b"", b"abc"]),
+    "binary_view": (pa.binary_view(), [b"", b"longer than twelve bytes"]),
+    "fixed": (pa.binary(4), [b"abcd", b"\0\0\0\0", b"\xff\xff\xff\xff"]),
+    **{
+        f"int{bits}": (
+            getattr(pa, f"int{bits}")(),
+            [-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1],
+        )
+        for bits in (8, 16, 32, 64)
+    },
+    **{
+        f"uint{bits}": (getattr(pa, f"uint{bits}")(), [0, 2 ** (bits - 1), 2**bits - 1])
+        for bits in (8, 16, 32, 64)
+    },
+    "date32": (
+        pa.date32(),
         [
-            decimal.Decimal("0"),
-            decimal.Decimal("-1.250"),
-            decimal.Decimal("7"),
-            decimal.Decimal("1e16"),
+            datetime.date.min,
+            datetime.date(1970, 1, 1),
+            datetime.date(2024, 2, 29),
+            datetime.date.max,
         ],
     ),
-    "wide decimal": (pa.decimal128(38, 0), [decimal.Decimal(10**37), decimal.Decimal(-(10**30))]),
-    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b"]),
+    "date64": (
+        pa.date64(),
+        [datetime.date.min, datetime.date(1969, 12, 31), datetime.date(1970, 1, 1)],
+    ),
+    "timestamp s": (pa.timestamp("s"), [LONG_AGO, datetime.datetime(1970, 1, 1), FAR_AHEAD]),
+    "timestamp ms": (pa.timestamp("ms"), [LONG_AGO, datetime.datetime(1970, 1, 1), FAR_AHEAD]),
+    "timestamp us": (
+        pa.timestamp("us"),
+        [LONG_AGO, datetime.datetime(2024, 1, 1, 0, 0, 0, 1), datetime.datetime.max],
+    ),
+    "timestamp ns": (
+        pa.timestamp("ns"),
+        [
+            datetime.datetime(1677, 9, 21, 1),
+            datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999),
+            np.datetime64(-(2**63) + 1, "ns"),
+            np.datetime64(2**63 - 1, "ns"),
+        ],
+    ),
+    "zone": (
+        pa.timestamp("ms", "Europe/Paris"),
+        [
+            datetime.datetime(2024, 6, 1, tzinfo=UTC),
+            datetime.datetime(2024, 10, 27, 2, 30, tzinfo=PARIS),
+            datetime.datetime(2024, 10, 27, 2, 30, tzinfo=PARIS, fold=1),
+            datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5))),
+        ],
+    ),
+    "utc": (
+        pa.timestamp("us", "UTC"),
+        [LONG_AGO.replace(tzinfo=UTC), FAR_AHEAD.replace(tzinfo=UTC)],
+    ),
+    "offset": (pa.timestamp("s", "+02:00"), [datetime.datetime(2024, 6, 1, tzinfo=UTC)]),
+    **dict(decimals(pa.decimal32, 9)),
+    **dict(decimals(pa.decimal64, 18)),
+    **dict(decimals(pa.decimal128, 5)),
+    **dict(decimals(pa.decimal128, 20)),
+    **dict(decimals(pa.decimal128, 38)),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "", "b"]),
+    "dictionary of bytes": (pa.dictionary(pa.int32(), pa.binary()), [b"a", b""]),
 }
 
 
@@ -159,8 +219,57 @@ def test_a_value_has_the_key_of_its_column(name):
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
     for i, value in enumerate(values):
-        [[key]] = Predicate.of("c", family(kind), value).keys
-        assert (tamis.hash_keys([key]) == tamis.hash_keys(column[i : i + 1])).all()
+        for equal in equal_values(value):
+            [[key]] = Predicate.of("c", family(kind), equal).keys
+            assert (tamis.hash_keys([key]) == tamis.hash_keys(column[i : i + 1])).all()
+
+
+def equal_values(value):
+    """The same value in other forms."""
+    yield value
+    if isinstance(value, decimal.Decimal):
+        sign, digits, exponent = value.as_tuple()
+        for zeros in (1, 2, 7, 200):
+            yield decimal.Decimal((sign, digits + zeros * (0,), exponent - zeros))
+        if not value:
+            yield from map(
+                decimal.Decimal, ("0", "-0", "0.00", "-0.0", "0E+9", "0E-200", "0E+99999")
+            )
+    if isinstance(value, datetime.datetime) and value.tzinfo and 1 < value.year < 9999:
+        yield value.astimezone(UTC)
+        yield value.astimezone(datetime.timezone(datetime.timedelta(hours=14)))
+
+
+@settings(max_examples=1000 if SOAK else 100)
+@given(st.integers(1, 38), st.data())
+def test_a_decimal_has_the_key_of_its_column(digits, data):
+    kind = pa.decimal128(digits, data.draw(st.integers(0, digits)))
+    unscaled = data.draw(st.integers(1 - 10**digits, 10**digits - 1))
+    value = scaled(unscaled, kind.scale)
+    [[key]] = Predicate.of("c", "decimal", value).keys
+    assert (tamis.hash_keys([key]) == tamis.hash_keys(pa.array([value], kind))).all()
+
+
+@pytest.mark.parametrize("text", ["0.00", "0", "-0.0", "0E+9", "0E-100"])
+def test_a_decimal_zero_is_found(tmp_path, text):
+    table = pa.table({"a": pa.array(map(decimal.Decimal, ("0.00", "1.50")), pa.decimal128(9, 2))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["a"])
+    where = {"a": decimal.Decimal(text)}
+    assert len(ix.row_groups(where)) == 1
+    assert ix.scan(where).num_rows == ix.dataset(where).count_rows() == 1
+
+
+@pytest.mark.parametrize("text", ["1E+2000000", "-1E+2000000", "1E-2000000", "1E+999999999999"])
+def test_a_decimal_of_millions_of_digits_matches_nothing(tmp_path, text):
+    table = pa.table({"a": pa.array([decimal.Decimal("9e6"), None], pa.decimal128(9, 2))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["a"])
+    value = decimal.Decimal(text)
+    assert ix.row_groups({"a": value}) == []
+    assert ix.scan({"a": [value, 9_000_000]}).num_rows == 1
+    assert ix.dataset({"a": value}).count_rows() == 0
+    assert ix.dataset({"a": [value, None]}).count_rows() == 1
 
 
 WRONG = {
@@ -201,10 +310,13 @@ def test_values_that_no_column_can_hold_match_nothing(tmp_path):
         {"d": decimal.Decimal("1.05")},
         {"d": 10**60},
         {"t": late},
+        {"t": np.datetime64(2**62, "D")},
     ):
         assert ix.scan(where).num_rows == 0
     assert ix.scan({"i": [300, 1]}).num_rows == 1
     assert ix.scan({"t": np.datetime64("1970-01-01T00:00:01")}).num_rows == 1
+    for unit in ("D", "h", "m", "ms", "us", "ns"):
+        assert ix.scan({"t": np.datetime64("1970-01-01", unit)}).num_rows == 1
     assert ix.scan({"d": decimal.Decimal("1.000")}).num_rows == 1
 
 
@@ -285,7 +397,9 @@ def test_files_are_added_and_removed(lake, tmp_path_factory):
     ix.remove(other / "b.parquet")
     assert ix.scan({"user": "user 5"}).num_rows == 29
     ix.remove([lake / "0.parquet"])
-    ix = SkippingIndex.open(lake / "index.tamis")
+    with pytest.raises(ValueError, match=r"built over .*0/\*\.parquet, .*other0, and without it"):
+        SkippingIndex.open(lake / "index.tamis")
+    ix = SkippingIndex.open(lake / "index.tamis", source=[lake / "*.parquet", other])
     assert [path[-9:] for path in ix.files] == ["1.parquet", "2.parquet"]
     left = ix.scan({"user": "user 5"}).num_rows
     assert left == len(full_scan([lake / "1.parquet", lake / "2.parquet"], {"user": "user 5"}))
@@ -590,15 +704,20 @@ def test_any_file_system_of_pyarrow(lake):
     ix = SkippingIndex.build("*.parquet", columns=["user"], path=lake / "i", filesystem=below)
     assert ix.files == ["0.parquet", "1.parquet", "2.parquet"]
     expected = full_scan(lake.glob("*.parquet"), {"user": "user 5"})
-    with pytest.raises(ValueError, match=r"filesystem must be the .* of the index, not None"):
+    with pytest.raises(ValueError, match=r"source must be given: .* built over \*\.parquet, and"):
         SkippingIndex.open(lake / "i")
-    ix = SkippingIndex.open(lake / "i", filesystem=below)
+    with pytest.raises(ValueError, match=r"given with filesystem; .* built over \*\.parquet$"):
+        SkippingIndex.open(lake / "i", filesystem=below)
+    with pytest.raises(ValueError, match="filesystem must be the subtree file system of the index"):
+        SkippingIndex.open(lake / "i", source="*.parquet")
+    ix = SkippingIndex.open(lake / "i", source="*.parquet", filesystem=below)
     assert ix.scan({"user": "user 5"}).num_rows == len(expected)
     pq.write_table(pa.table({"user": ["user 5"], "n": [7]}), lake / "1.parquet")
     assert ix.scan({"user": "user 5"}).num_rows < len(expected)
     assert ix.stats.stale_files == 1
-    with pytest.raises(TypeError, match=r"file system of pyarrow\.fs or fsspec, not 5"):
-        SkippingIndex.open(lake / "i", filesystem=5)
+    for source in (None, "*.parquet"):
+        with pytest.raises(TypeError, match=r"file system of pyarrow\.fs or fsspec, not 5"):
+            SkippingIndex.open(lake / "i", source=source, filesystem=5)
 
 
 def test_files_may_differ_in_width_and_columns(tmp_path):
@@ -616,6 +735,72 @@ def test_files_may_differ_in_width_and_columns(tmp_path):
     assert [os.path.basename(path) for path, _ in ix.row_groups({"id": 1})] == ["a.parquet"]
 
 
+SOME_DECIMALS = [
+    "decimal32(9, 2)",
+    "decimal64(18, 0)",
+    "decimal128(5, 5)",
+    "decimal128(38, 0)",
+    "decimal128(38, 19)",
+    "decimal128(38, 38)",
+]
+PAIRS = [
+    (one, other)
+    for one, other in itertools.permutations(TYPES, 2)
+    if family(TYPES[one][0]) == family(TYPES[other][0])
+    and all("decimal" not in name or name in SOME_DECIMALS for name in (one, other))
+]
+
+
+def instant(value):
+    """A value to compare: times in the hour that clocks go back equal none in another zone."""
+    zoned = isinstance(value, datetime.datetime) and value.tzinfo
+    return value.astimezone(UTC) if zoned else value
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_files_may_differ_in_type(tmp_path, one, other):
+    rows = []
+    for name in (one, other):
+        kind, values = TYPES[name]
+        if name == "timestamp ns" or "timestamp ns" in (one, other):
+            values = [
+                v for v in values if isinstance(v, datetime.datetime) and 1677 < v.year < 2262
+            ]
+        values = [*values, None]
+        numbers = range(len(rows), len(rows) + len(values))
+        table = pa.table({"c": pa.array(values, kind), "n": numbers})
+        pq.write_table(table, tmp_path / f"{len(rows)}.parquet", row_group_size=1)
+        rows += values
+    ix = SkippingIndex.build(tmp_path, columns=["c"], path=tmp_path / "i.tamis")
+    for opened in (ix, SkippingIndex.open(tmp_path / "i.tamis")):
+        for value in rows:
+            expected = [n for n, row in enumerate(rows) if instant(row) == instant(value)]
+            assert sorted(opened.scan({"c": value})["n"].to_pylist()) == expected
+            found = opened.dataset({"c": [value]})
+            assert sorted(found.to_table()["n"].to_pylist()) == expected
+            assert found.count_rows() == len(expected)
+            groups = opened.row_groups({"c": value})
+            held = {
+                n
+                for path, g in groups
+                for n in pq.ParquetFile(path).read_row_group(g)["n"].to_pylist()
+            }
+            assert held >= set(expected)
+            assert value is None or len(held) < len(rows)
+
+
+def test_a_new_file_may_have_a_wider_type(tmp_path):
+    pq.write_table(pa.table({"i": pa.array([-1, 5], pa.int64())}), tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["i"], path=tmp_path / "i.tamis")
+    pq.write_table(pa.table({"i": pa.array([2**63 + 1, 5], pa.uint64())}), tmp_path / "b.parquet")
+    for refreshed in (False, True):
+        if refreshed:
+            ix.refresh()
+        for value, count in ((2**63 + 1, 1), (5, 2), (-1, 1), (2**63 - 1, 0)):
+            assert ix.scan({"i": value}).num_rows == count
+            assert ix.dataset({"i": value}).count_rows() == count
+
+
 def test_an_index_may_lose_all_files(lake):
     ix = build(lake)
     ix.allocate(memory=ix._state.least_bytes)
@@ -630,8 +815,18 @@ def test_what_outgrows_its_memory_stays_as_it_was(lake):
     ix = build(lake)
     ix.allocate(memory=ix._state.least_bytes)
     pq.write_table(users(0, 500), lake / "new.parquet", row_group_size=10)
+    ix.scan({"user": "user 5"}, limit=1)
+    before = ix.accesses.tolist()
     with pytest.raises(ValueError, match="4 files with 80 row groups"):
         ix.refresh()
+    assert ix.accesses.tolist() == before
+    ix.allocate(memory=ix._state.least_bytes, utility="accesses")
+    for bad in ([(ix.files[0], 0), 5], [(ix.files[0], 0), (ix.files[0], "one")]):
+        with pytest.raises(TypeError):
+            ix.record(bad)
+    with pytest.raises(ValueError, match="rows must be"):
+        ix.record([(ix.files[0], 0)], rows=-1)
+    assert ix.accesses.tolist() == before
     agrees(ix, lake, {"user": "user 5"})
     assert len(SkippingIndex.open(lake / "index.tamis")) == 30
 
@@ -682,7 +877,7 @@ def test_a_golden_index(tmp_path):
     assert [ends[1].tolist() for ends in (opened.manifest.low, opened.manifest.high)] == zones
     pq.write_table(users(0, 200), tmp_path / "a.parquet", row_group_size=50)
     below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    ix = SkippingIndex.open(path, filesystem=below)
+    ix = SkippingIndex.open(path, source="a.parquet", filesystem=below)
     for i in range(200):
         answer, _ = ix._state.may_match(families.predicates({"n": i}, ix.columns))
         assert np.flatnonzero(answer).tolist() == [i // 50]
@@ -692,3 +887,142 @@ def test_a_golden_index(tmp_path):
             )
             assert answer[i // 50]
     assert ix.scan({"user": "user 5"})["n"].to_pylist() == [5, 199]
+
+
+def forge(path, change):
+    """Change the manifest and the tail of an index, and make their checksums right again."""
+
+    def digest(content):
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def written(content):
+        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[-16:-8], "little")
+    tail = json.loads(whole[-32 - length : -32])
+    frame = tail["frame"]
+    body = json.loads(whole[frame + 24 : -32 - length])
+    body, tail = change(body), change(tail)
+    body, tail = written(body), written(tail)
+    content = whole[:frame] + digest(body) + len(body).to_bytes(8, "little") + body
+    content += tail + digest(tail) + len(tail).to_bytes(8, "little") + whole[-8:]
+    path.write_bytes(content)
+
+
+def with_sources(**sources):
+    def change(content):
+        content["sources"].update(sources)
+        return content
+
+    return change
+
+
+STRANGE = {
+    "absolute": {"sources": ["{other}/*.parquet"]},
+    "a file": {"sources": ["{other}/secret.parquet"]},
+    "system": {"sources": ["/etc"]},
+    "root": {"sources": ["/"]},
+    "among others": {"sources": ["{lake}/*.parquet", "{other}"]},
+    "dots": {"sources": ["{lake}/../other/*.parquet"]},
+    "dots and back": {"sources": ["{lake}/x/../../other"]},
+    "pattern and dots": {"sources": ["{lake}/../oth*/*.parquet"]},
+    "relative": {"sources": ["*.parquet"]},
+    "prefix of the name": {"sources": ["{lake}2/*.parquet"]},
+    "linked folder": {"sources": ["{lake}/link"]},
+    "linked file": {"sources": ["{lake}/link.parquet"]},
+    "below a link": {"sources": ["{lake}/link/*.parquet"]},
+    "file URI": {"sources": ["{other}"], "uri": "file"},
+    "bucket": {"sources": ["bucket/*.parquet"], "uri": "s3", "filesystem": "s3"},
+    "bucket as local": {"sources": ["bucket/*.parquet"], "uri": "s3", "filesystem": "local"},
+    "scheme": {"sources": ["{lake}"], "uri": "gs", "filesystem": "local"},
+    "other file system": {"sources": ["{lake}"], "filesystem": "py::fsspec+http"},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_stranger_cannot_name_what_is_opened(tmp_path, monkeypatch, name):
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    for folder in (lake, other, tmp_path / "lake2"):
+        folder.mkdir()
+        pq.write_table(users(0, 100), folder / "secret.parquet")
+    build(lake)
+    (lake / "link").symlink_to(other)
+    (lake / "link.parquet").symlink_to(other / "secret.parquet")
+    changed = dict(STRANGE[name])
+    changed["sources"] = [each.format(lake=lake, other=other) for each in changed["sources"]]
+    forge(lake / "index.tamis", with_sources(**changed))
+    monkeypatch.chdir(other)
+    monkeypatch.setattr(os, "scandir", None)
+    monkeypatch.setattr("tamis.parquet.lake.list_remote", None)
+    with pytest.raises(
+        ValueError, match="source must be given: the index was built over"
+    ) as raised:
+        SkippingIndex.open(lake / "index.tamis")
+    assert changed["sources"][-1] in str(raised.value)
+    monkeypatch.undo()
+    options = {"source": lake / "secret.parquet", "filesystem": fs.LocalFileSystem()}
+    ix = SkippingIndex.open(lake / "index.tamis", **options)
+    assert ix.scan({"user": "user 5"}).num_rows == 1
+    assert ix.stats.unknown_files == 0
+
+
+def test_a_link_does_not_lead_out_of_the_folder_of_an_index(tmp_path):
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    for folder in (lake, lake / "deep", other):
+        folder.mkdir()
+        pq.write_table(users(0, 100), folder / "a.parquet")
+    SkippingIndex.build(lake, columns=["user"], path=lake / "index.tamis")
+    where = {"user": "user 5"}
+    (lake / "within").symlink_to(lake / "deep")
+    assert SkippingIndex.open(lake / "index.tamis").scan(where).num_rows == 3
+    (lake / "deep" / "above").symlink_to(lake)
+    assert SkippingIndex.open(lake / "index.tamis").scan(where).num_rows == 3
+    for target in (other, other / "a.parquet", tmp_path / "nowhere", "/"):
+        (lake / "deep" / "b.parquet").symlink_to(target)
+        ix = SkippingIndex.open(lake / "index.tamis")
+        for query in (ix.scan, ix.row_groups, ix.dataset):
+            with pytest.raises(ValueError, match=r"source must be given: .*b.parquet is a link to"):
+                query(where)
+        (lake / "deep" / "b.parquet").unlink()
+    (lake / "deep" / "b.parquet").symlink_to(other / "a.parquet")
+    ix = SkippingIndex.open(lake / "index.tamis", source=lake)
+    assert ix.scan(where).num_rows == 5
+
+
+def test_an_index_opens_wherever_its_data_is_below_it(tmp_path, monkeypatch):
+    lake, where = tmp_path / "a" / "lake", {"user": "user 5"}
+    lake.mkdir(parents=True)
+    pq.write_table(users(0, 100), lake / "[1].parquet")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path / "a")
+    for source in (
+        lake,
+        "lake",
+        "lake/*.parquet",
+        lake / "[1].parquet",
+        tmp_path / "link" / "lake",
+    ):
+        for path in (
+            lake / "i.tamis",
+            "i.tamis",
+            tmp_path / "i.tamis",
+            tmp_path / "link" / "i.tamis",
+        ):
+            SkippingIndex.build(source, columns=["user"], path=path)
+            ix = SkippingIndex.open(path)
+            assert ix.scan(where).num_rows == 1
+            assert ix.stats.unknown_files == 0
+    with monkeypatch.context() as context:
+        context.chdir("/")
+        assert SkippingIndex.open(tmp_path / "a" / "i.tamis").scan(where).num_rows == 1
+    elsewhere = tmp_path / "indexes"
+    elsewhere.mkdir()
+    SkippingIndex.build("lake", columns=["user"], path=elsewhere / "i.tamis")
+    with pytest.raises(ValueError, match=f"built over {lake}, .* own folder, {elsewhere}"):
+        SkippingIndex.open(elsewhere / "i.tamis")
+    ix = SkippingIndex.open(elsewhere / "i.tamis", source="lake")
+    assert ix.scan(where).num_rows == 1
+    assert ix.stats.unknown_files == 0
+    ix.remove("lake/[[]1].parquet")
+    assert SkippingIndex.open(elsewhere / "i.tamis", source="lake").scan(where).num_rows == 0

@@ -1,5 +1,6 @@
 """`tamis.text.SearchIndex`: no document is missed, and checked ones are those of a scan."""
 
+import tempfile
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tamis
-from contract import within_noise
+from contract import fails_at_every_step, within_noise
 from reference import frame, mix13, parts
 from tamis.planning.collection import text as planning
 from tamis.planning.collection.curves import Segmented
@@ -29,7 +30,10 @@ def scan(documents, utility, query, k=None, stops=frozenset(), split=words):
 
 def share(index, part):
     """The budget that leaves this share of all bits."""
-    return index._overhead(index._memory.arrangement) + int(part * index.full.sum()) // 8
+    return (
+        tamis.text._overhead(index._filters, index._memory.arrangement)
+        + int(part * index.full.sum()) // 8
+    )
 
 
 def corpus(count, seed=0, most=80):
@@ -375,3 +379,84 @@ def test_answers_while_one_allocates():
 
 if __name__ == "__main__":  # run once per format version; frozen from then on
     golden_index().save(GOLDEN / "v1-text.tamis")
+
+
+def describe(index):
+    """Everything that an index shows, and what it says after it is saved and opened again."""
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(f"{folder}/i.tamis")
+        again = SearchIndex.open(f"{folder}/i.tamis", budget=index.budget)
+    return [
+        [
+            list(i.names),
+            *(each.tolist() for each in (i.counts, i.full, i.kept, i.utility, i.fprs)),
+            (len(i), i.budget, i.size_in_bytes, i.size_in_bits, i.expected_fpr),
+            [i.text(name) for name in i.names],
+            [i.search(word, None, verify=False) for word in WORDS],
+            [i.search(word) for word in WORDS],
+        ]
+        for i in (index, again)
+    ]
+
+
+def index_to_change():
+    documents = {f"d{i}": " ".join(WORDS[i : i + 4]) for i in range(8)}
+    return SearchIndex.build(documents, budget=3000, utility=np.arange(8))
+
+
+def broken(pairs):
+    """Pairs, and then a failure of their source."""
+    yield from pairs
+    raise OSError("the source is gone")
+
+
+FAILURES = {
+    "append: NaN": lambda i: i.append("new", "anchor", utility=np.nan),
+    "append: negative utility": lambda i: i.append("new", "anchor", utility=-1),
+    "append: taken name": lambda i: i.append("d1", "anchor"),
+    "append: over the budget": lambda i: i.append("new" * 2000, "anchor"),
+    "append: no text": lambda i: i.append("new", 5),
+    "append: bad rate": lambda i: i.append("new", "anchor", fpr=0),
+    "append: other hash": lambda i: i.append("new", "anchor", key=b"0123456789abcdef"),
+    "extend: utility of one": lambda i: i.extend({"x": "bell", "y": "dial"}, utility=[1]),
+    "extend: name twice": lambda i: i.extend([("x", "bell"), ("y", "dial"), ("x", "kiln")]),
+    "extend: no text midway": lambda i: i.extend({"x": "bell", "y": None}),
+    "extend: broken source": lambda i: i.extend(broken([("x", "bell")])),
+    "allocate: small budget": lambda i: i.allocate(budget=5),
+    "allocate: bad utility": lambda i: i.allocate(utility=[1, 2]),
+    "drop: unknown": lambda i: i.drop("nothing"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_call_that_fails_changes_nothing(name):
+    index = index_to_change()
+    before = describe(index)
+    with pytest.raises((ValueError, TypeError, KeyError, OSError)):
+        FAILURES[name](index)
+    assert describe(index) == before
+    index.append("x", "anchor zebra", utility=9)
+    assert index.search("zebra") == ["x"]
+
+
+CHANGES = {
+    "append": lambda i: i.append("new", "anchor bell", utility=3),
+    "extend": lambda i: i.extend({"x": "bell", "y": "dial"}, utility=[1, 2]),
+    "drop": lambda i: i.drop("d3"),
+    "allocate": lambda i: i.allocate(budget=2500, utility=np.arange(8)[::-1]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_whole_wherever_it_fails(name):
+    fails_at_every_step(index_to_change, CHANGES[name], describe, tamis.text)
+
+
+def test_a_failed_build_leaves_the_file_of_before(tmp_path):
+    path = tmp_path / "i.tamis"
+    SearchIndex.build({"a": "anchor"}, path=path)
+    before = path.read_bytes()
+    for wrong in ({"budget": 3}, {"utility": [np.nan]}):
+        with pytest.raises(ValueError, match=r"(budget|utility) must be"):
+            SearchIndex.build({"b": "bell"}, path=path, **wrong)
+        assert path.read_bytes() == before

@@ -80,7 +80,9 @@ class Lake:
         least = self.built(kind)._state.least_bytes
         share = 0 if method in FIXED else percent
         path = self.folder / f"{kind}.tamis"
-        ix = SkippingIndex.open(path, memory=least, hybrid=hybrid, recheck=3600)
+        ix = SkippingIndex.open(
+            path, source=self.path, memory=least, hybrid=hybrid, recheck=3600
+        )
         ix.allocate(memory=least + self.bloom_bits * share // 800, method=allocation)
         return ix
 

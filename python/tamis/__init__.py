@@ -11,6 +11,7 @@ import importlib as _importlib
 import warnings as _warnings
 from types import ModuleType as _ModuleType
 
+from tamis import filters as _filters
 from tamis import stores, traces
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
@@ -26,26 +27,7 @@ from tamis.errors import (
     LeaseError,
     TamisError,
 )
-from tamis.filters import (
-    AdaptiveCuckoo,
-    AdaptiveStacked,
-    Bloom,
-    Cuckoo,
-    Extending,
-    Fuse,
-    LearnedBloom,
-    Quotient,
-    Ribbon,
-    Sharded,
-    StableBloom,
-    StableLearned,
-    Stacked,
-    StaticFunction,
-    Telescoping,
-    Windowed,
-    from_bytes,
-    load,
-)
+from tamis.filters import *  # noqa: F403
 from tamis.guard import Guard
 from tamis.pictures import compare
 from tamis.planning.collection.allocation import plan_collection
@@ -55,48 +37,32 @@ from tamis.planning.stable.groups import plan_stable
 from tamis.workload import Workload
 
 __all__ = [
-    "AdaptiveCuckoo",
-    "AdaptiveStacked",
     "Advice",
-    "Bloom",
     "BuildError",
     "CapacityError",
     "CapacityWarning",
     "Collection",
-    "Cuckoo",
-    "Extending",
     "FormatError",
-    "Fuse",
     "Guard",
     "IncompatibleError",
     "Layer",
-    "LearnedBloom",
     "LeaseError",
     "Plan",
-    "Quotient",
-    "Ribbon",
-    "Sharded",
-    "StableBloom",
-    "StableLearned",
-    "Stacked",
-    "StaticFunction",
     "TamisError",
-    "Telescoping",
-    "Windowed",
     "Workload",
     "__version__",
     "advise",
     "compare",
     "dedup",
-    "from_bytes",
     "hash_keys",
-    "load",
     "plan",
     "plan_collection",
     "plan_stable",
     "stores",
     "traces",
 ]
+__all__ += _filters.__all__
+__all__.sort()
 
 _INTEGRATIONS = ("parquet", "report", "text")
 """Modules that are imported on first use, to keep ``import tamis`` fast."""

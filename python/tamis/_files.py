@@ -1,35 +1,105 @@
-"""Atomic writes of files."""
+"""Atomic writes of files.
+
+A file is written under a temporary name in its own folder, flushed and renamed. The writer holds a
+lock on the temporary file, which ends with its process: a temporary file that nobody has locked is
+what a killed save left behind, and the next save in the folder deletes it.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from tamis._types import FilePath
 
+TEMPORARY = re.compile(r"\.tamis-[0-9a-f]{16}\.saving")
+"""The names of temporary files."""
+
+_MOST_LISTED = 4096
+"""Files of a folder that a save looks at for temporary ones: listing them takes about 1 ms."""
+
 
 def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
-    """Replace a file atomically: ``write`` fills a temporary file, which is flushed and renamed."""
+    """Replace a file atomically: ``write`` fills a temporary file, which is flushed and renamed.
+
+    Links are followed. What exists and is not a regular file raises `OSError`.
+    """
+    mode = _mode_of(path)
     target = Path(os.path.realpath(os.fsdecode(path)))
-    temporary = target.with_name(f".tamis-{secrets.token_hex(8)}")
+    _sweep(target.parent)
     try:
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        temporary, descriptor = _create(target.parent)
+    except OSError as error:  # about a name that the caller did not choose
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+    try:
         try:
-            if target.exists():
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             write(descriptor)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _mode_of(path: FilePath) -> int | None:
+    """Return the permissions of a file that may be replaced, or None if there is no file."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fsdecode(path))
+    return stat.S_IMODE(mode)
+
+
+def _create(folder: Path) -> tuple[Path, int]:
+    """Create a temporary file and lock it."""
+    while True:
+        temporary = folder / f".tamis-{secrets.token_hex(8)}.saving"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        # Where files cannot be locked, nothing is swept either.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Another save may have found it before it was locked.
+        if os.fstat(descriptor).st_nlink:
+            return temporary, descriptor
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete the temporary files of this user's killed saves."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in islice(entries, _MOST_LISTED):
+            if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    _delete_unlocked(entry)
+
+
+def _delete_unlocked(entry: os.DirEntry[str]) -> None:
+    descriptor = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if it is held
+            os.unlink(entry.path)
+    finally:
+        os.close(descriptor)

@@ -38,6 +38,13 @@ ENGLISH = frozenset(_ENGLISH.split())
 _WEIGHTS = 12  # bytes of the utility and rank of a document
 
 
+class _Plan(NamedTuple):
+    """The documents in blocks, and the rows of each block to load."""
+
+    arrangement: planning.Arrangement
+    rows: Ints
+
+
 class _Memory(NamedTuple):
     """What a search reads; replaced as a whole, so that threads can search during `allocate`."""
 
@@ -121,12 +128,15 @@ class SearchIndex:
         options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
         filters = storage.create_filters(path, seed, key, options)
         index = cls(filters, np.zeros(0), tokenizer)
-        index._add(documents, fpr, key)
+        index._add(filters, documents, fpr, key)
+        # Check everything before a file is written.
+        weights = read_utility(utility, Names(filters), np.ones(len(filters)))
+        size = None if budget is None else parse_budget(budget)
+        plan = _plan(filters, weights, size)
         if path is not None:
-            index._utility = read_utility(utility, index.names, index._utility)
-            index.save(path)
-            index._filters, _ = storage.open_filters(path, key, texts=True)
-        index.allocate(budget=budget, utility=utility)
+            storage.save_filters(path, filters, weights)
+            filters, _ = storage.open_filters(path, key, texts=True)
+        index._replace(filters, weights, size, plan)
         return index
 
     @classmethod
@@ -217,17 +227,16 @@ class SearchIndex:
         >>> index.search("mesh")
         ['b', 'a']
         """
-        before = len(self)
-        self._add(documents, fpr, key)
-        weights = extend_utility(self._utility, utility, len(self) - before, "document")
-        self.allocate(budget=self._budget, utility=weights)
+        filters = self._filters.without([])  # a copy: a failure must leave this index as it was
+        self._add(filters, documents, fpr, key)
+        weights = extend_utility(self._utility, utility, len(filters) - len(self), "document")
+        self._replace(filters, weights, self._budget, _plan(filters, weights, self._budget))
 
     def drop(self, name: str) -> None:
         """Remove a document and reallocate."""
         id = self.names.find(name)
-        self._filters = self._filters.without([id])
-        self._utility = np.delete(self._utility, id)
-        self.allocate(budget=self._budget)
+        filters, weights = self._filters.without([id]), np.delete(self._utility, id)
+        self._replace(filters, weights, self._budget, _plan(filters, weights, self._budget))
 
     def allocate(
         self,
@@ -247,20 +256,7 @@ class SearchIndex:
         """
         weights = read_utility(utility, self.names, self._utility)
         size = None if budget is None else parse_budget(budget)
-        sizes = self._filters.sizes()
-        arrangement = planning.arrange(sizes.counts, sizes.bits, sizes.hashes, weights)
-        if size is None:
-            rows = arrangement.curve.length * arrangement.curve.hashes
-        else:
-            overhead = self._overhead(arrangement)
-            rows = arrangement.allocate(
-                storage.filter_bits(size, overhead, f"{len(self)} documents")
-            )
-        sliced = self._filters.sliced(
-            arrangement.documents, rows.astype(np.uint32), arrangement.ids, arrangement.ranks
-        )
-        self._memory = _Memory(self._filters, sliced, arrangement, rows)
-        self._utility, self._budget = weights, size
+        self._replace(self._filters, weights, size, _plan(self._filters, weights, size))
 
     @property
     def names(self) -> Names:
@@ -309,7 +305,8 @@ class SearchIndex:
     @property
     def size_in_bytes(self) -> int:
         """Memory of the prefixes, names and sizes."""
-        return self._overhead(self._memory.arrangement) + (self.size_in_bits + 7) // 8
+        overhead = _overhead(self._filters, self._memory.arrangement)
+        return overhead + (self.size_in_bits + 7) // 8
 
     @property
     def size_in_bits(self) -> int:
@@ -337,24 +334,31 @@ class SearchIndex:
     def __repr__(self) -> str:
         return f"<tamis.text.SearchIndex: {len(self):,} documents, {self.size_in_bytes:,} bytes>"
 
-    def _overhead(self, arrangement: planning.Arrangement) -> int:
-        own = self._filters.size_in_bytes(len(arrangement.documents))
-        return own + _WEIGHTS * len(self)
-
     def _terms(self, text: str) -> list[str]:
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, not {text!r} of type {type(text).__name__}")
         return [term for term in self._tokenizer(text) if term not in self._stop_words]
 
-    def _add(self, documents: Documents, fpr: float, key: bytes | None) -> None:
-        for name, text in self.names.check_new(documents, "document"):
-            distinct = _native.Distinct(self._terms(text), self.seed or 0, key)
+    def _add(
+        self, filters: _native.Filters, documents: Documents, fpr: float, key: bytes | None
+    ) -> None:
+        for name, text in Names(filters).check_new(documents, "document"):
+            distinct = _native.Distinct(self._terms(text), filters.seed or 0, key)
             length, segments = planning.signature(len(distinct), fpr)
             kind = "segmented" if len(distinct) else "empty"
             full = _native.Full(distinct, kind, segments, length * segments)
-            self._filters.add(name, full, text)
-        added = len(self._filters) - len(self._utility)
-        self._utility = np.concatenate([self._utility, np.ones(added)])
+            filters.add(name, full, text)
+
+    def _replace(
+        self, filters: _native.Filters, weights: Floats, budget: int | None, plan: _Plan
+    ) -> None:
+        """Load signatures as planned, then replace everything, or nothing if that fails."""
+        arrangement, rows = plan
+        sliced = filters.sliced(
+            arrangement.documents, rows.astype(np.uint32), arrangement.ids, arrangement.ranks
+        )
+        self._memory = _Memory(filters, sliced, arrangement, rows)
+        self._filters, self._utility, self._budget = filters, weights, budget
 
     def _verified(self, memory: _Memory, terms: set[str], limit: int) -> list[int]:
         """Search for more and more candidates until enough of them contain the terms."""
@@ -372,3 +376,18 @@ class SearchIndex:
                 break
             checked, more = more, 4 * more
         return found
+
+
+def _plan(filters: _native.Filters, weights: Floats, budget: int | None) -> _Plan:
+    """Arrange the documents in blocks, and return how many rows of each block to load."""
+    sizes = filters.sizes()
+    arrangement = planning.arrange(sizes.counts, sizes.bits, sizes.hashes, weights)
+    if budget is None:
+        return _Plan(arrangement, arrangement.curve.length * arrangement.curve.hashes)
+    overhead = _overhead(filters, arrangement)
+    bits = storage.filter_bits(budget, overhead, f"{len(filters)} documents")
+    return _Plan(arrangement, arrangement.allocate(bits))
+
+
+def _overhead(filters: _native.Filters, arrangement: planning.Arrangement) -> int:
+    return filters.size_in_bytes(len(arrangement.documents)) + _WEIGHTS * len(filters)

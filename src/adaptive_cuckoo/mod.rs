@@ -35,7 +35,8 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, SECTION_HASHES, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::lock::{ReadGuard, RwLock, WriteGuard};
+use std::sync::Arc;
 use table::{PADDING, Table, byte_len};
 
 /// Adaptive cuckoo filters.
@@ -134,12 +135,12 @@ impl AdaptiveCuckoo {
         (table.motion, table.fingerprint_bits, table.bins, table.owners.len() as u64)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(|lock| lock.into_inner())
+    fn read(&self) -> ReadGuard<'_, Table> {
+        self.table.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(|lock| lock.into_inner())
+    fn write(&self) -> WriteGuard<'_, Table> {
+        self.table.write()
     }
 
     /// Opens what a frame holds.
@@ -207,7 +208,7 @@ impl Kernel for AdaptiveCuckoo {
     }
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
-        Some(self.table.try_read().ok()?.contains(hash))
+        Some(self.table.try_read()?.contains(hash))
     }
 
     fn count(&self) -> u64 {
@@ -215,7 +216,7 @@ impl Kernel for AdaptiveCuckoo {
     }
 
     fn busy(&self) -> bool {
-        self.table.try_write().is_err()
+        self.table.is_locked()
     }
 
     fn overfull(&self, _capacity: u64) -> bool {

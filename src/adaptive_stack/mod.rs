@@ -36,11 +36,12 @@ use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, SECTION_MARKS, SECTION_PLAN, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use crate::stack::{self, MOST_LAYERS, Stack};
 use counted::with_sample;
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Adaptive stacks; those of quotient filters also delete.
 pub static KIND: Kind = Kind {
@@ -105,7 +106,7 @@ pub struct State {
 /// A stack that grows.
 pub struct AdaptiveStack {
     inner: RwLock<Inner>,
-    counted: Mutex<Counted>,
+    counted: RwLock<Counted>,
     /// Queries answered "no" since the last adaptation.
     denied: AtomicU64,
 }
@@ -126,7 +127,7 @@ impl AdaptiveStack {
         let inner = Inner { stack, filling, building: None, generation: 0, version: 0, plan };
         Ok(AdaptiveStack {
             inner: RwLock::new(inner),
-            counted: Mutex::default(),
+            counted: RwLock::default(),
             denied: AtomicU64::new(0),
         })
     }
@@ -182,16 +183,16 @@ impl AdaptiveStack {
         Ok(opened)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(|lock| lock.into_inner())
+    fn read(&self) -> ReadGuard<'_, Inner> {
+        self.inner.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(|lock| lock.into_inner())
+    fn write(&self) -> WriteGuard<'_, Inner> {
+        self.inner.write()
     }
 
-    fn counted(&self) -> MutexGuard<'_, Counted> {
-        self.counted.lock().unwrap_or_else(|lock| lock.into_inner())
+    fn counted(&self) -> WriteGuard<'_, Counted> {
+        self.counted.write()
     }
 
     /// The plan.
@@ -210,7 +211,7 @@ impl AdaptiveStack {
             psi: inner.stack.knowledge().psi,
             layers: inner.stack.layers().len() as u64,
             filled: filling.map_or([0, 0], |filling| [filling.layer.count(), filling.room]),
-            counted: self.counted().clone(),
+            counted: self.counted.read().clone(),
         }
     }
 
@@ -228,7 +229,7 @@ impl AdaptiveStack {
 
     /// How often each key of the sample came.
     pub fn sample(&self) -> Vec<u64> {
-        self.counted().sample.values().copied().collect()
+        self.counted.read().sample.values().copied().collect()
     }
 }
 
@@ -264,7 +265,7 @@ impl Kernel for AdaptiveStack {
     }
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
-        let answer = self.inner.try_read().ok()?.stack.try_contains_one(hash)?;
+        let answer = self.inner.try_read()?.stack.try_contains_one(hash)?;
         self.denied.fetch_add(u64::from(!answer), Relaxed);
         Some(answer)
     }
@@ -282,7 +283,7 @@ impl Kernel for AdaptiveStack {
     }
 
     fn busy(&self) -> bool {
-        self.inner.try_read().map_or(true, |inner| inner.stack.busy())
+        self.inner.try_read().is_none_or(|inner| inner.stack.busy())
     }
 
     fn size_in_bits(&self) -> u64 {
@@ -307,13 +308,13 @@ impl Kernel for AdaptiveStack {
         };
         let copy = AdaptiveStack::with(inner.stack.duplicate()?, filling, inner.plan.clone())?;
         copy.write().generation = inner.generation;
-        *copy.counted() = self.counted().clone();
+        *copy.counted() = self.counted.read().clone();
         Ok(Arc::new(copy))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let inner = self.read();
-        let counted = self.counted();
+        let counted = self.counted.read();
         let stack = kernel::nested(&inner.stack);
         let filling = inner.filling.as_ref().map(|filling| kernel::nested(&*filling.layer));
         let pair = |(word, count): (&u64, &u64)| {

@@ -31,8 +31,9 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
+use crate::lock::{RwLock, WriteGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bloom filters.
 pub static KIND: Kind = Kind {
@@ -61,7 +62,7 @@ pub struct Bloom {
     /// filter most new keys change nothing.
     insertions: AtomicU64,
     recount_at: AtomicU64,
-    writer: Mutex<()>,
+    writer: RwLock<()>,
 }
 
 impl Bloom {
@@ -78,7 +79,7 @@ impl Bloom {
             count: AtomicU64::new(count),
             insertions: AtomicU64::new(count),
             recount_at: AtomicU64::new(0),
-            writer: Mutex::new(()),
+            writer: RwLock::new(()),
         }
     }
 
@@ -125,11 +126,11 @@ impl Bloom {
 
     /// The one writer; others wait, readers do not.
     pub fn writer(&self) -> Writer<'_> {
-        Writer { bloom: self, _lock: self.writer.lock().unwrap_or_else(|lock| lock.into_inner()) }
+        Writer { bloom: self, _lock: self.writer.write() }
     }
 
     fn frozen_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
-        let _lock = self.writer();
+        let _lock = self.writer.read();
         look(self.bits.as_slice())
     }
 
@@ -263,7 +264,7 @@ impl Kernel for Bloom {
     }
 
     fn busy(&self) -> bool {
-        self.writer.try_lock().is_err()
+        self.writer.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {
@@ -308,7 +309,7 @@ impl Kernel for Bloom {
 /// The right to insert into a [`Bloom`].
 pub struct Writer<'a> {
     bloom: &'a Bloom,
-    _lock: MutexGuard<'a, ()>,
+    _lock: WriteGuard<'a, ()>,
 }
 
 impl Writer<'_> {

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::lock::{ReadGuard, RwLock, WriteGuard};
+use std::sync::Arc;
 
 /// Cuckoo filters.
 pub static KIND: Kind = Kind {
@@ -87,12 +88,12 @@ impl Cuckoo {
         look(&self.read())
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(|lock| lock.into_inner())
+    fn read(&self) -> ReadGuard<'_, Table> {
+        self.table.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(|lock| lock.into_inner())
+    fn write(&self) -> WriteGuard<'_, Table> {
+        self.table.write()
     }
 }
 
@@ -110,7 +111,7 @@ impl Kernel for Cuckoo {
     }
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
-        Some(self.table.try_read().ok()?.contains(hash))
+        Some(self.table.try_read()?.contains(hash))
     }
 
     fn count(&self) -> u64 {
@@ -118,7 +119,7 @@ impl Kernel for Cuckoo {
     }
 
     fn busy(&self) -> bool {
-        self.table.try_write().is_err()
+        self.table.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {

@@ -4,18 +4,16 @@
 //! the unit; decimals as the integer they equal, or else as 16 little-endian bytes of the unscaled
 //! value (without trailing zeros) and one byte of scale.
 
+use super::capsule;
+use super::items::{self, Items};
 use super::keys::{ACCEPTED, NotAKey};
 use crate::hash::{Hash128, Hasher};
 use arrow_array::cast::AsArray;
-use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
-use arrow_array::ffi_stream::{ArrayStreamReader, FFI_ArrowArrayStream};
 use arrow_array::types::*;
-use arrow_array::{Array, ArrayReader, ArrayRef, StructArray, make_array};
-use arrow_schema::{DataType, TimeUnit};
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::{DataType, Fields, TimeUnit};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
-use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -26,43 +24,15 @@ pub struct ArrowPart {
     dictionary: OnceLock<Option<Vec<Hash128>>>,
 }
 
-/// The arrays of an object that speaks Arrow, and their type, or `None` if it does not.
-pub fn arrays(keys: &Bound<'_, PyAny>) -> PyResult<Option<(Vec<ArrayRef>, DataType)>> {
-    // SAFETY (of all three): a capsule of this name holds this struct, by the Arrow PyCapsule
-    // interface, and the producer vouches for the layout that its schema names. `from_raw` moves
-    // the struct out and leaves a released one behind.
-    if keys.hasattr("__arrow_c_array__")? {
-        let pair = keys.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
-        let schema = within(&pair.get_item(0)?, c"arrow_schema")?;
-        let array = within(&pair.get_item(1)?, c"arrow_array")?;
-        // SAFETY: see above.
-        let schema = unsafe { FFI_ArrowSchema::from_raw(schema) };
-        let data_type = DataType::try_from(&schema).map_err(foreign)?;
-        // SAFETY: see above.
-        let data =
-            unsafe { from_ffi_and_data_type(FFI_ArrowArray::from_raw(array), data_type.clone()) };
-        Ok(Some((vec![make_array(data.map_err(foreign)?)], data_type)))
-    } else if keys.hasattr("__arrow_c_stream__")? {
-        let stream = keys.call_method0("__arrow_c_stream__")?;
-        let stream = within(&stream, c"arrow_array_stream")?;
-        // SAFETY: see above.
-        read_stream(keys.py(), unsafe { FFI_ArrowArrayStream::from_raw(stream) }).map(Some)
-    } else {
-        Ok(None)
-    }
-}
-
-/// The keys of an object that speaks Arrow, or `None` if it does not.
+/// The keys of an object with the Arrow PyCapsule interface, or `None` if it has none.
 pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
-    let Some((arrays, data_type)) = arrays(keys)? else { return Ok(None) };
+    let Some((arrays, data_type)) = capsule::arrays("keys", keys, check_types)? else {
+        return Ok(None);
+    };
     let arrays = only_column(arrays, &data_type)?;
     let mut start = 0;
     let mut parts = Vec::with_capacity(arrays.len());
     for array in arrays {
-        if array.is_empty() {
-            continue;
-        }
-        check_type(array.data_type())?;
         if let Some(null) = first_null(&array) {
             let message = format!("keys[{}] is null; {ACCEPTED}", start + null);
             return Err(PyTypeError::new_err(message));
@@ -73,37 +43,28 @@ pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
     Ok(Some(parts))
 }
 
-/// Where the struct of a capsule is.
-fn within<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
-    Ok(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.as_ptr().cast())
+/// Refuses what is neither a column of keys nor a table of one.
+fn check_types(data_type: &DataType) -> PyResult<()> {
+    match data_type {
+        DataType::Struct(fields) => check_type(only_field(fields)?),
+        other => check_type(other),
+    }
 }
 
-/// All arrays of a stream.
-fn read_stream(
-    py: Python<'_>,
-    stream: FFI_ArrowArrayStream,
-) -> PyResult<(Vec<ArrayRef>, DataType)> {
-    if stream.get_next().is_none() {
-        return Err(PyTypeError::new_err("keys is an Arrow stream without a way to read it"));
+fn only_field(fields: &Fields) -> PyResult<&DataType> {
+    match &**fields {
+        [only] => Ok(only.data_type()),
+        _ => Err(PyTypeError::new_err(format!(
+            "keys is a table of {} columns; one column is wanted",
+            fields.len()
+        ))),
     }
-    // A producer may need the interpreter in a thread of its own to go on.
-    py.detach(|| {
-        let mut reader = ArrayStreamReader::try_new(stream)?;
-        let data_type = reader.field().data_type().clone();
-        Ok((reader.by_ref().collect::<Result<_, _>>()?, data_type))
-    })
-    .map_err(foreign)
 }
 
 /// A table with one column stands for the column.
 fn only_column(arrays: Vec<ArrayRef>, data_type: &DataType) -> PyResult<Vec<ArrayRef>> {
     let DataType::Struct(fields) = data_type else { return Ok(arrays) };
-    if fields.len() != 1 {
-        return Err(PyTypeError::new_err(format!(
-            "keys is a table of {} columns; one column is wanted",
-            fields.len()
-        )));
-    }
+    only_field(fields)?;
     let mut start = 0;
     let column = |array: ArrayRef| {
         if let Some(null) = first_null(&array) {
@@ -111,13 +72,12 @@ fn only_column(arrays: Vec<ArrayRef>, data_type: &DataType) -> PyResult<Vec<Arra
             return Err(PyTypeError::new_err(message));
         }
         start += array.len();
-        let table: &StructArray = array.as_struct();
-        Ok(table.column(0).clone())
+        Ok(array.as_struct().column(0).clone())
     };
     arrays.into_iter().map(column).collect()
 }
 
-fn check_type(data_type: &DataType) -> PyResult<()> {
+pub fn check_type(data_type: &DataType) -> PyResult<()> {
     use DataType::*;
     match data_type {
         Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 => Ok(()),
@@ -142,10 +102,6 @@ fn first_null(array: &ArrayRef) -> Option<usize> {
     (0..array.len()).find(|&i| nulls.is_null(i))
 }
 
-fn foreign(error: arrow_schema::ArrowError) -> PyErr {
-    PyTypeError::new_err(format!("keys is not an Arrow column that can be read: {error}"))
-}
-
 /// What a column's integers stand for.
 #[derive(Clone, Copy)]
 enum Scale {
@@ -157,7 +113,6 @@ enum Scale {
 impl ArrowPart {
     /// A column of categories, which are what keys are.
     pub fn of_categories(array: ArrayRef) -> PyResult<ArrowPart> {
-        check_type(array.data_type())?;
         if let Some(null) = first_null(&array) {
             return Err(PyTypeError::new_err(format!(
                 "features: a column of categories is null at row {null}; give what is missing a name"
@@ -175,17 +130,17 @@ impl ArrowPart {
     ) -> Result<(), (usize, NotAKey)> {
         let DataType::Dictionary(_, _) = self.array.data_type() else {
             return range.clone().try_for_each(|i| {
-                with_text(&self.array, i, |bytes| text(i, bytes)).ok_or_else(|| no_text(i))
+                with_text(&self.array, i, |bytes| text(i, bytes)).map_err(|reason| (i, reason))
             });
         };
         let dictionary = self.array.as_any_dictionary();
         for i in range {
             let at = index(dictionary.keys(), i);
-            let known = at < dictionary.values().len()
-                && with_text(dictionary.values(), at, |bytes| text(i, bytes)).is_some();
-            if !known {
-                return Err(no_text(i));
+            let values = dictionary.values();
+            if at >= values.len() {
+                return Err((i, outside(at, values)));
             }
+            with_text(values, at, |bytes| text(i, bytes)).map_err(|reason| (i, reason))?;
         }
         Ok(())
     }
@@ -196,10 +151,16 @@ impl ArrowPart {
     }
 
     /// Whether some value of this type is not a key: a decimal of too many digits, a wrong index.
+    /// Text and binary may only be damaged, which [`ArrowPart::check`] sees.
     pub fn may_fail(&self) -> bool {
         use DataType::*;
         let kind = self.array.data_type();
         matches!(kind, Decimal32(..) | Decimal64(..) | Decimal128(..) | Dictionary(..))
+    }
+
+    /// Whether the bytes of all text and binary lie where they are said to.
+    pub fn check(&self) -> Result<(), (usize, NotAKey)> {
+        items::check(&self.array)
     }
 
     /// Hashes the keys from `first` on.
@@ -227,8 +188,7 @@ impl ArrowPart {
         for (i, out) in out.iter_mut().enumerate() {
             let at = index(dictionary.keys(), first + i);
             if at >= values.len() {
-                let what = "beyond the values of its dictionary";
-                return Err((first + i, NotAKey::Type(what.into())));
+                return Err((first + i, outside(at, values)));
             }
             if let Some(known) = known {
                 *out = known[at];
@@ -241,15 +201,19 @@ impl ArrowPart {
     }
 }
 
-fn no_text(index: usize) -> (usize, NotAKey) {
-    (
-        index,
-        NotAKey::Type("neither text, binary nor an integer, which a model of text reads".into()),
-    )
+#[cold]
+fn outside(at: usize, values: &dyn Array) -> NotAKey {
+    NotAKey::Damaged(format!("item {} of a dictionary of {} values", at as isize, values.len()))
 }
 
-/// Looks at one value as text, if it has one.
-fn with_text(array: &dyn Array, at: usize, look: impl FnOnce(&[u8])) -> Option<()> {
+/// Looks at one value as text.
+fn with_text(array: &dyn Array, at: usize, look: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
+    macro_rules! bytes {
+        ($array:expr) => {{
+            let array = $array;
+            look(array.item(at).ok_or_else(|| array.damaged(at))?)
+        }};
+    }
     macro_rules! ints {
         ($native:ty) => {
             look(array.as_primitive::<$native>().value(at).to_string().as_bytes())
@@ -265,19 +229,22 @@ fn with_text(array: &dyn Array, at: usize, look: impl FnOnce(&[u8])) -> Option<(
         UInt16 => ints!(UInt16Type),
         UInt32 => ints!(UInt32Type),
         UInt64 => ints!(UInt64Type),
-        Utf8 => look(array.as_string::<i32>().value(at).as_bytes()),
-        LargeUtf8 => look(array.as_string::<i64>().value(at).as_bytes()),
-        Utf8View => look(array.as_string_view().value(at).as_bytes()),
-        Binary => look(array.as_binary::<i32>().value(at)),
-        LargeBinary => look(array.as_binary::<i64>().value(at)),
-        BinaryView => look(array.as_binary_view().value(at)),
+        Utf8 => bytes!(array.as_string::<i32>()),
+        LargeUtf8 => bytes!(array.as_string::<i64>()),
+        Utf8View => bytes!(array.as_string_view()),
+        Binary => bytes!(array.as_binary::<i32>()),
+        LargeBinary => bytes!(array.as_binary::<i64>()),
+        BinaryView => bytes!(array.as_binary_view()),
         FixedSizeBinary(_) => look(array.as_fixed_size_binary().value(at)),
-        _ => return None,
+        _ => {
+            let what = "neither text, binary nor an integer, which a model of text reads";
+            return Err(NotAKey::Type(what.into()));
+        }
     }
-    Some(())
+    Ok(())
 }
 
-/// An index of a dictionary array, which its producer vouches to be in range.
+/// An index of a dictionary array; one below zero is past every dictionary's end.
 fn index(keys: &dyn Array, at: usize) -> usize {
     macro_rules! each {
         ($($name:ident => $native:ty),*) => {
@@ -322,7 +289,8 @@ fn hash_array(
         ($array:expr) => {{
             let array = $array;
             for (i, out) in out.iter_mut().enumerate() {
-                *out = hasher.bytes(array.value(first + i).as_ref());
+                let bytes = array.item(first + i);
+                *out = hasher.bytes(bytes.ok_or_else(|| (first + i, array.damaged(first + i)))?);
             }
             Ok(())
         }};
@@ -360,7 +328,13 @@ fn hash_array(
         Binary => bytes!(array.as_binary::<i32>()),
         LargeBinary => bytes!(array.as_binary::<i64>()),
         BinaryView => bytes!(array.as_binary_view()),
-        FixedSizeBinary(_) => bytes!(array.as_fixed_size_binary()),
+        FixedSizeBinary(_) => {
+            let array = array.as_fixed_size_binary();
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = hasher.bytes(array.value(first + i));
+            }
+            Ok(())
+        }
         _ => unreachable!("types are checked on import"),
     }
 }

@@ -240,9 +240,12 @@ pub fn insert(
         // None of these keys is invalid, so they need not all be hashed before the first insertion.
         Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
-                let _ = column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes));
+                column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes))
             };
-            Ok(py.detach(|| insert_chunks(kernel, column.len(), chunks))?)
+            py.detach(|| {
+                column.check().map_err(at_index)?;
+                insert_chunks(kernel, column.len(), chunks)
+            })
         }
         keys => {
             let all = collect(py, hasher, keys)?;
@@ -250,8 +253,9 @@ pub fn insert(
             let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
                 all[range].chunks(step).for_each(chunk);
+                Ok(())
             };
-            Ok(py.detach(|| insert_chunks(kernel, all.len(), chunks))?)
+            py.detach(|| insert_chunks(kernel, all.len(), chunks))
         }
     }
 }
@@ -260,25 +264,26 @@ pub fn insert(
 type Chunk<'a> = dyn FnMut(&[Hash128]) + Send + 'a;
 
 /// Inserts `count` hashes, of which `chunks` gives any range in chunks. Where the kernel refuses a
-/// chunk, those before it are removed again.
+/// chunk, or one cannot be read any more, those before it are removed again.
 fn insert_chunks(
     kernel: &dyn Kernel,
     count: usize,
-    chunks: impl Fn(Range<usize>, &mut Chunk<'_>),
-) -> crate::error::Result<()> {
+    chunks: impl Fn(Range<usize>, &mut Chunk<'_>) -> Result<(), (usize, NotAKey)>,
+) -> PyResult<()> {
     let (mut inserted, mut result) = (0, Ok(()));
-    chunks(0..count, &mut |hashes| {
+    let read = chunks(0..count, &mut |hashes| {
         if result.is_ok() {
             result = kernel.insert(hashes);
             inserted += if result.is_ok() { hashes.len() } else { 0 };
         }
     });
-    if result.is_err() {
-        chunks(0..inserted, &mut |hashes| {
+    if result.is_err() || read.is_err() {
+        let _ = chunks(0..inserted, &mut |hashes| {
             hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
         });
     }
-    result
+    read.map_err(at_index)?;
+    Ok(result?)
 }
 
 /// The 128-bit hashes of keys as rows (high half, low half).

@@ -113,6 +113,19 @@ impl Column {
         })
     }
 
+    /// Whether the memory of the column can be read to its end. Hashing checks that too, but key by
+    /// key.
+    pub fn check(&self) -> Result<(), (usize, NotAKey)> {
+        let mut start = 0;
+        for part in &self.parts {
+            if let Part::Arrow(part) = part {
+                part.check().map_err(|(index, reason)| (start + index, reason))?;
+            }
+            start += part.len();
+        }
+        Ok(())
+    }
+
     /// Hashes the keys of `range` chunk by chunk: `chunk(first, hashes)`.
     pub fn for_each_chunk(
         &self,

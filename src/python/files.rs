@@ -3,10 +3,10 @@
 
 use crate::collection::{Bits, PIECE};
 use crate::error::{Error, Result};
+use crate::lock::RwLock;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Marks a place in the temporary file; other places are in the bits of the file that was opened.
@@ -16,7 +16,7 @@ const BYTES: usize = 1 << PIECE;
 pub struct Files {
     base: Option<Base>,
     spill: File,
-    written: Mutex<u64>,
+    written: RwLock<u64>,
 }
 
 struct Base {
@@ -38,7 +38,7 @@ fn failed(error: io::Error) -> Error {
 impl Files {
     /// Only what will be added to this file.
     pub fn new(spill: File) -> Files {
-        Files { base: None, spill, written: Mutex::new(0) }
+        Files { base: None, spill, written: RwLock::new(0) }
     }
 
     /// Also the bits of this file.
@@ -59,7 +59,7 @@ impl Files {
 
     /// Adds the bytes of a filter; their place.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.write();
         let refused = |error| Error::Memory(format!("the temporary file is not written: {error}"));
         self.spill.write_all_at(bytes, *written).map_err(refused)?;
         let place = *written;
@@ -116,7 +116,7 @@ impl Files {
     fn piece(&self, place: u64, piece: u64, out: &mut [u8; BYTES]) -> Result<usize> {
         let start = piece * BYTES as u64;
         if place & SPILL != 0 {
-            let end = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            let end = *self.written.read();
             let here = end.saturating_sub(start).min(BYTES as u64) as usize;
             self.spill.read_exact_at(&mut out[..here], start).map_err(failed)?;
             return Ok(here);

@@ -3,12 +3,12 @@
 use super::batch;
 use super::keys::{self, hash_object, hasher};
 use crate::hash::{Hash128, Hasher};
+use crate::lock::{RwLock, WriteGuard};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
 /// Rows of one part of a scan.
 const PART: usize = 1 << 16;
@@ -17,7 +17,7 @@ const PART: usize = 1 << 16;
 #[pyclass(frozen, subclass, module = "tamis._native")]
 pub struct Hashes {
     hasher: Hasher,
-    table: Mutex<Table>,
+    table: RwLock<Table>,
 }
 
 #[derive(Default)]
@@ -27,8 +27,8 @@ struct Table {
 }
 
 impl Hashes {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|lock| lock.into_inner())
+    fn table(&self) -> WriteGuard<'_, Table> {
+        self.table.write()
     }
 
     fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
@@ -46,7 +46,7 @@ impl Hashes {
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         key: Option<&[u8]>,
     ) -> PyResult<Hashes> {
-        let hashes = Hashes { hasher: hasher(seed, key)?, table: Mutex::default() };
+        let hashes = Hashes { hasher: hasher(seed, key)?, table: RwLock::default() };
         if let Some(keys) = keys {
             hashes.update(py, keys)?;
         }
@@ -55,7 +55,7 @@ impl Hashes {
 
     /// Return the number of stored hashes, including repetitions.
     fn __len__(&self) -> usize {
-        self.table().total
+        self.table.read().total
     }
 
     /// Store the hash of a key, again if it is already stored.
@@ -103,7 +103,7 @@ impl Hashes {
         low: u64,
         high: u64,
     ) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let table = self.table();
+        let table = self.table.read();
         let mut rows = Vec::new();
         if low <= high {
             let range = Hash128 { hi: low, lo: 0 }..=Hash128 { hi: high, lo: u64::MAX };

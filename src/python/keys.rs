@@ -17,6 +17,8 @@ pub enum NotAKey {
     Type(String),
     /// An integer that is too large.
     Range(String),
+    /// In a column that is damaged there, described.
+    Damaged(String),
     /// What the object itself raised when it was asked.
     Raised(PyErr),
 }
@@ -28,6 +30,9 @@ impl NotAKey {
             NotAKey::Type(what) => PyTypeError::new_err(format!("{name} is {what}; {ACCEPTED}")),
             NotAKey::Range(what) => {
                 PyOverflowError::new_err(format!("{name} is {what}; {ACCEPTED}"))
+            }
+            NotAKey::Damaged(what) => {
+                PyValueError::new_err(format!("{name} is {what}: the column is damaged"))
             }
             NotAKey::Raised(error) => error,
         }

@@ -2,7 +2,8 @@
 //! become exceptions.
 //!
 //! * `keys.rs`: one Python object to one hash
-//! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them
+//! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them; `capsule.rs`, `items.rs`:
+//!   what Arrow hands over, checked
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `handle.rs`: structures as Python holds them, and the ways to open one
@@ -17,6 +18,7 @@ mod adaptive_stacked;
 mod arrow;
 mod batch;
 mod bloom;
+mod capsule;
 mod collection;
 mod column;
 mod cuckoo;
@@ -27,6 +29,7 @@ mod function;
 mod fuse;
 mod handle;
 mod hashes;
+mod items;
 mod keys;
 mod kinds;
 mod learned;
@@ -97,6 +100,12 @@ mod _native {
     use super::text::{Sliced, words};
     #[pymodule_export]
     use super::windowed::Windowed;
+
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::lock::install_fork_handlers();
+        Ok(())
+    }
 
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]

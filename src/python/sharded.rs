@@ -8,13 +8,13 @@ use super::handle::Handle;
 use super::keys::{self, hasher};
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
+use crate::lock::{RwLock, WriteGuard};
 use crate::sharded::{Sharded as Kernel, shard_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
 const WAITING: usize = 1 << 12;
@@ -23,7 +23,7 @@ const WAITING: usize = 1 << 12;
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Spill {
     hasher: Hasher,
-    partitions: Mutex<Vec<Partition>>,
+    partitions: RwLock<Vec<Partition>>,
 }
 
 #[derive(Default)]
@@ -79,8 +79,8 @@ fn as_bytes(hashes: &[Hash128]) -> &[u8] {
 }
 
 impl Spill {
-    fn lock(&self) -> MutexGuard<'_, Vec<Partition>> {
-        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> WriteGuard<'_, Vec<Partition>> {
+        self.partitions.write()
     }
 }
 
@@ -107,7 +107,7 @@ impl Spill {
             Ok(Partition { file, ..Partition::default() })
         };
         let partitions = (0..partitions).map(open).collect::<PyResult<_>>()?;
-        Ok(Spill { hasher: hasher(seed, key)?, partitions: Mutex::new(partitions) })
+        Ok(Spill { hasher: hasher(seed, key)?, partitions: RwLock::new(partitions) })
     }
 
     /// Hashes a column of keys and puts each where it belongs.
@@ -129,7 +129,7 @@ impl Spill {
 
     /// How many hashes each partition holds, repetitions included.
     fn lengths(&self) -> Vec<usize> {
-        self.lock().iter().map(Partition::len).collect()
+        self.partitions.read().iter().map(Partition::len).collect()
     }
 
     /// The distinct keys of partitions `start` to `stop`, which are forgotten here unless kept.

@@ -8,25 +8,26 @@ use super::handle::Handle;
 use crate::distinct::{self, Partitions};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
+use crate::lock::{ReadGuard, RwLock};
 use crate::sharded::shard_of;
 use crate::stack::Stack;
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Known negatives that the first layer accepts; the others are dropped as they are added.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Negatives {
     first: Handle,
-    survivors: Mutex<Vec<Hash128>>,
+    survivors: RwLock<Vec<Hash128>>,
     /// How many were added.
     given: AtomicUsize,
 }
 
 impl Negatives {
-    fn survivors(&self) -> MutexGuard<'_, Vec<Hash128>> {
-        self.survivors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn survivors(&self) -> ReadGuard<'_, Vec<Hash128>> {
+        self.survivors.read()
     }
 }
 
@@ -34,7 +35,7 @@ impl Negatives {
 impl Negatives {
     #[new]
     fn new(first: &Handle) -> Negatives {
-        Negatives { first: first.clone(), survivors: Mutex::default(), given: AtomicUsize::new(0) }
+        Negatives { first: first.clone(), survivors: RwLock::default(), given: AtomicUsize::new(0) }
     }
 
     /// Adds a column of negatives.
@@ -42,7 +43,7 @@ impl Negatives {
         let Handle { kernel, hasher, .. } = &self.first;
         let (mut accepted, given) = batch::accepted(py, &**kernel, hasher, negatives)?;
         self.given.fetch_add(given, Relaxed);
-        self.survivors().append(&mut accepted);
+        self.survivors.write().append(&mut accepted);
         Ok(())
     }
 
@@ -60,7 +61,7 @@ impl Negatives {
         }
         let part = |survivors| Negatives {
             first: self.first.clone(),
-            survivors: Mutex::new(survivors),
+            survivors: RwLock::new(survivors),
             given: AtomicUsize::new(self.given()),
         };
         parts.into_iter().map(part).collect()

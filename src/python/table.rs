@@ -1,6 +1,7 @@
 //! Tables of features: columns of numbers and categories, read where NumPy or Arrow has them.
 
 use super::arrow::{self, ArrowPart};
+use super::capsule;
 use super::keys::NotAKey;
 use crate::hash::{Hash128, Hasher};
 use crate::model::{BLOCK, Rows};
@@ -10,7 +11,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use numpy::PyArray1;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::Range;
 
@@ -60,13 +61,15 @@ enum Number {
 pub struct NoValue {
     column: usize,
     row: usize,
-    what: String,
+    what: NotAKey,
 }
 
 impl Table {
     /// Reads any form of a table.
     pub fn of(table: &Bound<'_, PyAny>) -> PyResult<Table> {
-        if let Some((arrays, kind)) = arrow::arrays(table)? {
+        if let Some((arrays, kind)) =
+            capsule::arrays("features", table, |kind| columns_of(kind).map(drop))?
+        {
             return Table::of_arrow(arrays, &kind);
         }
         let array = match PyUntypedBuffer::get(table) {
@@ -77,20 +80,7 @@ impl Table {
     }
 
     fn of_arrow(arrays: Vec<ArrayRef>, kind: &DataType) -> PyResult<Table> {
-        let named = |name: &str, kind: &DataType| match is_text(kind) {
-            Some(text) => Ok((Some(name.to_owned()), text)),
-            None => Err(PyTypeError::new_err(format!(
-                "features has a column {name} of type {kind}; numbers, bools, text and \
-                 dictionaries are accepted"
-            ))),
-        };
-        let columns = match kind {
-            DataType::Struct(fields) => fields
-                .iter()
-                .map(|field| named(field.name(), field.data_type()))
-                .collect::<PyResult<Vec<_>>>()?,
-            kind => vec![(None, named("", kind)?.1)],
-        };
+        let columns = columns_of(kind)?;
         let split = |array: ArrayRef| {
             let own = match kind {
                 DataType::Struct(_) => array.as_struct().columns().to_vec(),
@@ -184,8 +174,12 @@ impl Table {
             Some((Some(name), _)) => format!("'{name}'"),
             _ => lack.column.to_string(),
         };
-        let NoValue { row, what, .. } = lack;
-        PyTypeError::new_err(format!("features: column {name} is {what} at row {row}"))
+        let message = |what| format!("features: column {name} is {what} at row {}", lack.row);
+        match lack.what {
+            NotAKey::Type(what) | NotAKey::Range(what) => PyTypeError::new_err(message(what)),
+            NotAKey::Damaged(what) => PyValueError::new_err(message(what)),
+            NotAKey::Raised(error) => error,
+        }
     }
 
     /// One column, read by `read(rows, first, out)` block by block.
@@ -243,6 +237,21 @@ impl Table {
     }
 }
 
+/// The columns of a type: the name of each, where it has one, and whether it holds text.
+fn columns_of(kind: &DataType) -> PyResult<Vec<(Option<String>, bool)>> {
+    let text = |name: &str, kind: &DataType| {
+        is_text(kind).ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "features has a column {name} of type {kind}; numbers, bools, text and dictionaries \
+                 are accepted"
+            ))
+        })
+    };
+    let DataType::Struct(fields) = kind else { return Ok(vec![(None, text("", kind)?)]) };
+    let named = fields.iter().map(|field| (field.name(), field.data_type()));
+    named.map(|(name, kind)| Ok((Some(name.clone()), text(name, kind)?))).collect()
+}
+
 /// Whether a column of this type holds text; `None` where it cannot be read.
 fn is_text(kind: &DataType) -> Option<bool> {
     use DataType::*;
@@ -250,7 +259,7 @@ fn is_text(kind: &DataType) -> Option<bool> {
         Float32 | Float64 | Boolean => Some(false),
         Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 => Some(false),
         Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView => Some(true),
-        Dictionary(_, _) => Some(true),
+        Dictionary(_, _) => arrow::check_type(kind).ok().map(|()| true),
         _ => None,
     }
 }
@@ -317,7 +326,8 @@ impl Rows for Stretch<'_> {
                 Ok(())
             }
             Column::Arrow(_) => {
-                Err(NoValue { column, row: first, what: "text where the model has numbers".into() })
+                let what = NotAKey::Type("text where the model has numbers".into());
+                Err(NoValue { column, row: first, what })
             }
         }
     }
@@ -325,7 +335,8 @@ impl Rows for Stretch<'_> {
     #[inline(always)]
     fn categories(&self, feature: usize, first: usize, out: &mut [u64]) -> Result<(), NoValue> {
         let column = self.order[feature];
-        let lack = |row: usize, what: &str| NoValue { column, row, what: what.into() };
+        let lack =
+            |row: usize, what: &str| NoValue { column, row, what: NotAKey::Type(what.into()) };
         let hasher = Hasher::seeded(0);
         let mut hashes = [Hash128::default(); BLOCK];
         let hashes = &mut hashes[..out.len()];
@@ -341,10 +352,8 @@ impl Rows for Stretch<'_> {
                 }
             }
             Column::Arrow(part) => {
-                part.hash(&hasher, first, hashes).map_err(|(row, reason)| match reason {
-                    NotAKey::Type(what) | NotAKey::Range(what) => NoValue { column, row, what },
-                    NotAKey::Raised(_) => lack(row, "not readable"),
-                })?;
+                let lack = |(row, what)| NoValue { column, row, what };
+                part.hash(&hasher, first, hashes).map_err(lack)?;
             }
             Column::Numbers(array) => hash_numbers(array, &hasher, first, hashes)
                 .ok_or_else(|| lack(first, "a float or null where the model has categories"))?,

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::lock::{ReadGuard, RwLock, WriteGuard};
+use std::sync::Arc;
 
 /// Quotient filters.
 pub static KIND: Kind = Kind {
@@ -165,12 +166,12 @@ impl Growing {
         look(&self.read().quotient)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(|lock| lock.into_inner())
+    fn read(&self) -> ReadGuard<'_, Inner> {
+        self.inner.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(|lock| lock.into_inner())
+    fn write(&self) -> WriteGuard<'_, Inner> {
+        self.inner.write()
     }
 }
 
@@ -188,7 +189,7 @@ impl Kernel for Growing {
     }
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
-        Some(self.inner.try_read().ok()?.quotient.contains(hash))
+        Some(self.inner.try_read()?.quotient.contains(hash))
     }
 
     fn count(&self) -> u64 {
@@ -204,7 +205,7 @@ impl Kernel for Growing {
     }
 
     fn busy(&self) -> bool {
-        self.inner.try_write().is_err()
+        self.inner.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {

@@ -4,7 +4,8 @@ use super::{Knowledge, MOST_LAYERS, Stack, Written, function};
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::kernel::{Kernel, Opening};
-use std::sync::{Arc, Mutex};
+use crate::lock::RwLock;
+use std::sync::Arc;
 
 impl Stack {
     /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
@@ -49,7 +50,7 @@ impl Stack {
         if knowledge.built.len() != layers.len().div_ceil(2) {
             return refuse("there is not one rate for each layer of keys".into());
         }
-        Ok(Stack { layers, knowledge, salt: 0, writer: Mutex::new(Written { kept }) })
+        Ok(Stack { layers, knowledge, salt: 0, writer: RwLock::new(Written { kept }) })
     }
 
     /// The stack with other domains for the layers behind the first, so that keys that collided in
@@ -90,7 +91,7 @@ impl Stack {
 
     /// An independent copy.
     pub fn duplicate(&self) -> Result<Stack> {
-        let written = self.written();
+        let written = self.writer.read();
         let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
         let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
         Ok(Stack { salt: self.salt, ..copy })

@@ -40,9 +40,10 @@ use crate::error::{Error, Result};
 use crate::format::{SECTION_FRAME, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind};
+use crate::lock::{RwLock, WriteGuard};
 use crate::ribbon::Function;
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Stacked filters; see [`Stack::inserts`] and [`Stack::deletes`].
 pub static KIND: Kind = Kind {
@@ -79,7 +80,7 @@ pub struct Stack {
     /// Where the domains of the layers begin: a multiple of [`MOST_LAYERS`].
     salt: usize,
     /// What the one writer changes beside the layers.
-    writer: Mutex<Written>,
+    writer: RwLock<Written>,
 }
 
 /// What is known of the negatives since the build.
@@ -134,8 +135,8 @@ impl Stack {
         self.layers.len().is_multiple_of(2)
     }
 
-    fn written(&self) -> MutexGuard<'_, Written> {
-        self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
+    fn written(&self) -> WriteGuard<'_, Written> {
+        self.writer.write()
     }
 
     /// The hashes that each layer of keys gets when these are inserted, as it sees them.
@@ -307,7 +308,7 @@ impl Kernel for Stack {
     }
 
     fn busy(&self) -> bool {
-        self.writer.try_lock().is_err() || self.layers.iter().any(|layer| layer.busy())
+        self.writer.is_locked() || self.layers.iter().any(|layer| layer.busy())
     }
 
     fn size_in_bits(&self) -> u64 {
@@ -328,7 +329,7 @@ impl Kernel for Stack {
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let written = self.written();
+        let written = self.writer.read();
         let frames: Vec<Vec<u8>> = self.layers.iter().map(|l| kernel::nested(&**l)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();

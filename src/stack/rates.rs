@@ -30,7 +30,7 @@ impl Stack {
     /// with s/b + (1 − s/b)·a, and the layers below know it; one that was not is accepted with a,
     /// and is as unknown to them as any other.
     pub fn known_rate(&self) -> f64 {
-        self.known_from(0, self.written().kept)
+        self.known_from(0, self.writer.read().kept)
     }
 
     fn known_from(&self, index: usize, kept: f64) -> f64 {

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::format::{SECTION_BITS, SECTION_MARKS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
+use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use crate::quotient::capacity;
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// Telescoping filters.
 pub static KIND: Kind = Kind {
@@ -111,12 +112,12 @@ impl Shared {
         look(&self.read().filter)
     }
 
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(|lock| lock.into_inner())
+    pub(super) fn read(&self) -> ReadGuard<'_, Inner> {
+        self.inner.read()
     }
 
-    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(|lock| lock.into_inner())
+    pub(super) fn write(&self) -> WriteGuard<'_, Inner> {
+        self.inner.write()
     }
 
     /// The filter of the insertions into both.
@@ -166,7 +167,7 @@ impl Kernel for Shared {
     }
 
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
-        Some(self.inner.try_read().ok()?.filter.contains(hash))
+        Some(self.inner.try_read()?.filter.contains(hash))
     }
 
     fn count(&self) -> u64 {
@@ -182,7 +183,7 @@ impl Kernel for Shared {
     }
 
     fn busy(&self) -> bool {
-        self.inner.try_write().is_err()
+        self.inner.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {

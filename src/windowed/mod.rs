@@ -34,8 +34,9 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
+use crate::lock::{RwLock, WriteGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Windowed filters.
 pub static KIND: Kind = Kind {
@@ -91,7 +92,7 @@ pub struct Windowed {
     /// The generation of the newest slice by time, or 0 before the first; always 0 where
     /// generations are counted in keys.
     now: AtomicU64,
-    writer: Mutex<()>,
+    writer: RwLock<()>,
 }
 
 impl Windowed {
@@ -108,7 +109,7 @@ impl Windowed {
             counts,
             newest: AtomicU64::new(newest),
             now: AtomicU64::new(now),
-            writer: Mutex::new(()),
+            writer: RwLock::new(()),
         }
     }
 
@@ -117,8 +118,8 @@ impl Windowed {
         self.shape
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.writer.lock().unwrap_or_else(|lock| lock.into_inner())
+    fn lock(&self) -> WriteGuard<'_, ()> {
+        self.writer.write()
     }
 
     #[inline(always)]
@@ -238,7 +239,7 @@ impl Kernel for Windowed {
     }
 
     fn busy(&self) -> bool {
-        self.writer.try_lock().is_err()
+        self.writer.is_locked()
     }
 
     fn size_in_bits(&self) -> u64 {
@@ -270,7 +271,7 @@ impl Kernel for Windowed {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let _lock = self.lock();
+        let _lock = self.writer.read();
         let bits = Buffer::copied(self.bits.as_slice())?;
         let counts = Buffer::copied(self.counts.as_slice())?;
         let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
@@ -279,7 +280,7 @@ impl Kernel for Windowed {
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let Shape { hashes, ages, slice_bits, generation, step } = self.shape;
-        let _lock = self.lock();
+        let _lock = self.writer.read();
         let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
         let parameters = vec![hashes, ages, slice_bits, generation, step.to_bits(), newest, now];
         let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes };

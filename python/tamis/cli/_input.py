@@ -175,12 +175,21 @@ class Source:
         from pyarrow import ipc
 
         if not stream.peek(8).startswith(b"ARROW1"):
-            yield from ipc.open_stream(stream)
+            for batch in ipc.open_stream(stream):
+                yield self._validated(batch)
             return
         with _seekable(stream) as file:
             table = ipc.open_file(file)
             for i in range(table.num_record_batches):
-                yield table.get_batch(i)
+                yield self._validated(table.get_batch(i))
+
+    def _validated(self, batch: Any) -> Any:
+        """Return the batch; pyarrow reads offsets and indices from a file without checking them."""
+        try:
+            batch.validate(full=True)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{self.name} is damaged: {error}") from None
+        return batch
 
 
 def split_log(log: Source) -> tuple[Any, Any]:

@@ -28,6 +28,12 @@ _memory = click.option(
     "--memory", help="Memory budget, such as 64MB (default: everything in memory)."
 )
 
+_source = click.option(
+    "--source",
+    multiple=True,
+    help="Files, folder, pattern or URI of the data, if not below the folder of INDEX; repeatable.",
+)
+
 
 @click.group(
     "skip",
@@ -70,10 +76,11 @@ def build(
 @command.command("add", epilog=example('tamis skip add events.tamis "more/*.parquet"'))
 @click.argument("index", type=FILE)
 @click.argument("sources", nargs=-1)
+@_source
 @as_json
-def add(index: str, sources: tuple[str, ...], as_json: bool) -> None:
+def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: bool) -> None:
     """Add SOURCES to INDEX; without SOURCES, update it with new and changed files."""
-    opened = tamis.parquet.SkippingIndex.open(index)
+    opened = tamis.parquet.SkippingIndex.open(index, source=source or None)
     read = opened.add(list(sources)) if sources else opened.refresh()
     opened.save(index)
     if not as_json:
@@ -91,6 +98,7 @@ def add(index: str, sources: tuple[str, ...], as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(0), help="Maximum number of rows.")
 @click.option("--groups", is_flag=True, help="Print the row groups that may match, not the rows.")
 @click.option("-o", "--output", type=FILE, help="Write to a .csv, .tsv, .parquet or .arrow file.")
+@_source
 @_memory
 @as_json
 def query(
@@ -100,6 +108,7 @@ def query(
     limit: int | None,
     groups: bool,
     output: str | None,
+    source: tuple[str, ...],
     memory: str | None,
     as_json: bool,
 ) -> int:
@@ -108,7 +117,7 @@ def query(
     Rows are printed as CSV, and a summary on standard error. The exit code is 1 if no row matches
     (with --groups, if no row group does). --json prints the summary only.
     """
-    opened = tamis.parquet.SkippingIndex.open(index, memory=memory)
+    opened = tamis.parquet.SkippingIndex.open(index, memory=memory, source=source or None)
     where = _where(opened.columns, wheres)
     if groups:
         found = opened.row_groups(where)
@@ -136,11 +145,13 @@ def query(
 
 @command.command("stats", epilog=example("tamis skip stats events.tamis --memory 1MB"))
 @click.argument("index", type=FILE)
+@_source
 @_memory
 @as_json
-def stats(index: str, memory: str | None, as_json: bool) -> None:
+def stats(index: str, source: tuple[str, ...], memory: str | None, as_json: bool) -> None:
     """Print the size of INDEX, its memory, and its expected false-positive rate."""
-    _print_summary(tamis.parquet.SkippingIndex.open(index, memory=memory), index, as_json)
+    opened = tamis.parquet.SkippingIndex.open(index, memory=memory, source=source or None)
+    _print_summary(opened, index, as_json)
 
 
 def _summary(stats: Any) -> dict[str, int]:

@@ -6,8 +6,8 @@
 * `utility`: how often each set is queried
 """
 
-from tamis.collection.collection import Collection, Sets
-from tamis.collection.storage import Names
+from tamis.collection.collection import Collection
+from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import Utility
 
 __all__ = ["Collection", "Names", "Sets", "Utility"]

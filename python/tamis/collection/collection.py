@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from tamis import _native
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.prefixes import load_prefixes, rate_curve
-from tamis.collection.storage import Names
+from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
     Utility,
@@ -28,9 +28,6 @@ from tamis.planning.collection.curves import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | _native.Full]]
-"""Keys by name, as a mapping or pairs; or full filters, see `storage.full_filter`."""
 
 _WEIGHTS = 16  # bytes of the utility and accesses of a set
 _PART = 32  # bytes of padding and rounding per part
@@ -103,13 +100,17 @@ class Collection:
         (['day 29'], True)
         """
         filters = storage.create_filters(path, seed, key)
-        collection = cls(filters, np.zeros(0), hybrid=hybrid, parts=_check_parts(parts))
-        collection._add(sets, kind, fpr, key)
+        storage.add_sets(filters, sets, kind, fpr, key)
+        ones = np.ones(len(filters))
+        collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
+        # Check everything before a file is written.
+        weights = collection._read_utility(utility)
+        size = None if budget is None else parse_budget(budget)
+        kept = collection._plan(filters, weights, size, "optimal")
         if path is not None:
-            collection._utility = collection._read_utility(utility)
-            collection.save(path)
-            collection._filters, _ = storage.open_filters(path, key)
-        collection.allocate(budget=budget, utility=utility)
+            storage.save_filters(path, filters, weights)
+            filters, _ = storage.open_filters(path, key)
+        collection._replace(filters, weights, kept, budget=size)
         return collection
 
     @classmethod
@@ -138,7 +139,7 @@ class Collection:
         filters, saved = storage.open_filters(path, key, length=length)
         collection = cls(filters, saved, hybrid=hybrid, parts=_check_parts(parts), salvage=salvage)
         if not allocate:
-            collection._load(np.zeros(len(saved), np.int64))
+            collection._replace(filters, saved, np.zeros(len(saved), np.int64))
             return collection
         with storage.path_in_errors(path):
             collection.allocate(budget=budget, utility=utility)
@@ -154,10 +155,11 @@ class Collection:
 
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
-        ids = self._prefixes.residents[part].candidates(
+        prefixes = self._prefixes
+        ids = prefixes.residents[part].candidates(
             key, storage.read_limit("limit", limit), self.hybrid
         )
-        return [self._filters.name(id) for id in ids.tolist()]
+        return [prefixes.filters.name(id) for id in ids.tolist()]
 
     def candidates_many(
         self, keys: Keys, limit: int | None = None, *, part: int = 0
@@ -196,22 +198,30 @@ class Collection:
         ``key`` to hash the new keys. With ``allocate=False`` the new sets return maybe until
         `allocate` is called.
         """
-        before = len(self)
-        self._add(sets, kind, fpr, key)
-        added = len(self) - before
-        if not allocate:
-            self._load(np.concatenate([self._prefixes.kept, np.zeros(added, np.int64)]))
-            return
+        filters = self._filters.without(
+            []
+        )  # a copy: a failure must leave this collection as it was
+        storage.add_sets(filters, sets, kind, fpr, key)
+        added = len(filters) - len(self)
         weights = extend_utility(self._utility, utility, added, "set")
-        self.allocate(budget=self._budget, utility=weights, method=self._method)
+        if allocate:
+            kept = self._plan(filters, weights, self._budget, self._method)
+        else:
+            kept = np.concatenate([self._prefixes.kept, np.zeros(added, np.int64)])
+        accesses = np.concatenate([self._accesses, np.zeros(added)])
+        self._replace(filters, weights, kept, accesses, self._budget, self._method)
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
         ids = self._ids([sets] if isinstance(sets, str) else sets, "sets")
-        self._filters = self._filters.without(ids)
-        self._utility = np.delete(self._utility, ids)
-        self._accesses = np.delete(self._accesses, ids)
-        self._load(np.delete(self._prefixes.kept, ids))
+        self._replace(
+            self._filters.without(ids),
+            np.delete(self._utility, ids),
+            np.delete(self._prefixes.kept, ids),
+            np.delete(self._accesses, ids),
+            self._budget,
+            self._method,
+        )
 
     def allocate(
         self,
@@ -233,14 +243,8 @@ class Collection:
         """
         weights = self._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
-        curve = rate_curve(self._filters)
-        if size is None:
-            kept = curve.bits
-        else:
-            bits = storage.filter_bits(size, self._overhead, f"{len(self)} filters")
-            kept = planning.allocate(method, curve, weights, bits)
-        self._utility, self._budget, self._method = weights, size, method
-        self._load(kept)
+        kept = self._plan(self._filters, weights, size, method)
+        self._replace(self._filters, weights, kept, self._accesses, size, method)
 
     def record(
         self, visited: Iterable[str] | npt.NDArray[np.integer[Any]], weight: float = 1.0
@@ -254,8 +258,10 @@ class Collection:
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
+        if not 0 <= weight < np.inf:
+            raise ValueError(f"weight must be a finite number from 0 on, not {weight}")
         ids = self._ids(visited, "visited")
-        count_accesses(self._accesses, ids, weight, self.half_life)
+        self._accesses = count_accesses(self._accesses, ids, weight, self.half_life)
 
     @property
     def accesses(self) -> Floats:
@@ -364,7 +370,10 @@ class Collection:
 
     @property
     def _overhead(self) -> int:
-        return self._filters.size_in_bytes() + _WEIGHTS * len(self) + _PART * (self._parts - 1)
+        return self._overhead_of(self._filters)
+
+    def _overhead_of(self, filters: _native.Filters) -> int:
+        return filters.size_in_bytes() + _WEIGHTS * len(filters) + _PART * (self._parts - 1)
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names
@@ -373,19 +382,6 @@ class Collection:
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
 
-    def _add(self, sets: Sets, kind: str, fpr: float, key: bytes | None) -> None:
-        if kind not in ("auto", *planning.KINDS):
-            kinds = ", ".join(map(repr, ("auto", *planning.KINDS)))
-            raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
-        for name, keys in self.names.check_new(sets, "set"):
-            if not isinstance(keys, _native.Full):
-                distinct = _native.Distinct(keys, self.seed or 0, key)
-                keys = storage.full_filter(distinct, kind, fpr)
-            self._filters.add(name, keys)
-        added = len(self._filters) - len(self._utility)
-        self._utility = np.concatenate([self._utility, np.ones(added)])
-        self._accesses = np.concatenate([self._accesses, np.zeros(added)])
-
     def _read_utility(self, utility: Utility | None) -> Floats:
         if isinstance(utility, str):
             if utility != "accesses":
@@ -393,10 +389,31 @@ class Collection:
             return with_unseen(self._accesses, max(float(self._accesses.sum()), 1.0))
         return read_utility(utility, self.names, self._utility)
 
-    def _load(self, kept: Ints) -> None:
-        self._prefixes = load_prefixes(
-            self._filters, kept, self._utility, parts=self._parts, salvage=self._salvage
-        )
+    def _plan(
+        self, filters: _native.Filters, weights: Floats, budget: int | None, method: planning.Method
+    ) -> Ints:
+        """Return how many bits of each filter to load."""
+        curve = rate_curve(filters)
+        if budget is None:
+            return curve.bits
+        bits = storage.filter_bits(budget, self._overhead_of(filters), f"{len(filters)} filters")
+        return planning.allocate(method, curve, weights, bits)
+
+    def _replace(
+        self,
+        filters: _native.Filters,
+        weights: Floats,
+        kept: Ints,
+        accesses: Floats | None = None,
+        budget: int | None = None,
+        method: planning.Method = "optimal",
+    ) -> None:
+        """Load prefixes of these filters, then replace everything, or nothing if that fails."""
+        prefixes = load_prefixes(filters, kept, weights, parts=self._parts, salvage=self._salvage)
+        counts = np.zeros(len(weights)) if accesses is None else accesses
+        self._prefixes, self._filters = prefixes, filters
+        self._utility, self._accesses = weights, counts
+        self._budget, self._method = budget, method
 
 
 def _check_parts(parts: int) -> int:

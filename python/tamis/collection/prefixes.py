@@ -15,6 +15,7 @@ from tamis.planning.collection.curves import Floats, Ints, Mixed, Ribbon, Segmen
 class Prefixes(NamedTuple):
     """What a lookup reads; replaced as a whole, so that threads can query during `allocate`."""
 
+    filters: _native.Filters
     residents: list[_native.Resident]
     """The prefixes of each part, in order of utility."""
     kept: Ints
@@ -48,13 +49,13 @@ def load_prefixes(
 
     kept, damaged = kept.copy(), np.zeros(0, np.int64)
     try:
-        return Prefixes(load(kept), kept, damaged)
+        return Prefixes(filters, load(kept), kept, damaged)
     except FormatError:
         if not salvage:
             raise
     damaged = np.sort(_find_damaged(filters, order, kept))
     kept[damaged] = 0
-    return Prefixes(load(kept), kept, damaged)
+    return Prefixes(filters, load(kept), kept, damaged)
 
 
 def _find_damaged(filters: _native.Filters, ids: npt.NDArray[np.uint32], kept: Ints) -> Ints:

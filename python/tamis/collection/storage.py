@@ -7,20 +7,23 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
 from tamis._files import save_whole
-from tamis._types import FilePath
+from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
-from tamis.planning.collection.allocation import bloom_size
+from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats
 
 Item = TypeVar("Item")
+
+Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | _native.Full]]
+"""Keys by name, as a mapping or pairs; or full filters, see `full_filter`."""
 
 
 def create_filters(
@@ -135,6 +138,20 @@ def full_size(keys: int, kind: str, fpr: float) -> FullSize:
 def full_filter(keys: _native.Distinct, kind: str, fpr: float) -> _native.Full:
     """Build the full filter of a set; several threads may do so at once."""
     return _native.Full(keys, *full_size(len(keys), kind, fpr))
+
+
+def add_sets(
+    filters: _native.Filters, sets: Sets, kind: str, fpr: float, key: bytes | None
+) -> None:
+    """Add the full filters of named sets."""
+    if kind not in ("auto", *KINDS):
+        kinds = ", ".join(map(repr, ("auto", *KINDS)))
+        raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
+    for name, keys in Names(filters).check_new(sets, "set"):
+        if not isinstance(keys, _native.Full):
+            distinct = _native.Distinct(keys, filters.seed or 0, key)
+            keys = full_filter(distinct, kind, fpr)
+        filters.add(name, keys)
 
 
 def read_limit(name: str, limit: int | None) -> int:

@@ -37,23 +37,22 @@ def read_utility(
 
 
 def extend_utility(utility: Floats, added: npt.ArrayLike | None, count: int, what: str) -> Floats:
-    """Replace the last ``count`` utilities by those of the sets just added, if given."""
-    if added is None:
-        return utility
-    numbers = np.asarray(added, np.float64)
+    """Append the utilities of ``count`` new sets (default: 1)."""
+    numbers = np.ones(count) if added is None else np.asarray(added, np.float64)
     if numbers.shape != (count,):
         raise ValueError(
             f"utility must have one number per {what}, {count}, not shape {numbers.shape}"
         )
-    return np.concatenate([utility[: len(utility) - count], numbers])
+    return utilities(np.concatenate([utility, numbers]), len(utility) + count)
 
 
 def count_accesses(
     accesses: Floats, ids: Sequence[int], weight: float, half_life: float = HALF_LIFE
-) -> None:
-    """Add accesses to the counts in place, after decaying the earlier ones."""
-    accesses *= 0.5 ** (len(ids) / half_life)
-    np.add.at(accesses, ids, weight)
+) -> Floats:
+    """Return the counts with accesses added, after decaying the earlier ones."""
+    counts: Floats = accesses * 0.5 ** (len(ids) / half_life)
+    np.add.at(counts, ids, weight)
+    return counts
 
 
 def with_unseen(accesses: Floats, total: float) -> Floats:

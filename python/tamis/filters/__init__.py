@@ -15,7 +15,6 @@ from tamis.errors import FormatError
 from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.bloom import Bloom
-from tamis.filters.contract import Contract
 from tamis.filters.cuckoo import Cuckoo
 from tamis.filters.fuse import Fuse
 from tamis.filters.learned_bloom import LearnedBloom
@@ -35,14 +34,12 @@ __all__ = [
     "AdaptiveCuckoo",
     "AdaptiveStacked",
     "Bloom",
-    "Contract",
     "Cuckoo",
     "Extending",
     "Fuse",
     "LearnedBloom",
     "Quotient",
     "Ribbon",
-    "Saved",
     "Sharded",
     "StableBloom",
     "StableLearned",

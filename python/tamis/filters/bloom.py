@@ -71,12 +71,6 @@ class Bloom(_native.Bloom, Contract):
             cls._plan_kernel(distinct, layout=layout, fpr=fpr, bits_per_key=bits_per_key)
         )
 
-    @classmethod
-    def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
-    ) -> _native.Handle:
-        return cls._build(size, distinct)
-
     @property
     def _size(self) -> planning.Size:
         return planning.Size(self.layout, self.size_in_bits, self.hashes)

@@ -54,7 +54,9 @@ class Contract(_native.Filter, Saved):
         cls, size: Any, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
         """Build a kernel of this size, for ``capacity`` keys where the kind supports insertions."""
-        raise NotImplementedError
+        native: Any = cls
+        handle: _native.Handle = native._build(size, distinct)
+        return handle
 
 
 def random_seed(seed: int | None, key: bytes | None) -> int:

@@ -47,12 +47,6 @@ class Fuse(_native.Fuse, Contract):
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(cls._plan_kernel(distinct, arity=arity, fpr=fpr, bits_per_key=bits_per_key))
 
-    @classmethod
-    def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
-    ) -> _native.Handle:
-        return cls._build(size, distinct)
-
     @property
     def _size(self) -> planning.Size:
         return planning.Size(

@@ -62,12 +62,6 @@ class Ribbon(_native.Ribbon, Contract):
             size = None if kernel.size_in_bits <= budget else size.coarser(len(distinct))
         return kernel
 
-    @classmethod
-    def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
-    ) -> _native.Handle:
-        return cls._build(size, distinct)
-
     @property
     def _size(self) -> planning.Size:
         return planning.size(len(self), fingerprint_bits=self._columns, layout=self.layout)

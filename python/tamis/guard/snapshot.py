@@ -14,8 +14,9 @@ from typing import Any
 
 from tamis._files import save_whole
 from tamis._types import FilePath
-from tamis.errors import TamisError
+from tamis.errors import FormatError, TamisError
 from tamis.filters import from_bytes
+from tamis.planning.plan import MALFORMED
 
 
 def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
@@ -34,7 +35,7 @@ def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
 
 
 def load(path: FilePath, key: bytes | None) -> tuple[Any, bytes, str]:
-    """Return the filter, the store's identity and the epoch; `ValueError` for a damaged file."""
+    """Return the filter, the store's identity and the epoch; `FormatError` for a damaged file."""
     head, newline, body = Path(os.fsdecode(path)).read_bytes().partition(b"\n")
     try:
         fields = json.loads(head)
@@ -43,9 +44,12 @@ def load(path: FilePath, key: bytes | None) -> tuple[Any, bytes, str]:
             raise ValueError("not a snapshot of a guard")
         if check != _check({"tamis": "guard", **fields}):
             raise ValueError("the first line is damaged")
-        return from_bytes(body, key=key), bytes.fromhex(fields["store"]), fields["epoch"]
-    except (ValueError, KeyError, AttributeError, TypeError, TamisError) as error:
-        raise ValueError(f"{os.fsdecode(path)}: {error}") from None
+        store, epoch = bytes.fromhex(fields["store"]), fields["epoch"]
+        if not isinstance(epoch, str):
+            raise TypeError(f"epoch must be a string, not {epoch!r}")
+        return from_bytes(body, key=key), store, epoch
+    except (*MALFORMED, TamisError) as error:
+        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
 def _check(fields: dict[str, str]) -> str:

@@ -270,13 +270,18 @@ class Trust:
                 snapshots.save(self.snapshot, self.filter, self._store_identity(), self.epoch)
 
     def close(self) -> None:
-        """Wait for a running rebuild, write the snapshot and release the lease."""
+        """Wait for a running rebuild, write the snapshot and release the lease.
+
+        The lease is released even if the snapshot cannot be written, on a full disk for example.
+        """
         self.closed = True
-        if self._rebuilding is not None:
-            self._rebuilding.join()
-        if self.snapshot is not None and self.is_current():
-            self.save()
-        self.store.release(self.owner)
+        try:
+            if self._rebuilding is not None:
+                self._rebuilding.join()
+            if self.snapshot is not None and self.is_current():
+                self.save()
+        finally:
+            self.store.release(self.owner)
 
     def _store_identity(self) -> bytes:
         """Return the random identifier of the store, by which a snapshot is matched to it."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from tamis._files import save_whole
 from tamis.collection import Collection
@@ -18,7 +19,8 @@ from tamis.errors import FormatError
 from tamis.parquet import columns as families
 from tamis.parquet import manifest as persisted
 from tamis.parquet.answering import Flags, State
-from tamis.parquet.lake import FileWatch, Lake, Source, Stamp
+from tamis.parquet.lake import FileWatch, Lake, Source, as_filesystem, describe
+from tamis.parquet.listing import Stamp
 from tamis.parquet.manifest import Manifest
 from tamis.parquet.reading import Options, Reader, unify_schemas
 from tamis.planning.collection.allocation import utilities
@@ -54,11 +56,7 @@ def open_state(
         if source is None:
             raise
         opened = None
-    if source is not None:
-        lake = Lake.of(source, filesystem)
-    else:
-        assert opened is not None
-        lake = Lake.from_json(opened.sources, filesystem)
+    lake = _opened_lake(opened, path, source, filesystem)
     options = Options("auto", 1e-4, 0, None)
     if opened:
         options = replace(options, **opened.sources["options"])
@@ -72,6 +70,26 @@ def open_state(
         weights = collection.utility[:: len(manifest.columns)].copy()
     state = State(lake, options, manifest, collection, weights)
     return state, opened is not None and opened.intact
+
+
+def _opened_lake(
+    opened: persisted.Opened | None, path: str, source: Source | None, filesystem: Any
+) -> Lake:
+    if source is None:
+        assert opened is not None
+        if filesystem is not None and not isinstance(as_filesystem(filesystem), LocalFileSystem):
+            raise ValueError(
+                "source must be given with filesystem; the index was built over "
+                + describe(opened.sources)
+            )
+        return Lake.from_json(opened.sources, os.path.dirname(os.path.abspath(path)))
+    lake = Lake.of(source, filesystem)
+    if opened is None:
+        return lake
+    kind, uri = opened.sources["filesystem"], opened.sources["uri"]
+    if filesystem is None and kind != "local" and uri is None:
+        raise ValueError(f"filesystem must be the {kind} file system of the index, not None")
+    return replace(lake, excluded=frozenset(opened.sources["excluded"]))
 
 
 class Update(NamedTuple):

@@ -33,11 +33,22 @@ ACCEPTED = {
 }
 """The families, and the values that a predicate accepts."""
 
-VIEWED = b"tamis: view"
-"""Metadata of a column that a file declares as a view type: pyarrow reads these, but cannot filter
-them."""
+READ_ONLY = b"tamis: view"
+"""Metadata of a column whose type in a file pyarrow can read but not filter, see `filterable`."""
 
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_SECOND = 10**9
+_NANOSECONDS = {
+    "D": 86_400 * _SECOND,
+    "h": 3600 * _SECOND,
+    "m": 60 * _SECOND,
+    "s": _SECOND,
+    "ms": 10**6,
+    "us": 10**3,
+    "ns": 1,
+}
+_INTEGER = pa.decimal128(20, 0)  # holds every integer of 64 bits
+_DIGITS = 39  # of the largest decimal of 128 bits
+_SCALE = 127  # largest scale of an Arrow decimal
 _EPOCH = datetime.datetime(1970, 1, 1)
 _DAY_ZERO = datetime.date(1970, 1, 1)
 
@@ -64,6 +75,34 @@ def family(kind: pa.DataType) -> str | None:
     return None
 
 
+def filterable(kind: pa.DataType) -> pa.DataType:
+    """Return a type with the same values that pyarrow can compare: it cannot compare them all."""
+    if kind == pa.string_view():
+        return pa.large_string()
+    if kind == pa.binary_view():
+        return pa.large_binary()
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def unifiable(kinds: Iterable[pa.DataType]) -> list[pa.DataType]:
+    """Return the types of a column in several files, as types that pyarrow unifies without loss."""
+    found = list(kinds)
+    types = pa.types
+    if any(map(types.is_dictionary, found)) and not all(map(types.is_dictionary, found)):
+        found = [each.value_type if types.is_dictionary(each) else each for each in found]
+    # pyarrow unifies uint64 and signed integers to int64, which holds half of the values.
+    if pa.uint64() in found and any(map(types.is_signed_integer, found)):
+        found = [_INTEGER if types.is_integer(each) else each for each in found]
+    zones = {each.tz for each in found if types.is_timestamp(each)}
+    if len(zones) > 1 and None not in zones:
+        found = [
+            pa.timestamp(each.unit, "UTC") if types.is_timestamp(each) else each for each in found
+        ]
+    return found
+
+
 def values(column: pa.Array) -> pa.Array:
     """Return the values of a column to hash, without nulls; distinct values if that is cheap."""
     if pa.types.is_dictionary(column.type):
@@ -75,9 +114,7 @@ def zone(kind: str, column: pa.Array) -> tuple[int, int] | None:
     """Return the codes of the least and the greatest value, or None without values."""
     if len(column) == 0:
         return None
-    if column.type in (pa.string_view(), pa.binary_view()):
-        column = column.cast(pa.large_binary())
-    ends = pc.min_max(column)
+    ends = pc.min_max(column.cast(filterable(column.type)))
     low, high = (_code(kind, _raw(ends[end])) for end in ("min", "max"))
     return low, high
 
@@ -120,6 +157,7 @@ class Predicate:
         many = [given] if single or not isinstance(given, Iterable) else list(given)
         many = [each.as_py() if isinstance(each, pa.Scalar) else each for each in many]
         raw = dict.fromkeys(_read_value(column, kind, each) for each in many if each is not None)
+        raw.pop(None, None)
         return cls(column, kind, tuple(raw), any(each is None for each in many))
 
     @property
@@ -140,7 +178,7 @@ class Predicate:
         kind = schema.field(self.column).type
         some = _column(self.raw, kind.value_type if pa.types.is_dictionary(kind) else kind)
         field = pc.field(self.column)
-        if VIEWED in (schema.field(self.column).metadata or {}):
+        if READ_ONLY in (schema.field(self.column).metadata or {}):
             field = field.cast(kind)
         # Readers push down equality better than a list of one value.
         found = field == some[0] if len(some) == 1 else field.isin(some)
@@ -155,7 +193,10 @@ class Predicate:
 
 
 def _read_value(column: str, kind: str, value: Any) -> Any:
-    """Return a value of a query in the form of `_raw`; `TypeError` if it has the wrong type."""
+    """Return a value of a query in the form of `_raw`, or None if no column can hold it.
+
+    `TypeError` if it has the wrong type.
+    """
     match kind:
         case "text" if isinstance(value, str):
             try:
@@ -172,17 +213,18 @@ def _read_value(column: str, kind: str, value: Any) -> Any:
             unit, count = np.datetime_data(value.dtype)
             if unit in _NANOSECONDS and not np.isnat(value):
                 return int(value.astype(np.int64)) * count * _NANOSECONDS[unit]
-            if unit in ("m", "h", "D") and not np.isnat(value):
-                return int(value.astype("datetime64[s]").astype(np.int64)) * 10**9
         case "timestamp" if isinstance(value, datetime.datetime) and value.tzinfo is None:
             if value == value:  # not pandas' NaT
                 return _nanoseconds(value)
         case "timestamp with zone" if isinstance(value, datetime.datetime) and value.tzinfo:
-            return _nanoseconds(value.astimezone(datetime.UTC).replace(tzinfo=None))
+            # Not astimezone: the time in UTC may be before year 1 or after year 9999.
+            offset = value.utcoffset()
+            if offset is not None:
+                return _nanoseconds(value.replace(tzinfo=None)) - _nanoseconds(_EPOCH + offset)
         case "decimal" if isinstance(value, decimal.Decimal) and value.is_finite():
-            return value
+            return _reduced(value)
         case "decimal" if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            return decimal.Decimal(int(value))
+            return _reduced(decimal.Decimal(int(value))) if abs(int(value)) < 2**127 else None
     raise TypeError(
         f"{column} is a {kind} column: its value must be {ACCEPTED[kind]}, None for null, or a "
         f"list of these, not {value!r} of type {type(value).__name__}"
@@ -196,19 +238,31 @@ def _nanoseconds(value: datetime.datetime) -> int:
     return seconds * 10**9 + since.microseconds * 1000 + finer
 
 
+def _reduced(value: decimal.Decimal) -> decimal.Decimal | None:
+    """Return a decimal without trailing zeros after the point, or None if no column can hold it.
+
+    Equal decimals have the same reduced form, as in native code, and so the same key.
+    """
+    sign, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    if not text:
+        return decimal.Decimal(0)
+    # Compare lengths before any power of ten is computed: 1E+2000000 is a short Decimal.
+    power = int(exponent) + len(digits) - len(text)
+    if len(text) + max(power, 0) > _DIGITS or -power > _SCALE:
+        return None
+    text += "0" * max(power, 0)
+    return decimal.Decimal((sign, tuple(map(int, text)), min(power, 0)))
+
+
 def _key(raw: Any) -> int | bytes | None:
-    """Return the key of a value, or None if no supported column can hold it."""
+    """Return the key of a value (`docs/keys.md`), or None if no column can hold it."""
     scale = 0
     if isinstance(raw, bytes):
         return raw
     if isinstance(raw, decimal.Decimal):
         sign, digits, exponent = raw.as_tuple()
-        raw, scale = int("".join(map(str, digits))), -int(exponent)
-        while scale > 0 and raw % 10 == 0 and raw:
-            raw, scale = raw // 10, scale - 1
-        if abs(scale) > 127:
-            return 0 if raw == 0 else None
-        raw, scale = raw * 10 ** max(-scale, 0) * (-1) ** sign, max(scale, 0)
+        raw, scale = (-1) ** sign * int("".join(map(str, digits))), -int(exponent)
     if scale == 0 and -(2**63) <= raw < 2**64:
         return int(raw)
     if not -(2**127) <= raw < 2**127:

@@ -18,7 +18,7 @@ from tamis.collection import Collection
 from tamis.collection.utility import count_accesses, with_unseen
 from tamis.parquet import building, scanning
 from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, State
+from tamis.parquet.answering import Answer, Flags, State
 from tamis.parquet.lake import FileWatch, Lake, Source
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
@@ -130,7 +130,7 @@ class SkippingIndex:
         )
         target = None if path is None else os.fsdecode(path)
         index = cls(state, path=target, memory=_memory(memory), recheck=recheck, threads=threads)
-        index._replace_state(state)
+        index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
     @classmethod
@@ -147,10 +147,13 @@ class SkippingIndex:
     ) -> Self:
         """Open an index and load as many bits of its filters as the budget allows.
 
+        The index stores the sources of `build` and `add`. Without ``source``, it opens only files
+        below its own folder, so that an index of unknown origin cannot name others; files elsewhere
+        need ``source``, and a ``filesystem`` if one was given to `build`.
+
         Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
-        of files is lost, that is a `FormatError`, unless ``source`` names them. ``filesystem`` must
-        be given if it was given to `build`. With ``hybrid``, if the bits in memory return maybe,
-        the rest of the filter is checked in the file of the index.
+        of files is lost, that is a `FormatError`, unless ``source`` names them. With ``hybrid``, if
+        the bits in memory return maybe, the rest of the filter is checked in the file of the index.
         """
         target, size = os.fsdecode(path), _memory(memory)
         state, intact = building.open_state(target, source, filesystem, hybrid=hybrid)
@@ -268,10 +271,14 @@ class SkippingIndex:
         """Count ``rows`` used rows in each of these row groups; earlier use decays."""
         state = self._state
         places = {file.path: number for number, file in enumerate(state.manifest.files)}
+        if not 0 <= rows < np.inf:
+            raise ValueError(f"rows must be a finite number from 0 on, not {rows}")
+        used = []
         for path, number in groups:
             owner = places.get(path)
             if owner is not None and 0 <= number < state.manifest.files[owner].groups:
-                self._use(state, int(state.starts[owner]) + number, rows)
+                used.append(int(state.starts[owner]) + number)
+        self._use(state, used, rows)
 
     def save(self, path: FilePath | None = None) -> None:
         """Write the index and its utilities atomically, by default to its own file."""
@@ -344,15 +351,14 @@ class SkippingIndex:
         )
         if update is None:
             return 0
-        with self._lock:
-            kept = self._accesses[update.remaining]
-            added = len(update.state.utility) - len(kept)
-            self._accesses = np.concatenate([kept, np.zeros(added)])
-        self._replace_state(update.state)
+        self._replace_state(update.state, update.remaining)
         return update.files_read
 
-    def _replace_state(self, state: State) -> None:
-        """Write a new state to the file of the index, if it has one, and answer queries from it."""
+    def _replace_state(self, state: State, remaining: Flags) -> None:
+        """Write a new state to the file of the index, if it has one, and answer queries from it.
+
+        ``remaining`` says which row groups of the state before are part of it.
+        """
         state.check(self._memory)
         if self._path is not None and state.collection is not None:
             hybrid = state.collection.hybrid
@@ -361,7 +367,11 @@ class SkippingIndex:
             self._rewrite = False
             saved = building.open_collection(self._path, frame, state.manifest, hybrid)
             state = replace(state, collection=saved)
-        self._state = state.allocate(self._memory)
+        state = state.allocate(self._memory)
+        with self._lock:
+            kept = self._accesses[remaining]
+            self._accesses = np.concatenate([kept, np.zeros(len(state.utility) - len(kept))])
+            self._state = state
 
     def _count(self, considered: int, skipped: int) -> None:
         with self._lock:
@@ -376,12 +386,12 @@ class SkippingIndex:
                 self.stats.wasted += 1
                 self.stats.wasted_seconds += seconds
         if rows:
-            self._use(state, group, rows)
+            self._use(state, [group], rows)
 
-    def _use(self, state: State, group: int, rows: int) -> None:
+    def _use(self, state: State, groups: list[int], rows: int) -> None:
         with self._lock:
             if len(self._accesses) == len(state.utility):  # else an update changed the row groups
-                count_accesses(self._accesses, [group], rows)
+                self._accesses = count_accesses(self._accesses, groups, rows)
 
     def _by_accesses(self, state: State) -> Floats:
         """Return the used rows per row of each row group, with a share spread evenly."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,43 +15,30 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
+from tamis.parquet.listing import Stamp, is_below, list_local, list_remote, split_pattern
 from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a pattern with ``*``, ``?``, ``[…]`` or ``**``, or a list of them."""
 
-SUFFIXES = (".parquet", ".parq", ".pq")
-"""Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
-
-_WILD = re.compile(r"[*?\[]")
 _TAIL = 8  # bytes of the length of a footer and of the magic
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """Size and times of a file. ``change``, its ctime and inode, is known for local files only."""
-
-    size: int
-    time: int
-    change: tuple[int, int] | None = None
-
-    @property
-    def settled(self) -> bool:
-        """Whether a later change would show: times are coarse."""
-        latest = max(self.time, self.change[0] if self.change else 0)
-        coarse = 50_000_000 if self.change else 2_000_000_000
-        return latest + coarse < time.time_ns()
-
-
-@dataclass(frozen=True)
 class Lake:
-    """Sources in one file system, without excluded files."""
+    """Sources in one file system, without excluded files.
+
+    ``folders``, if not None, are the real paths of all that may be opened. An index of a stranger
+    may name any file, and its folder may have links to any, so what it names is opened only below
+    its own folder.
+    """
 
     filesystem: fs.FileSystem
     uri: str | None
     sources: tuple[str, ...]
     excluded: frozenset[str] = frozenset()
+    folders: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, source: Source, filesystem: Any = None) -> Lake:
@@ -91,19 +76,16 @@ class Lake:
         }
 
     @classmethod
-    def from_json(cls, content: dict[str, Any], filesystem: Any = None) -> Lake:
-        """Read the output of `to_json`; a file system without a URI must be given."""
-        sources = tuple(str(each) for each in content["sources"])
-        uri, kind = content["uri"], content["filesystem"]
-        if filesystem is not None:
-            filesystem = as_filesystem(filesystem)
-        elif uri is not None:
-            filesystem, _ = _uri(f"{uri}://{sources[0]}")
-        elif kind == "local":
-            filesystem = fs.LocalFileSystem()
-        else:
-            raise ValueError(f"filesystem must be the {kind} file system of the index, not None")
-        return cls(filesystem, uri, sources, frozenset(map(str, content["excluded"])))
+    def from_json(cls, content: dict[str, Any], folder: str) -> Lake:
+        """Read the output of `to_json`, if all its sources are local and below a folder."""
+        sources, uri, below = tuple(content["sources"]), content["uri"], (os.path.realpath(folder),)
+        local = content["filesystem"] == "local" and uri in (None, "file")
+        if not local or not all(is_below(split_pattern(each)[0], below) for each in sources):
+            raise ValueError(
+                f"source must be given: the index was built over {describe(content)}, and without "
+                f"it an index opens only files below its own folder, {below[0]}"
+            )
+        return cls(fs.LocalFileSystem(), uri, sources, frozenset(content["excluded"]), below)
 
     def of_same(self, source: Source) -> Lake:
         """Find other sources in the same file system."""
@@ -112,8 +94,12 @@ class Lake:
     def with_source(self, other: Lake) -> Lake:
         """Add the sources of another lake in the same file system."""
         sources = tuple(dict.fromkeys([*self.sources, *other.sources]))
+        folders = self.folders
+        if folders is not None:
+            heads = (os.path.realpath(split_pattern(each)[0]) for each in other.sources)
+            folders = (*folders, *heads)
         back = self.excluded - set(other.files())
-        return replace(self, sources=sources, excluded=back)
+        return replace(self, sources=sources, excluded=back, folders=folders)
 
     def without_source(self, other: Lake) -> Lake:
         """Remove the sources of another lake, and exclude their files."""
@@ -126,40 +112,11 @@ class Lake:
         """List the current files."""
         found: dict[str, Stamp] = {}
         for source in self.sources:
-            found.update(self._of_source(source))
-        return {path: found[path] for path in sorted(found) if path not in self.excluded}
-
-    def _of_source(self, source: str) -> Iterator[tuple[str, Stamp]]:
-        wild = _WILD.search(source)
-        if wild is None:
-            info = self.filesystem.get_file_info(source)
-            if info.type == fs.FileType.File:
-                yield from self._stamps([info])
-            elif info.type == fs.FileType.Directory:
-                infos = self.filesystem.get_file_info(fs.FileSelector(source, recursive=True))
-                visible = (each for each in infos if _visible(each.path[len(source) :]))
-                yield from self._stamps(each for each in visible if each.path.endswith(SUFFIXES))
-            return
-        head = source[: wild.start()].rpartition("/")[0]
-        deep = "/" in source[len(head) + 1 :] or "**" in source
-        selector = fs.FileSelector(head or "/", recursive=deep, allow_not_found=True)
-        pattern = _pattern(source)
-        infos = self.filesystem.get_file_info(selector)
-        yield from self._stamps(each for each in infos if pattern.fullmatch(each.path))
-
-    def _stamps(self, infos: Iterable[fs.FileInfo]) -> Iterator[tuple[str, Stamp]]:
-        for info in infos:
-            if info.type != fs.FileType.File:
-                continue
             if self.local:
-                try:
-                    status = os.stat(info.path)
-                except FileNotFoundError:
-                    continue
-                change = (status.st_ctime_ns, status.st_ino)
-                yield info.path, Stamp(status.st_size, status.st_mtime_ns, change)
+                found.update(list_local(source, self.folders))
             else:
-                yield info.path, Stamp(info.size, info.mtime_ns or 0)
+                found.update(list_remote(self.filesystem, source))
+        return {path: found[path] for path in sorted(found) if path not in self.excluded}
 
     def footer(self, path: str) -> str | None:
         """Return a digest of the footer of a file, or None if it cannot be read."""
@@ -175,6 +132,14 @@ class Lake:
             return None
 
 
+def describe(content: dict[str, Any]) -> str:
+    """Return the sources of a lake as JSON, up to three of them, as text."""
+    scheme = f"{content['uri']}://" if content["uri"] else ""
+    named = [scheme + each for each in content["sources"]]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return ", ".join(named[:3]) + more
+
+
 def as_filesystem(given: Any) -> fs.FileSystem:
     """Return a pyarrow file system, given one of pyarrow or fsspec."""
     if isinstance(given, fs.FileSystem):
@@ -188,36 +153,9 @@ def as_filesystem(given: Any) -> fs.FileSystem:
 
 
 def _uri(name: str) -> tuple[fs.FileSystem, str]:
-    wild = _WILD.search(name)
-    head = name[: wild.start()].rpartition("/")[0] if wild else name
-    filesystem, path = fs.FileSystem.from_uri(head)
-    return filesystem, path + name[len(head) :]
-
-
-def _visible(path: str) -> bool:
-    """Whether no part of a path is hidden: writers hide files that are not data."""
-    return not any(part[:1] in ("_", ".") for part in Path(path).parts)
-
-
-def _pattern(source: str) -> re.Pattern[str]:
-    """Translate a pattern: ``*`` and ``?`` match within one folder, ``**`` across folders."""
-    out = []
-    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", source):
-        match part:
-            case "**/":
-                out.append("(?:.*/)?")
-            case "**":
-                out.append(".*")
-            case "*":
-                out.append("[^/]*")
-            case "?":
-                out.append("[^/]")
-            case _ if part.startswith("[") and part.endswith("]"):
-                inner = part[1:-1].replace("\\", "\\\\").replace("[", r"\[")
-                out.append(f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
-            case _:
-                out.append(re.escape(part))
-    return re.compile("".join(out))
+    head, wild = split_pattern(name)
+    filesystem, path = fs.FileSystem.from_uri(head if wild else name)
+    return filesystem, path + name[len(head) :] if wild else path
 
 
 @dataclass(frozen=True)

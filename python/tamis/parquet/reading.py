@@ -14,7 +14,8 @@ from tamis import _native
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.parquet import columns as families
-from tamis.parquet.lake import Lake, Stamp
+from tamis.parquet.lake import Lake
+from tamis.parquet.listing import Stamp
 from tamis.parquet.manifest import File, Manifest
 from tamis.parquet.threads import map_in_order
 from tamis.planning.collection.curves import Floats
@@ -200,20 +201,28 @@ class Reader:
 
 def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Merge the schemas of files: all columns, in types that hold the values of every file."""
-    plain = [_without_views(schema.remove_metadata()) for schema in schemas]
-    return pa.unify_schemas(plain, promote_options="permissive") if plain else pa.schema([])
+    columns: dict[str, dict[pa.Field, None]] = {}
+    for schema in schemas:
+        if len(set(schema.names)) < len(schema.names):
+            raise ValueError(f"names of columns must be distinct, not {', '.join(schema.names)}")
+        for field in schema:
+            columns.setdefault(field.name, {})[field] = None
+    return pa.schema([_unify_fields(list(fields)) for fields in columns.values()])
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Replace view types, which pyarrow reads but cannot filter."""
-    wide = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    viewed = {families.VIEWED: ""}
-    return pa.schema(
-        [
-            field.with_type(wide[field.type]).with_metadata(viewed) if field.type in wide else field
-            for field in schema
-        ]
+def _unify_fields(fields: list[pa.Field]) -> pa.Field:
+    kinds = families.unifiable(families.filterable(field.type) for field in fields)
+    alone = [
+        pa.schema([field.with_type(kind).remove_metadata()])
+        for field, kind in zip(fields, kinds, strict=True)
+    ]
+    merged = pa.unify_schemas(alone, promote_options="permissive").field(0)
+    read_only = any(
+        families.filterable(field.type) != field.type
+        or families.READ_ONLY in (field.metadata or {})
+        for field in fields
     )
+    return merged.with_metadata({families.READ_ONLY: ""}) if read_only else merged
 
 
 def _families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:

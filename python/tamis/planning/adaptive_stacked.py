@@ -22,7 +22,7 @@ from tamis.planning.arguments import (
     one_of,
     whole,
 )
-from tamis.planning.plan import Plan
+from tamis.planning.plan import MALFORMED, Plan
 from tamis.planning.planner import plain, plan
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps
@@ -155,13 +155,15 @@ class AdaptivePlan:
                 Wish(**plain["wish"]).checked(),
                 curve,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            made._check()
+        except MALFORMED as error:
             raise ValueError(f"this is not the plan of an adaptive stack ({error})") from None
-        made._check()
         return made
 
     def _check(self) -> None:
-        rises = len(self.shape.ranks) and all(
+        if not 0 <= self.mean_fpr < math.inf:
+            raise ValueError(f"mean_fpr is {self.mean_fpr}")
+        rises = all(
             array.ndim == 1
             and array[0] == 0
             and (np.diff(array) >= least).all()
@@ -172,10 +174,10 @@ class AdaptivePlan:
             )
         )
         if not rises or len(self.shape.ranks) != len(self.shape.mass):
-            raise ValueError("this is not the plan of an adaptive stack (its shape does not rise)")
+            raise ValueError("its shape does not rise")
         layers = self.stack.layers
         if len(layers) % 2 == 0 or len(layers) > 32:
-            raise ValueError("this is not the plan of an adaptive stack (its layers are even)")
+            raise ValueError("its layers are even")
         for layer in layers:
             known = layer.kind in ("bloom", "quotient")
             whole_ones = isinstance(layer.items, int) and isinstance(layer.bits, int)
@@ -183,9 +185,7 @@ class AdaptivePlan:
             length = layer.kind == "bloom" or 1 <= (layer.fingerprint or 0) <= 32
             layout = layer.kind == "quotient" or layer.layout == "standard"
             if not (known and small and length and layout):
-                raise ValueError(
-                    f"this is not the plan of an adaptive stack (a layer is {layer!r})"
-                )
+                raise ValueError(f"a layer is {layer!r}")
 
 
 def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:

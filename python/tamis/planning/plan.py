@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis.planning.kinds import KINDS, fingerprint_layer
+from tamis.planning.arguments import MOST_KEYS, one_of, whole
+from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.stacked.metrics import Checks
 
 if TYPE_CHECKING:
@@ -15,6 +17,14 @@ if TYPE_CHECKING:
     from tamis._types import Keys
     from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
+
+MALFORMED = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What text raises that is not JSON, or not of the form that was written."""
+
+_MOST_LAYERS = 64
+_ONE = 1 + 1e-9  # a share, with rounding
 
 # The highest useful rate of a Bloom layer, the factor by which it gets coarser, and the lowest
 # rate, for a layer that was planned to be empty.
@@ -155,11 +165,13 @@ class Plan:
         """
         try:
             plain = json.loads(text)
-            plain["layers"] = tuple(Layer(**layer) for layer in plain["layers"])
-            plain["checks"] = Checks(**plain["checks"])
-            return cls(**plain)
-        except (KeyError, TypeError, ValueError) as error:
+            layers = tuple(Layer(**layer) for layer in plain.pop("layers"))
+            checks = Checks(**plain.pop("checks"))
+            plan = cls(**plain, layers=layers, checks=checks)
+            _check(plan)
+        except MALFORMED as error:
             raise ValueError(f"text is not a plan ({error}); pass the output of to_json") from None
+        return plan
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the rate against the fraction ψ of queries for stored negatives; return the axes."""
@@ -195,3 +207,45 @@ class Plan:
         if self.last == "exact":
             return f"A stack of a {self.layers[0].kind} layer and an exact one"
         return f"A stack of {len(self.layers)} {self.layers[0].kind} layers"
+
+
+def _check(plan: Plan) -> None:
+    """Raise ValueError or TypeError for a plan that was not made by planning."""
+    if plan.workload is not None:
+        raise ValueError("workload must not be in the text of a plan")
+    if not 1 <= len(plan.layers) <= _MOST_LAYERS:
+        raise ValueError(f"layers must be 1 to {_MOST_LAYERS}, not {len(plan.layers)}")
+    whole("n_keys", plan.n_keys, MOST_KEYS)
+    whole("negatives", plan.negatives, MOST_KEYS)
+    one_of("last", plan.last, ("alternating", "exact"))
+    _finite("psi", plan.psi, _ONE)
+    for name in ("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"):
+        _finite(name, getattr(plan, name))
+    for name, value in plan.checks._asdict().items():
+        _finite(f"checks.{name}", value)
+    if plan.budget is not None:
+        _finite("budget", plan.budget)
+    for index, layer in enumerate(plan.layers):
+        _check_layer(layer, last=index > 0 and index == len(plan.layers) - 1)
+
+
+def _check_layer(layer: Layer, last: bool) -> None:
+    names = [kind.name for kind in LAYERS] + ["function"] * last
+    one_of("kind", layer.kind, names)
+    one_of("stores", layer.stores, ("keys", "negatives", "both"))
+    _finite("rate", layer.rate, _ONE)
+    whole("items", layer.items, MOST_KEYS)
+    whole("bits", layer.bits, 2**60)
+    kind = KINDS[layer.kind]
+    one_of("layout", layer.layout, [None, *(o.arguments.get("layout") for o in kind.options)])
+    if kind.lengths is not None:
+        whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])  # type: ignore
+    elif layer.fingerprint is not None:  # it has none, but may say so
+        whole("fingerprint", layer.fingerprint, 64)
+
+
+def _finite(name: str, value: object, most: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not (math.isfinite(value) and 0 <= value <= most):
+        raise ValueError(f"{name} must be finite, and from 0 to {most:g}, not {value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
@@ -12,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import as_list, pyarrow
+from tamis._files import save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
@@ -230,7 +233,7 @@ class Workload:
         return self.counts * ((1 - self.unseen) / total if total else 0.0)
 
     def save(self, path: FilePath) -> None:
-        """Write the values and their counts to a Parquet file."""
+        """Write the values and their counts to a Parquet file, atomically."""
         parquet = _parquet()
         columns = {}
         if self._values is not None:
@@ -247,11 +250,19 @@ class Workload:
             known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
         arrow = pyarrow("a Parquet file")
         table = arrow.table(columns).replace_schema_metadata({"tamis": json.dumps(known)})
-        parquet.write_table(table, path)
+
+        def write(descriptor: int) -> None:
+            with open(descriptor, "wb", closefd=False) as file:
+                parquet.write_table(table, file)
+
+        save_whole(path, write)
 
     @classmethod
     def load(cls, path: FilePath) -> Self:
-        """Read a workload that `save` wrote; its values are an Arrow column."""
+        """Read a workload that `save` wrote; its values are an Arrow column.
+
+        `FormatError` for any other file, or a damaged one.
+        """
         parquet = _parquet()
         try:
             table = parquet.read_table(path)
@@ -260,12 +271,17 @@ class Workload:
                 return cls.zipf(*known["zipf"])
             counts = table["count"].to_numpy()
             rest = {name: known[name] for name in ("removed", "present", "error")}
+            for name, value in rest.items():
+                _weights(name, [value])
             total = 1 - _share("unseen", known["unseen"])
             _weights("count", counts)
             if (counts[1:] > counts[:-1]).any():
                 raise ValueError("counts are not in descending order")
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{path!s} is not a saved workload ({error})") from None
+        except (*MALFORMED, OSError) as error:
+            # pyarrow has a plain OSError, without a number, for a damaged file.
+            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
+                raise
+            raise FormatError(f"{os.fsdecode(path)} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
         return cls(Steps.of(counts, total=total), values=values, counts=counts, **rest)
 

@@ -17,6 +17,7 @@ use super::text::Sliced;
 use crate::collection::{self, Filter, Kind};
 use crate::error::Error;
 use crate::hash::Hasher;
+use crate::lock::RwLock;
 use crate::text;
 use frame::{Opened, Table};
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -28,7 +29,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The full filter of one set, not yet in a collection, so that sets can be built on threads.
 #[pyclass(frozen, module = "tamis._native")]
@@ -89,7 +90,7 @@ pub struct Filters {
 
 impl Filters {
     fn table(&self) -> Arc<Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.table.read().clone()
     }
 }
 
@@ -169,7 +170,7 @@ impl Filters {
                 Some(text) => Cow::Owned([&full.bytes, text.as_bytes()].concat()),
                 None => Cow::Borrowed(&full.bytes[..]),
             };
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = self.table.write();
             let place = self.files.append(&bytes)?;
             let table = Arc::make_mut(&mut table);
             table.push(full.filter.clone(), place, name)?;

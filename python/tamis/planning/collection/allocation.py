@@ -254,7 +254,7 @@ def utilities(utility: npt.ArrayLike | None, length: int) -> Floats:
     """Return utilities as an array: one finite number from 0 on per filter (default: 1)."""
     if utility is None:
         return np.ones(length)
-    weights = np.asarray(utility, np.float64)
+    weights = np.array(utility, np.float64)  # a copy, which the caller cannot change
     if weights.shape != (length,):
         raise ValueError(
             f"utility must have one number per filter, {length}, not shape {weights.shape}"

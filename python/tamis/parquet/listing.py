@@ -1,0 +1,161 @@
+"""List the files that a source names: a file, a folder, or a pattern."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyarrow import fs
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+"""Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
+
+_WILD = re.compile(r"[*?\[]")
+_ESCAPED = re.compile(r"\[([*?\[])\]")  # as `glob.escape` writes it
+
+
+def split_pattern(source: str) -> tuple[str, bool]:
+    """Return the path of a source without wildcards, or the folder before them; and which it is."""
+    literal = _ESCAPED.sub("", source)
+    if _WILD.search(literal) is None:
+        return _ESCAPED.sub(r"\1", source), False
+    wild = _WILD.search(source)
+    assert wild is not None
+    return source[: wild.start()].rpartition("/")[0] or "/", True
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Size and times of a file. ``change``, its ctime and inode, is known for local files only."""
+
+    size: int
+    time: int
+    change: tuple[int, int] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether a later change would show: times are coarse."""
+        latest = max(self.time, self.change[0] if self.change else 0)
+        coarse = 50_000_000 if self.change else 2_000_000_000
+        return latest + coarse < time.time_ns()
+
+
+def list_local(source: str, folders: Sequence[str] | None) -> Iterator[tuple[str, Stamp]]:
+    """List the local files of a source, which must be below ``folders`` unless that is None."""
+    head, wild = split_pattern(source)
+    if folders is not None:
+        check_below(head, folders)
+    if not wild and not os.path.isdir(head):
+        found: Iterable[str] = [head]
+    else:
+        found = filter(_matcher(source), _walk(head, _deep(source), folders))
+    for path in found:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            change = (status.st_ctime_ns, status.st_ino)
+            yield path, Stamp(status.st_size, status.st_mtime_ns, change)
+
+
+def list_remote(filesystem: fs.FileSystem, source: str) -> Iterator[tuple[str, Stamp]]:
+    """List the files of a source in a file system of pyarrow."""
+    head, wild = split_pattern(source)
+    infos, matches = [], _matcher(source)
+    if not wild:
+        infos = [filesystem.get_file_info(head)]
+    if wild or infos[0].type == fs.FileType.Directory:
+        selector = fs.FileSelector(head, recursive=_deep(source), allow_not_found=True)
+        infos = [each for each in filesystem.get_file_info(selector) if matches(each.path)]
+    for info in infos:
+        if info.type == fs.FileType.File:
+            yield info.path, Stamp(info.size, info.mtime_ns or 0)
+
+
+def is_below(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path, with all links followed, is below one of the folders."""
+    real = os.path.realpath(path)
+    return any(real == each or real.startswith(each.rstrip("/") + "/") for each in folders)
+
+
+def check_below(path: str, folders: Sequence[str]) -> None:
+    """Raise if a path leads out of the folders."""
+    if not is_below(path, folders):
+        raise ValueError(
+            f"source must be given: {path} is a link to {os.path.realpath(path)}, and without it "
+            f"an index opens only files below its own folder, {folders[0]}"
+        )
+
+
+def _walk(head: str, deep: bool, folders: Sequence[str] | None) -> Iterator[str]:
+    """Yield the paths in a local folder, following links, which must stay below ``folders``."""
+    waiting = [(head, {os.path.realpath(head)})]
+    while waiting:
+        folder, followed = waiting.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            path, links = f"{folder.rstrip('/')}/{entry.name}", followed
+            if entry.is_symlink():
+                if folders is not None:
+                    check_below(path, folders)
+                real = os.path.realpath(path)
+                if real in followed or os.path.realpath(folder).startswith(real + "/"):
+                    continue  # a circle of links
+                links = followed | {real}
+            if not entry.is_dir():
+                yield path
+            elif deep:
+                waiting.append((path, links))
+
+
+def _deep(source: str) -> bool:
+    """Whether a source has files in subfolders: a folder has, a pattern may."""
+    head, wild = split_pattern(source)
+    return not wild or "**" in source or "/" in source[len(head.rstrip("/")) + 1 :]
+
+
+def _matcher(source: str) -> Callable[[str], bool]:
+    """Return which paths in the folder of a source belong to it."""
+    head, wild = split_pattern(source)
+    if not wild:
+        return lambda path: path.endswith(SUFFIXES) and _visible(path[len(head) :])
+    pattern = _pattern(source)
+    return lambda path: pattern.fullmatch(path) is not None
+
+
+def _visible(path: str) -> bool:
+    """Whether no part of a path is hidden: writers hide files that are not data."""
+    return not any(part[:1] in ("_", ".") for part in Path(path).parts)
+
+
+def _pattern(source: str) -> re.Pattern[str]:
+    """Translate a pattern: ``*`` and ``?`` match within one folder, ``**`` across folders."""
+    out = []
+    for part in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", source):
+        match part:
+            case "**/":
+                out.append("(?:.*/)?")
+            case "**":
+                out.append(".*")
+            case "*":
+                out.append("[^/]*")
+            case "?":
+                out.append("[^/]")
+            case _ if part.startswith("[") and part.endswith("]"):
+                inner = part[1:-1].replace("\\", "\\\\").replace("[", r"\[")
+                out.append(f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
+            case _:
+                out.append(re.escape(part))
+    try:
+        return re.compile("".join(out))
+    except re.error as error:
+        raise ValueError(f"source must be a pattern, not {source!r}: {error}") from None

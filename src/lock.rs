@@ -1,0 +1,272 @@
+//! The lock of every structure that changes: one writer or many readers, also across `fork`.
+//!
+//! A forked child has the memory of its parent but only the thread that forked. A lock that another
+//! thread held stays locked there, and what that thread was writing stays half written. So:
+//!
+//! * Writers are counted, and a fork waits until there are none: the child never has a structure that
+//!   is half written. A write is computation alone (no structure waits for Python, a remote or a file
+//!   while it is locked for writing), so the wait ends.
+//! * Readers are not counted, because some take long (saving a filter, say) and leave nothing behind
+//!   but a locked lock. Each lock knows the process in which it was last used; in another one, it is
+//!   unlocked first.
+//!
+//! The handlers are installed by [`install_fork_handlers`], once per process: without them, locks are
+//! those of the standard library.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, PoisonError, RwLock as RawLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// How many forks lie between this process and the one that loaded this library.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+/// Threads that write.
+static WRITERS: AtomicUsize = AtomicUsize::new(0);
+/// Threads that are about to fork.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// Taken to unlock the locks of another process.
+static UNLOCKING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// Structures that this thread is writing to: one, and its parts.
+    static WRITING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A read-write lock. A panic while it is held does not poison it: a structure that panics is damaged
+/// in any case, and says so where it is opened.
+#[derive(Default)]
+pub struct RwLock<T> {
+    /// The process, as [`FORKS`] counts them, whose threads `raw` is about.
+    process: AtomicU64,
+    raw: UnsafeCell<RawLock<()>>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: as for the standard library's: the value is handed out as `&T` to readers and as `&mut T` to
+// the one writer, and `raw` is replaced only while no thread of this process uses it.
+unsafe impl<T: Send> Send for RwLock<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
+
+/// The right to read.
+pub struct ReadGuard<'a, T> {
+    value: &'a T,
+    _raw: RwLockReadGuard<'a, ()>,
+}
+
+/// The right to write.
+pub struct WriteGuard<'a, T> {
+    value: &'a mut T,
+    // Fields are dropped in order: unlocked first, then no longer counted.
+    _raw: RwLockWriteGuard<'a, ()>,
+    _writer: Writer,
+}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    pub fn new(value: T) -> RwLock<T> {
+        let process = AtomicU64::new(FORKS.load(Relaxed));
+        RwLock { process, raw: UnsafeCell::default(), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the writer.
+    #[inline]
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        let raw = self.raw().read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: while `raw` is locked for readers, nobody writes.
+        ReadGuard { value: unsafe { &*self.value.get() }, _raw: raw }
+    }
+
+    /// [`RwLock::read`], or `None` where it would wait.
+    #[inline]
+    pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
+        let raw = self.raw().try_read().ok()?;
+        // SAFETY: as in `read`.
+        Some(ReadGuard { value: unsafe { &*self.value.get() }, _raw: raw })
+    }
+
+    /// Waits for all others, and for a fork that is under way.
+    #[inline]
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        let writer = Writer::new();
+        let raw = self.raw().write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: while `raw` is locked for a writer, nobody else reads or writes.
+        WriteGuard { value: unsafe { &mut *self.value.get() }, _raw: raw, _writer: writer }
+    }
+
+    /// Whether a writer would have to wait now.
+    pub fn is_locked(&self) -> bool {
+        self.raw().try_write().is_err()
+    }
+
+    #[inline(always)]
+    fn raw(&self) -> &RawLock<()> {
+        if self.process.load(Acquire) != FORKS.load(Relaxed) {
+            self.unlock_after_fork();
+        }
+        // SAFETY: it is of this process now, and is not replaced again while this one runs.
+        unsafe { &*self.raw.get() }
+    }
+
+    /// Unlocks what threads of another process have locked. The forking thread, which lives on in the
+    /// child, holds no guard: no Python code runs while one is held.
+    #[cold]
+    fn unlock_after_fork(&self) {
+        let _writer = Writer::new(); // a fork of this process waits
+        let _one = UNLOCKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = FORKS.load(Relaxed);
+        if self.process.load(Relaxed) != process {
+            // SAFETY: threads of this process use `raw` only after they have seen that it is of this
+            // process, which none has yet; threads of another do not exist here.
+            unsafe { self.raw.get().write(RawLock::new(())) };
+            self.process.store(process, Release);
+        }
+    }
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value
+    }
+}
+
+/// A thread that writes, as long as this is there.
+struct Writer;
+
+impl Writer {
+    #[inline]
+    fn new() -> Writer {
+        let writing = WRITING.get();
+        WRITING.set(writing + 1);
+        if writing == 0 {
+            // Either the forking thread sees this writer, or this one sees that it is forking.
+            WRITERS.fetch_add(1, SeqCst);
+            while FORKING.load(SeqCst) > 0 {
+                WRITERS.fetch_sub(1, SeqCst);
+                wait_until(|| FORKING.load(SeqCst) == 0);
+                WRITERS.fetch_add(1, SeqCst);
+            }
+        }
+        Writer
+    }
+}
+
+impl Drop for Writer {
+    #[inline]
+    fn drop(&mut self) {
+        let writing = WRITING.get() - 1;
+        WRITING.set(writing);
+        if writing == 0 {
+            WRITERS.fetch_sub(1, Release);
+        }
+    }
+}
+
+#[cold]
+fn wait_until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Makes forks of this process wait for writers, and children know that they are some.
+pub fn install_fork_handlers() {
+    #[cfg(unix)]
+    {
+        type Handler = Option<unsafe extern "C" fn()>;
+        unsafe extern "C" {
+            fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> i32;
+        }
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: functions that live as long as the process; they neither allocate nor panic. Where
+        // it fails, for want of memory, forks are as they were.
+        ONCE.call_once(|| unsafe {
+            pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
+        });
+    }
+}
+
+/// Writers beside the thread that forks; it is none itself unless foreign code forks while it writes.
+#[cfg(unix)]
+extern "C" fn before_fork() {
+    FORKING.fetch_add(1, SeqCst);
+    let own = usize::from(WRITING.get() > 0);
+    wait_until(|| WRITERS.load(SeqCst) <= own);
+}
+
+#[cfg(unix)]
+extern "C" fn after_fork() {
+    FORKING.fetch_sub(1, SeqCst);
+}
+
+#[cfg(unix)]
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Relaxed);
+    WRITERS.store(usize::from(WRITING.get() > 0), SeqCst);
+    FORKING.store(0, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_writer_or_many_readers() {
+        let lock = RwLock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| *lock.write() += 1));
+            }
+        });
+        assert_eq!(*lock.read(), 4000);
+        let (one, two) = (lock.read(), lock.try_read());
+        assert!(lock.is_locked() && two.is_some());
+        drop((one, two));
+        let writing = lock.write();
+        assert!(lock.try_read().is_none());
+        drop(writing);
+        assert!(!lock.is_locked());
+    }
+
+    #[test]
+    fn a_process_unlocks_what_another_had_locked() {
+        let lock = RwLock::new(7);
+        std::mem::forget(lock.read());
+        assert!(lock.is_locked());
+        lock.process.store(u64::MAX, Relaxed); // as after a fork
+        assert!(!lock.is_locked());
+        assert_eq!(*lock.write(), 7);
+    }
+
+    #[test]
+    fn a_thread_writes_until_its_last_guard_is_gone() {
+        let (whole, part) = (RwLock::new(()), RwLock::new(()));
+        let (whole, part) = (whole.write(), part.write());
+        assert_eq!(WRITING.get(), 2);
+        drop(whole);
+        assert_eq!(WRITING.get(), 1);
+        assert!(WRITERS.load(SeqCst) > 0);
+        drop(part);
+        assert_eq!(WRITING.get(), 0);
+    }
+}
