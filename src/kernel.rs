@@ -129,7 +129,7 @@ pub trait Kernel: Any + Send + Sync {
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
     /// Inserts hashes: all of them, or none where it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
-        Err(Error::Parameter("this filter takes no insertions".into()))
+        Err(Error::Parameter("keys cannot be added to this filter".into()))
     }
     /// Whether only within one call of [`Kernel::insert`] a failure leaves no trace; otherwise
     /// removing what earlier calls inserted undoes them.
@@ -142,7 +142,7 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// Takes one insertion of a hash back.
     fn remove(&self, _hash: Hash128) -> Result<()> {
-        Err(Error::Parameter("this filter takes no deletions".into()))
+        Err(Error::Parameter("keys cannot be removed from this filter".into()))
     }
 }
 

@@ -245,12 +245,14 @@ def test_what_is_refused():
     build = tamis.LearnedBloom.build
     with pytest.raises(ValueError, match="pass exactly one of model or kind"):
         build([1], nonmembers=[2], fpr=0.1)
-    with pytest.raises(ValueError, match="form is 'round'"):
+    with pytest.raises(
+        ValueError, match="form must be 'simple', 'sandwiched' or 'partitioned', not 'round'"
+    ):
         build([1], nonmembers=[2], model=DIGITS, fpr=0.1, form="round")
     with pytest.raises(ValueError, match="regions must be from 1 to 256, not 0"):
         build([1], nonmembers=[2], model=DIGITS, fpr=0.1, regions=0)
     with pytest.raises(
-        ValueError, match="nonmembers is empty; some that the model was not trained on are wanted"
+        ValueError, match="nonmembers must not be empty; pass some not used for training"
     ):
         build([1], nonmembers=[], model=DIGITS, fpr=0.1)
     with pytest.raises(TypeError, match=r"model must be .* not str"):

@@ -144,7 +144,7 @@ def test_sizes_are_the_best_among_their_neighbours():
                     if planning.limit_rate(other) <= fpr:
                         assert planning.false_negatives(other, gap) >= lowest * 0.995
                         break
-    with pytest.raises(ValueError, match="bits is 8; a stable filter"):
+    with pytest.raises(ValueError, match=r"bits must be at least 64 for a stable filter .* not 8"):
         planning.size(8, 0.01, 100)
 
 

@@ -202,7 +202,7 @@ def test_refuses_bad_arguments():
     def plan(p=(0.5, 0.5), q=(0.2, 0.8), **changed):
         return tamis.plan_stable(p, q, **({"bits": 2**14, "fpr": 0.01, "gap": 100} | changed))
 
-    with pytest.raises(ValueError, match="p_j has 3 groups and q_j 2"):
+    with pytest.raises(ValueError, match="p_j and q_j must have the same length, not 3 and 2"):
         plan(p=[0.2, 0.3, 0.5])
     with pytest.raises(ValueError, match="add up to 1"):
         plan(p=[0.2, 0.3])
@@ -214,19 +214,23 @@ def test_refuses_bad_arguments():
         plan(fpr=0)
     with pytest.raises(ValueError, match="bits must be from 0 to 1125899906842624, not -1"):
         plan(bits=-1)
-    with pytest.raises(ValueError, match="method is 'best'"):
+    with pytest.raises(ValueError, match="method must be 'optimal' or 'paper', not 'best'"):
         plan(method="best")
-    with pytest.raises(ValueError, match=r"bits is 10; 2 groups.*need at least \d+"):
+    with pytest.raises(ValueError, match=r"bits must be at least \d+ for 2 groups.* not 10"):
         plan(bits=10)
-    with pytest.raises(ValueError, match=r"by the paper's rule group .* \d+ bits would do") as told:
+    with pytest.raises(
+        ValueError, match=r"bits must be at least about \d+, .* by the paper's rule, group"
+    ) as told:
         plan(bits=100, method="paper")
-    enough = int(re.search(r"(\d+) bits would do", str(told.value))[1])
+    enough = int(re.search(r"at least about (\d+)", str(told.value))[1])
     assert plan(bits=enough, method="paper").expected_fpr <= 0.01
-    with pytest.raises(ValueError, match=r"need at least \d+") as told:
+    with pytest.raises(ValueError, match=r"bits must be at least \d+ for") as told:
         plan(bits=10)
-    enough = int(re.search(r"need at least (\d+)", str(told.value))[1])
+    enough = int(re.search(r"at least (\d+)", str(told.value))[1])
     assert plan(bits=enough).expected_fpr <= 0.01
-    with pytest.raises(ValueError, match=r"member_scores\[1\] is 1.5"):
+    with pytest.raises(
+        ValueError, match=r"member_scores\[1\] must be a score from 0 to 1, not 1.5"
+    ):
         stable_scores.plan_scores([0.1, 1.5], [0.2], bits=2**14, fpr=0.01, gap=100)
-    with pytest.raises(ValueError, match="nonmember_scores is of shape"):
+    with pytest.raises(ValueError, match="nonmember_scores must be a list of scores"):
         stable_scores.plan_scores([0.1], [], bits=2**14, fpr=0.01, gap=100)

@@ -65,7 +65,7 @@ __all__ += _filters.__all__
 __all__.sort()
 
 _INTEGRATIONS = ("parquet", "report", "text")
-"""Modules that are imported when they are first asked for, so that this import stays light."""
+"""Modules that are imported on first use, to keep ``import tamis`` fast."""
 
 
 def __getattr__(name: str) -> _ModuleType:

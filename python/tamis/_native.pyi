@@ -1,4 +1,4 @@
-"""The native kernels: the classes of the contract, and a class for each kind.
+"""The native kernels: the classes of the contract, and one class per kind.
 
 `tamis.filters` derives the public classes from them; sizes come from `tamis.planning`. What begins
 with an underscore is for those classes alone: ``_empty``, ``_build`` and ``_join`` make the handle
@@ -86,7 +86,7 @@ DEBUG_BUILD: bool
 
 @final
 class Handle:
-    """A structure and the hash it was built with, for a class of its kind to hold."""
+    """A kernel and its hash, held by a class of its kind."""
 
     @property
     def kind(self) -> int: ...
@@ -95,7 +95,7 @@ class Handle:
 
 @final
 class KindRow:
-    """A kind of structure: its number in a file, its name, and what every filter of it can do."""
+    """A kind: its number in a file, its name, and what all of its filters support."""
 
     @property
     def number(self) -> int: ...
@@ -111,7 +111,7 @@ class KindRow:
     def bounded(self) -> bool: ...
 
 def kinds() -> list[KindRow]:
-    """List every kind, by rising numbers."""
+    """List all kinds, by number."""
 
 @final
 class Distinct:
@@ -228,7 +228,7 @@ class Sliced:
 
 @final
 class Spill:
-    """Keys by shard, as hashes: in memory, or in a file each."""
+    """Hashes of keys by shard: in memory, or in one file each."""
 
     def __new__(
         cls,
@@ -243,7 +243,7 @@ class Spill:
 
 @final
 class Negatives:
-    """Known negatives that the first layer of a stack takes for keys."""
+    """Known negatives that the first layer of a stack accepts."""
 
     def __new__(cls, first: Handle) -> Self: ...
     def add(self, negatives: Keys) -> None: ...
@@ -255,7 +255,7 @@ class Negatives:
 
 @final
 class Table:
-    """A table of features, read where it lies."""
+    """A table of features, read without copying."""
 
     def __new__(cls, table: object) -> Self: ...
     def __len__(self) -> int: ...
@@ -266,7 +266,7 @@ class Table:
 
 @final
 class Assigned:
-    """Distinct keys, as hashes, each with its value."""
+    """Distinct keys, as hashes, with their values."""
 
     def __new__(
         cls, keys: Keys, values: npt.NDArray[np.uint32], seed: int = 0, key: bytes | None = None
@@ -277,26 +277,26 @@ class Assigned:
 
 @disjoint_base
 class Stored:
-    """Has a size and can be saved; the base of everything that holds a kernel."""
+    """An object that holds a kernel: it has a size and can be saved."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     def __len__(self) -> int:
-        """Tell how many keys the filter holds."""
+        """Return the number of keys in the filter."""
 
     @property
     def capacity(self) -> int:
-        """How many keys the filter was made for."""
+        """The number of keys that the filter is sized for."""
 
     @property
     def size_in_bits(self) -> int:
-        """The memory of the structure."""
+        """The size in bits."""
 
     @property
     def seed(self) -> int | None:
-        """The seed of the hash, or `None` where a secret key took its place."""
+        """The seed of the hash, or `None` if a secret key is used."""
 
     def to_bytes(self) -> bytes:
-        """Return the filter as the bytes that `save` writes."""
+        """Return the filter as bytes, as `save` writes them."""
 
     @property
     def _handle(self) -> Handle: ...
@@ -304,99 +304,99 @@ class Stored:
     def _write(self, descriptor: int) -> None: ...
 
 class Filter(Stored):
-    """Answers questions; the base of every filter."""
+    """The base of every filter."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     def __contains__(self, key: Key, /) -> bool:
-        """Tell whether the key may be in the set; `False` is certain."""
+        """Return whether the key may be in the set; `False` is certain."""
 
     def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it may be in the set."""
+        """Return for each key whether it may be in the set."""
 
     @property
     def expected_fpr(self) -> float:
-        """The probability that an absent key is answered `True`, given what is stored.
+        """The false-positive rate: the probability that an absent key is accepted.
 
-        A random one; or where the filter knows its questions, as a stack does, one of those.
+        For filters that know their workload, such as stacks, this is the rate under the workload.
         """
 
     @property
     def fpr_bound(self) -> float:
-        """The same for an absent key that the filter knows nothing of."""
+        """The false-positive rate of an absent key that is not in the workload."""
 
 class Function(Stored):
-    """Tells the value of each of its keys, and anything for others."""
+    """A map from keys to values; other keys have arbitrary values."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _build(size: ribbon.Size, keys: Assigned) -> Handle: ...
     @property
     def bits(self) -> int:
-        """How many bits a value has (r)."""
+        """The number of bits of a value (r)."""
 
     def __getitem__(self, key: Key, /) -> int:
-        """Return the value of a key; of one it was not built from, any."""
+        """Return the value of a key; arbitrary if it was not built from this key."""
 
     def get(self, keys: Keys) -> npt.NDArray[np.uint32]:
         """Return the value of each key."""
 
 class Inserting(Filter):
-    """A filter that takes keys in one by one."""
+    """A filter that supports insertion."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     def add(self, key: Key) -> None:
         """Insert a key."""
 
     def update(self, keys: Keys) -> None:
-        """Insert many keys, or none of them if one is not a key."""
+        """Insert many keys; if one is not a valid key, none is inserted."""
 
 class Deleting(Inserting):
-    """A filter that also gives keys back."""
+    """A filter that supports insertion and deletion."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     def remove(self, key: Key) -> None:
-        """Take one insertion of the key back; `KeyError` if it is surely absent."""
+        """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
 class Adapting(Deleting):
-    """A filter that moves its elements away from the keys they were taken for."""
+    """A filter that moves elements to fix false positives."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     def add(self, key: Key, remote: Remote | None = None) -> None:
-        """Insert a key; with the remote, the filter grows where it is full."""
+        """Insert a key; with the remote, a full filter grows."""
 
     def update(self, keys: Keys, remote: Remote | None = None) -> None:
-        """Insert many keys, or none of them."""
+        """Insert many keys; if one is refused, none is inserted."""
 
     def remove(self, key: Key, remote: Remote | None = None) -> None:
-        """Take one insertion of the key back; `KeyError` if it is surely absent."""
+        """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
     def adapt(self, key: Key, remote: Remote) -> bool:
-        """Tell an absent key apart that was taken for a stored one; whether anything changed."""
+        """Report a false positive; return whether anything changed."""
 
     def adapt_many(self, keys: Keys, remote: Remote) -> npt.NDArray[np.bool_]:
-        """Tell many absent keys apart; for each, whether anything changed."""
+        """Report false positives; return for each whether anything changed."""
 
     def grow(self, remote: Remote) -> None:
-        """Make room for as many keys again, from the stored hashes."""
+        """Double the capacity, from the stored hashes."""
 
 @disjoint_base
 class Hashes:
-    """Hashes in order, with repetitions: a remote in memory."""
+    """Sorted hashes, with repetitions: a remote in memory."""
 
     def __new__(
         cls, keys: Keys | None = None, *, seed: int = 0, key: bytes | None = None
     ) -> Self: ...
     def __len__(self) -> int:
-        """Tell how many hashes are stored, repetitions included."""
+        """Return the number of stored hashes, including repetitions."""
 
     def add(self, key: Key) -> None:
-        """Store the hash of a key, once more if it is there already."""
+        """Store the hash of a key, again if it is already stored."""
 
     def update(self, keys: Keys) -> None:
         """Store the hashes of many keys."""
 
     def remove(self, key: Key) -> None:
-        """Take the hash of a key away once; `KeyError` if it is not there."""
+        """Remove the hash of a key once; raise `KeyError` if it is not stored."""
 
     def run(self, low: int, high: int) -> npt.NDArray[np.uint64]:
         """Return the hashes whose first word is from ``low`` to ``high``, with repetitions."""
@@ -416,14 +416,14 @@ class Bloom(Inserting):
     def _build(size: bloom.Size, keys: Distinct) -> Handle: ...
     @property
     def layout(self) -> Literal["blocked", "standard", "segmented"]:
-        """Where a key's bits may lie."""
+        """Where the bits of a key are."""
 
     @property
     def hashes(self) -> int:
-        """How many bits a key has (k)."""
+        """The number of bits per key (k)."""
 
     def cardinality(self) -> float:
-        """Estimate from the set bits how many distinct keys are in; infinite if all are set."""
+        """Estimate the number of distinct keys from the set bits; infinite if all are set."""
 
     def _union(self, other: Bloom) -> Handle: ...
     def _intersection(self, other: Bloom) -> Handle: ...
@@ -441,7 +441,7 @@ class Cuckoo(Deleting):
     def _build(size: cuckoo.Size, keys: Distinct) -> Handle: ...
     @property
     def fingerprint_bits(self) -> int:
-        """How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`."""
+        """The length of a fingerprint in bits (f), after `truncate` if it was called."""
 
     @property
     def _whole_fingerprint_bits(self) -> int: ...
@@ -461,11 +461,11 @@ class Fuse(Filter):
     def _build(size: fuse.Size, keys: Distinct) -> Handle: ...
     @property
     def arity(self) -> int:
-        """How many slots of the table a key has (K)."""
+        """The number of slots per key (K)."""
 
     @property
     def fingerprint_bits(self) -> int:
-        """How many bits a slot has (r): the rate is 2^−r."""
+        """The number of bits per slot (r): the rate is 2^−r."""
 
     @property
     def _segment_length(self) -> int: ...
@@ -482,7 +482,7 @@ class Ribbon(Filter):
     def _build(size: ribbon.Size, keys: Distinct) -> Handle: ...
     @property
     def layout(self) -> Literal["interleaved", "columns"]:
-        """How the columns lie to each other."""
+        """The order of the columns."""
 
     @property
     def _columns(self) -> int: ...
@@ -494,7 +494,7 @@ class Ribbon(Filter):
 
 @final
 class Fingerprints:
-    """Fingerprints that are stored, a row for each, and how often each was added."""
+    """The stored fingerprints, one row each, and how often each was added."""
 
     @property
     def quotients(self) -> npt.NDArray[np.uint64]: ...
@@ -515,18 +515,18 @@ class Quotient(Deleting):
     def _build(size: quotient.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def quotients(self) -> int:
-        """How many quotients there are (Q): fingerprints are numbers below Q·2^r."""
+        """The number of quotients (Q): fingerprints are numbers below Q·2^r."""
 
     @property
     def remainder_bits(self) -> int:
-        """How many bits of each fingerprint a slot holds (r); one less after each doubling."""
+        """The length of a remainder in bits (r); one less after each doubling."""
 
     @property
     def load(self) -> float:
-        """The share of the slots that are in use."""
+        """The fraction of slots in use."""
 
     def count(self, key: Key) -> int:
-        """Return how often the key was added and not removed; more only by a shared fingerprint."""
+        """Return how often the key was added; too high only if another key has its fingerprint."""
 
     def grow(self) -> None:
         """Double the capacity now: twice the slots, one remainder bit less, the same answers."""
@@ -543,11 +543,11 @@ class Sharded(Filter):
     def _join(shards: Sequence[Handle]) -> Handle: ...
     @property
     def shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
 
 @final
 class LayerState:
-    """A layer of a stack as it is now."""
+    """The current state of a layer."""
 
     @property
     def kind(self) -> int: ...
@@ -576,15 +576,15 @@ class Stacked(Deleting):
     def _deletes(self) -> bool: ...
     @property
     def psi(self) -> float:
-        """The share of the queries for absent keys that ask for known negatives (ψ)."""
+        """The fraction of queries for absent keys that are for known negatives (ψ)."""
 
     @property
     def keys_among_negatives(self) -> int:
-        """How many keys were given as negatives too, and were taken out of those."""
+        """The number of keys that were also given as negatives, and were ignored."""
 
     @property
     def known_fpr(self) -> float:
-        """The rate for known negatives, all alike.
+        """The false-positive rate of known negatives.
 
         `expected_fpr` is the mean of this and `fpr_bound` with weights ψ and 1 − ψ.
         """
@@ -594,7 +594,7 @@ class Stacked(Deleting):
 
 @final
 class AdaptiveState:
-    """What an adaptive stack has counted, and how far it has grown."""
+    """The counts and the progress of an adaptive stack."""
 
     @property
     def version(self) -> int: ...
@@ -626,7 +626,7 @@ class AdaptiveState:
     def sample_shift(self) -> int: ...
 
 class AdaptiveStacked(Deleting):
-    """A stack that grows from its mistakes."""
+    """A stack that grows from its false positives."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
@@ -640,7 +640,7 @@ class AdaptiveStacked(Deleting):
     def _layers(self) -> list[LayerState]: ...
     @property
     def known_fpr(self) -> float:
-        """The rate for known negatives, all alike; see `Stacked.known_fpr`."""
+        """The false-positive rate of known negatives; see `Stacked.known_fpr`."""
 
     @property
     def _sample(self) -> npt.NDArray[np.uint64]: ...
@@ -656,7 +656,7 @@ class AdaptiveStacked(Deleting):
     def _begin_window(self, version: int, psi: float | None = None) -> None: ...
 
 class AdaptiveQuotient(Adapting):
-    """A quotient filter whose elements move away from mistakes: telescoping or extending."""
+    """An adaptive quotient filter: telescoping or extending."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
@@ -671,21 +671,21 @@ class AdaptiveQuotient(Adapting):
     def _build(size: telescoping.Size, extending: bool, keys: Distinct) -> Handle: ...
     @property
     def selectors(self) -> Literal["growing", "block", "plain"]:
-        """How selectors are kept: ``"growing"``, ``"block"`` or ``"plain"``."""
+        """How selectors are stored: ``"growing"``, ``"block"`` or ``"plain"``."""
 
     @property
     def quotients(self) -> int:
-        """How many quotients there are (Q): the stored hashes of each are one range."""
+        """The number of quotients (Q): the stored hashes of each are one range."""
 
     @property
     def remainder_bits(self) -> int:
-        """How many bits of each key a slot holds (r)."""
+        """The length of a remainder in bits (r)."""
 
     @property
     def _slots(self) -> int: ...
     @property
     def forgotten(self) -> int:
-        """How many selectors were forgotten because the code of their block was full."""
+        """The number of selectors lost because the code of their block was full."""
 
     @property
     def skipped(self) -> int:
@@ -693,7 +693,7 @@ class AdaptiveQuotient(Adapting):
 
     @property
     def steps(self) -> npt.NDArray[np.uint64]:
-        """How many elements have moved 0, 1, 2, … steps."""
+        """The number of elements that have moved 0, 1, 2, … steps."""
 
     def _merged(self, other: AdaptiveQuotient) -> Handle: ...
 
@@ -711,7 +711,7 @@ class AdaptiveCuckoo(Deleting):
     def _motion(self) -> int: ...
     @property
     def fingerprint_bits(self) -> int:
-        """How many bits of each key a slot holds (f)."""
+        """The length of a fingerprint in bits (f)."""
 
     @property
     def _bins(self) -> int: ...
@@ -740,10 +740,10 @@ class StableBloom(Inserting):
     @property
     def _independent(self) -> bool: ...
     def seen(self, key: Key) -> bool:
-        """Return whether the key was there, and insert it."""
+        """Return whether the key was present, and insert it."""
 
     def seen_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Return for each key whether it was there just before it came, and insert it."""
+        """Insert keys in order; return for each whether it was present before."""
 
 class Windowed(Inserting):
     """A filter of a window, which a clock may move."""
@@ -780,7 +780,7 @@ class Windowed(Inserting):
 
 @final
 class ScoredKeys:
-    """Distinct keys, as hashes, each with its score."""
+    """Distinct keys, as hashes, with their scores."""
 
     def __new__(
         cls, keys: Keys, scores: npt.NDArray[np.float32], seed: int = 0, key: bytes | None = None
@@ -792,7 +792,7 @@ class ScoredKeys:
 
 @final
 class ScoreRegion:
-    """A region of scores: the share of absent keys in it, and the rate of its filter."""
+    """A region of scores: its fraction of absent keys, and the rate of its filter."""
 
     @property
     def share(self) -> float: ...
@@ -828,7 +828,7 @@ class LearnedBloom(Filter):
 
 @final
 class ScoreGroup:
-    """A group of scores as it is now; the sizes of its filter are None where it has none."""
+    """The current state of a group of scores; sizes are None if it has no filter."""
 
     @property
     def cells(self) -> int | None: ...

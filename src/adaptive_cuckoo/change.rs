@@ -68,7 +68,7 @@ impl Table {
         self.undo(&mut undo);
         self.random = random;
         Err(Error::Capacity(format!(
-            "there is no room for {} more keys beside the {} in {} slots; make a filter with more \
+            "no room for {} more keys: {} of {} slots are in use; build a filter with more \
              capacity",
             hashes.len(),
             self.count,

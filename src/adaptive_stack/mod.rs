@@ -363,7 +363,8 @@ impl Kernel for AdaptiveStack {
         let inner = self.read();
         if !inner.stack.layers()[0].kind().deletes {
             return Err(Error::Parameter(
-                "this adaptive stack takes no deletions: its layers are Bloom filters".into(),
+                "keys cannot be removed from this stack, because its layers are Bloom filters"
+                    .into(),
             ));
         }
         inner.stack.remove_from_first(hash)

@@ -218,16 +218,16 @@ impl Table {
             return Ok(());
         }
         Err(Error::Parameter(format!(
-            "the filter was truncated from {bits} bits of each fingerprint to {kept}, so it takes \
-             no {what}; change the filter that it was cut from"
+            "the filter was truncated from {bits} bits of each fingerprint to {kept}, so it does not \
+             support {what}; change the original filter"
         )))
     }
 
     /// The error for a key that came when so many slots were in use.
     fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
-            "no room for the key: {used} of {} slots are in use, and the buckets that it could \
-             come to by moving others are all full; build a filter with more capacity",
+            "no room for the key: {used} of {} slots are in use, and all buckets that could make \
+             room by moving other keys are full; build a filter with more capacity",
             self.shape.slots()
         ))
     }

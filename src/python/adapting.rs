@@ -78,7 +78,7 @@ pub fn rows(method: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -
     Ok(())
 }
 
-/// A filter that moves its elements away from the keys they were taken for.
+/// A filter that moves elements to fix false positives.
 #[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
 pub struct Adapting;
 
@@ -89,7 +89,7 @@ impl Adapting {
         Deleting::new(handle).add_subclass(Adapting)
     }
 
-    /// Insert a key; with the remote, the filter grows where it is full.
+    /// Insert a key; with the remote, a full filter grows.
     #[pyo3(signature = (key, remote=None))]
     fn add(
         self_: &Bound<'_, Self>,
@@ -100,7 +100,7 @@ impl Adapting {
         insert(self_.py(), shared, &[stored.hash(key)?], remote)
     }
 
-    /// Insert many keys, or none of them.
+    /// Insert many keys; if one is refused, none is inserted.
     #[pyo3(signature = (keys, remote=None))]
     fn update(
         self_: &Bound<'_, Self>,
@@ -138,7 +138,7 @@ impl Adapting {
         }
     }
 
-    /// Tell an absent key apart that was taken for a stored one; whether anything changed.
+    /// Report a false positive; return whether anything changed.
     fn adapt(
         self_: &Bound<'_, Self>,
         key: &Bound<'_, PyAny>,
@@ -152,7 +152,7 @@ impl Adapting {
         Ok(moved[0])
     }
 
-    /// Tell many absent keys apart; for each, whether anything changed.
+    /// Report false positives; return for each whether anything changed.
     fn adapt_many<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -166,7 +166,7 @@ impl Adapting {
         Ok(PyArray1::from_vec(self_.py(), moved))
     }
 
-    /// Make room for as many keys again, from the stored hashes.
+    /// Double the capacity, from the stored hashes.
     fn grow(self_: &Bound<'_, Self>, remote: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, shared) = structure::<Shared>(self_)?;
         let mut remote = RemoteObject::new(remote);

@@ -63,7 +63,7 @@ impl AdaptiveCuckoo {
         Ok(structure::<Kernel>(self_)?.1.shape().0.number())
     }
 
-    /// How many bits of each key a slot holds (f).
+    /// The length of a fingerprint in bits (f).
     #[getter]
     fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.shape().1)

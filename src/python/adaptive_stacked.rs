@@ -17,7 +17,7 @@ fn filling(layer: Option<&Handle>, room: u64) -> Option<Filling> {
     layer.map(|layer| Filling { layer: layer.kernel.clone(), room })
 }
 
-/// What an adaptive stack has counted, and how far it has grown.
+/// The counts and the progress of an adaptive stack.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct AdaptiveState {
     /// How often the layers changed.
@@ -50,7 +50,7 @@ pub struct AdaptiveState {
     sample_shift: u64,
 }
 
-/// A stack that grows from its mistakes.
+/// A stack that grows from its false positives.
 #[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
 pub struct AdaptiveStacked;
 

@@ -61,19 +61,19 @@ impl Bloom {
         Ok(Handle::built(kernel, keys, 0))
     }
 
-    /// Where a key's bits may lie.
+    /// Where the bits of a key are.
     #[getter]
     fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
         Ok(structure::<Kernel>(self_)?.1.shape().layout.name())
     }
 
-    /// How many bits a key has (k).
+    /// The number of bits per key (k).
     #[getter]
     fn hashes(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.shape().hashes)
     }
 
-    /// Estimate from the set bits how many distinct keys are in; infinite if all are set.
+    /// Estimate the number of distinct keys from the set bits; infinite if all are set.
     fn cardinality(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, bloom) = structure::<Kernel>(self_)?;
         Ok(self_.py().detach(|| bloom.cardinality()))

@@ -54,7 +54,7 @@ impl Cuckoo {
         Ok(Handle::built(kernel, keys, 0))
     }
 
-    /// How many bits of each key's fingerprint a slot holds: f, or fewer after `truncate`.
+    /// The length of a fingerprint in bits (f), after `truncate` if it was called.
     #[getter]
     fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(shape(self_)?.kept)

@@ -78,8 +78,8 @@ impl Stored {
             return Ok(());
         }
         let message = format!(
-            "the filter was made for {} keys and has taken in more than it has room for, repetitions \
-             included where it stores them: its rate rises, see expected_fpr",
+            "the filter has more keys than its capacity of {}, including repetitions if it stores \
+             them; its false-positive rate rises, see expected_fpr",
             self.handle.capacity
         );
         let message = std::ffi::CString::new(message).unwrap_or_default();
@@ -99,18 +99,18 @@ impl Stored {
         Stored::over(handle)
     }
 
-    /// Tell how many keys the filter holds.
+    /// Return the number of keys in the filter.
     fn __len__(&self) -> usize {
         self.handle.kernel.count().min(isize::MAX as u64) as usize
     }
 
-    /// How many keys the filter was made for.
+    /// The number of keys that the filter is sized for.
     #[getter]
     fn capacity(&self) -> u64 {
         self.room()
     }
 
-    /// The memory of the structure.
+    /// The size in bits.
     #[getter]
     fn size_in_bits(&self) -> u64 {
         self.handle.kernel.size_in_bits()
@@ -134,7 +134,7 @@ impl Stored {
         Ok(Handle { kernel, ..self._handle() })
     }
 
-    /// Return the filter as the bytes that `save` writes.
+    /// Return the filter as bytes, as `save` writes them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let mut out = Vec::new();
         py.detach(|| self.write(&mut out))?;
@@ -175,7 +175,7 @@ impl Filter {
         })
     }
 
-    /// Tell for each key whether it may be in the set.
+    /// Return for each key whether it may be in the set.
     fn contains<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -192,7 +192,7 @@ impl Filter {
         self_.py().detach(|| stored.handle.kernel.rate())
     }
 
-    /// The same for an absent key that the filter knows nothing of.
+    /// The false-positive rate of an absent key that is not in the workload.
     #[getter]
     fn fpr_bound(self_: &Bound<'_, Self>) -> f64 {
         let stored = self_.as_super().get();
@@ -200,7 +200,7 @@ impl Filter {
     }
 }
 
-/// A filter that takes keys in one by one.
+/// A filter that supports insertion.
 #[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
 pub struct Inserting;
 
@@ -219,7 +219,7 @@ impl Inserting {
         filter.check_room(self_.py())
     }
 
-    /// Insert many keys, or none of them if one is not a key.
+    /// Insert many keys; if one is not a valid key, none is inserted.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         batch::insert(self_.py(), &*filter.handle.kernel, &filter.handle.hasher, keys)?;
@@ -227,7 +227,7 @@ impl Inserting {
     }
 }
 
-/// A filter that also gives keys back.
+/// A filter that supports insertion and deletion.
 #[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
 pub struct Deleting;
 

@@ -84,7 +84,7 @@ impl Assigned {
     }
 }
 
-/// Tells the value of each of its keys, and anything for others.
+/// A map from keys to values; other keys have arbitrary values.
 #[pyclass(extends = Stored, subclass, frozen, mapping, module = "tamis._native")]
 pub struct Function;
 
@@ -104,13 +104,13 @@ impl Function {
         Ok(Handle::empty(kernel, keys.equations.len() as u64, keys.hasher.clone()))
     }
 
-    /// How many bits a value has (r).
+    /// The number of bits of a value (r).
     #[getter]
     fn bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<ribbon::Function>(self_)?.1.bits())
     }
 
-    /// Return the value of a key; of one it was not built from, any.
+    /// Return the value of a key; arbitrary if it was not built from this key.
     fn __getitem__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u32> {
         let (stored, function) = structure::<ribbon::Function>(self_)?;
         let mut value = [0];

@@ -36,13 +36,13 @@ impl Fuse {
         Ok(Handle::built(kernel, keys, 0))
     }
 
-    /// How many slots of the table a key has (K).
+    /// The number of slots per key (K).
     #[getter]
     fn arity(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.shape().arity)
     }
 
-    /// How many bits a slot has (r): the rate is 2^−r.
+    /// The number of bits per slot (r): the rate is 2^−r.
     #[getter]
     fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.shape().fingerprint_bits)

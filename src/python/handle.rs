@@ -38,7 +38,7 @@ impl Handle {
         self.kernel.kind().number
     }
 
-    /// The memory of the structure.
+    /// The size in bits.
     #[getter]
     fn size_in_bits(&self) -> u64 {
         self.kernel.size_in_bits()
@@ -78,7 +78,7 @@ impl Handle {
             _ => format!("seed {}", hasher.tag()),
         };
         Err(Error::Incompatible(format!(
-            "filters merge only if they hash alike: one has {}, the other {}",
+            "filters can be merged only if they have the same seed or key: one has {}, the other {}",
             describe(&self.hasher),
             describe(&other.hasher)
         )))
@@ -91,7 +91,7 @@ impl Handle {
 pub fn open_bytes(py: Python<'_>, frame: PyBuffer<u8>, key: Option<&[u8]>) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     if !frame.is_c_contiguous() {
-        return Err(PyValueError::new_err("data is not contiguous; bytes are wanted"));
+        return Err(PyValueError::new_err("data must be a contiguous buffer of bytes"));
     }
     // SAFETY: a contiguous buffer of this length, which is kept until the end of the call. A
     // caller who writes to it meanwhile gets a FormatError or the filter he wrote.

@@ -53,12 +53,12 @@ impl Hashes {
         Ok(hashes)
     }
 
-    /// Tell how many hashes are stored, repetitions included.
+    /// Return the number of stored hashes, including repetitions.
     fn __len__(&self) -> usize {
         self.table.read().total
     }
 
-    /// Store the hash of a key, once more if it is there already.
+    /// Store the hash of a key, again if it is already stored.
     fn add(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let hash = self.hash(key)?;
         let mut table = self.table();

@@ -90,7 +90,7 @@ pub(super) fn one_each<'a>(
     Ok(scores)
 }
 
-/// A region of scores: the share of absent keys in it, and the rate of its filter.
+/// A region of scores: its fraction of absent keys, and the rate of its filter.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct ScoreRegion {
     share: f64,

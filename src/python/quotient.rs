@@ -51,19 +51,19 @@ impl Quotient {
         Ok(Handle::built(py.detach(build)?, keys, capacity))
     }
 
-    /// How many quotients there are (Q): fingerprints are numbers below Q·2^r.
+    /// The number of quotients (Q): fingerprints are numbers below Q·2^r.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.quotients()))
     }
 
-    /// How many bits of each fingerprint a slot holds (r); one less after each doubling.
+    /// The length of a remainder in bits (r); one less after each doubling.
     #[getter]
     fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.remainder_bits()))
     }
 
-    /// The share of the slots that are in use.
+    /// The fraction of slots in use.
     #[getter]
     fn load(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, quotient) = structure::<Kernel>(self_)?;

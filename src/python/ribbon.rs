@@ -39,7 +39,7 @@ impl Ribbon {
         Ok(Handle::built(kernel, keys, 0))
     }
 
-    /// How the columns lie to each other.
+    /// The order of the columns.
     #[getter]
     fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
         Ok(structure::<Kernel>(self_)?.1.layout().name())

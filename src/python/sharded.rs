@@ -185,7 +185,7 @@ impl Sharded {
         Ok(Handle::empty(Kernel::new(kernels)?, capacity, first.hasher.clone()))
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     #[getter]
     fn shards(self_: &Bound<'_, Self>) -> PyResult<usize> {
         Ok(structure::<Kernel>(self_)?.1.shards().len())

@@ -92,7 +92,7 @@ fn collected(hashes: &[Hash128], threads: usize) -> PyResult<distinct::Distinct>
     Ok(distinct::Distinct::new(vec![partitions], threads)?)
 }
 
-/// A layer of a stack as it is now.
+/// The current state of a layer.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct LayerState {
     /// The number of its kind, as a file says it.
@@ -155,13 +155,13 @@ impl Stacked {
         Ok(structure::<Stack>(self_)?.1.deletes())
     }
 
-    /// The share of the queries for absent keys that ask for known negatives (ψ).
+    /// The fraction of queries for absent keys that are for known negatives (ψ).
     #[getter]
     fn psi(self_: &Bound<'_, Self>) -> PyResult<f64> {
         Ok(structure::<Stack>(self_)?.1.knowledge().psi)
     }
 
-    /// How many keys were given as negatives too, and were taken out of those.
+    /// The number of keys that were also given as negatives, and were ignored.
     #[getter]
     fn keys_among_negatives(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Stack>(self_)?.1.knowledge().overlap)

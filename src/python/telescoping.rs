@@ -38,7 +38,7 @@ fn mode(extending: bool) -> Mode {
     if extending { Mode::Extending } else { Mode::Telescoping }
 }
 
-/// A quotient filter whose elements move away from mistakes: telescoping or extending.
+/// An adaptive quotient filter: telescoping or extending.
 #[pyclass(extends = Adapting, subclass, frozen, module = "tamis._native")]
 pub struct AdaptiveQuotient;
 
@@ -82,13 +82,13 @@ impl AdaptiveQuotient {
         Ok(name.map_or("", |(name, _)| name))
     }
 
-    /// How many quotients there are (Q): the stored hashes of each are one range.
+    /// The number of quotients (Q): the stored hashes of each are one range.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().quotients()))
     }
 
-    /// How many bits of each key a slot holds (r).
+    /// The length of a remainder in bits (r).
     #[getter]
     fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().remainder_bits()))
@@ -100,7 +100,7 @@ impl AdaptiveQuotient {
         Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().slots()))
     }
 
-    /// How many selectors were forgotten because the code of their block was full.
+    /// The number of selectors lost because the code of their block was full.
     #[getter]
     fn forgotten(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.forgotten()))
@@ -113,7 +113,7 @@ impl AdaptiveQuotient {
         Ok(structure::<Kernel>(self_)?.1.skipped())
     }
 
-    /// How many elements have moved 0, 1, 2, … steps.
+    /// The number of elements that have moved 0, 1, 2, … steps.
     #[getter]
     fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (py, (_, shared)) = (self_.py(), structure::<Kernel>(self_)?);

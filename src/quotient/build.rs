@@ -84,8 +84,8 @@ impl Quotient {
         let space = |filter: &Quotient| u128::from(filter.quotients()) << filter.remainder_bits();
         if space(self) != space(other) {
             return Err(Error::Incompatible(format!(
-                "a quotient filter of {} quotients and {} bits of remainder does not merge with \
-                 one of {} and {}: quotients times 2^bits must agree",
+                "a quotient filter of {} quotients and {} remainder bits cannot be merged with one \
+                 of {} and {}: quotients times 2^bits must be equal",
                 self.quotients(),
                 self.remainder_bits(),
                 other.quotients(),

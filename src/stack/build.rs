@@ -34,7 +34,7 @@ impl Stack {
         }
         if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
             return refuse(format!(
-                "a layer is of kind {}; plain filters are",
+                "a layer must be a plain filter, not of kind {}",
                 other.kind().number
             ));
         }

@@ -345,7 +345,8 @@ impl Kernel for Stack {
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         if !self.inserts() {
             return Err(Error::Parameter(
-                "this stack takes no insertions: a layer of keys is static; plan with updates=True"
+                "keys cannot be added to this stack, because its layers are static; build it with \
+                 updates=True"
                     .into(),
             ));
         }
@@ -378,7 +379,7 @@ impl Kernel for Stack {
     fn remove(&self, hash: Hash128) -> Result<()> {
         if !self.deletes() {
             return Err(Error::Parameter(
-                "this stack takes no deletions: a layer of keys gives none back".into(),
+                "keys cannot be removed from this stack, because a layer of keys does not support it".into(),
             ));
         }
         let mut written = self.written();

@@ -1,8 +1,8 @@
 """Adaptive cuckoo filters: bins and fingerprint bits for a rate or a budget.
 
-A key is in one of d bins of b slots; a slot in use is taken for an absent key's with probability
-1/(2^f − 1). Cyclic filters have s selector bits beside each fingerprint; the other kinds tell the
-function of a fingerprint by where it is (``src/adaptive_cuckoo/``).
+A key is in one of d bins of b slots; a slot in use matches an absent key with probability
+1/(2^f − 1). Cyclic filters have s selector bits per fingerprint; in the other kinds, the place of a
+fingerprint determines its function (``src/adaptive_cuckoo/``).
 """
 
 import math
@@ -11,17 +11,17 @@ from typing import NamedTuple, Self
 from tamis.planning.arguments import check_rate_or_budget, one_of
 
 LOAD = 0.95
-"""The share of the slots that are filled. Four bins of one slot have room up to 0.976 (Fotakis et
-al. 2003), two bins of four up to 0.980 (Dietzfelbinger and Weidling 2007)."""
+"""The planned load. The limit is 0.976 for four bins of one slot (Fotakis et al. 2003), and 0.980
+for two bins of four (Dietzfelbinger and Weidling 2007)."""
 
 MOST_FINGERPRINT_BITS = 32
 MOST_SELECTOR_BITS = 3
 KINDS = ("swapping", "cyclic", "cuckooing")
-"""How an element moves away from a key that it was taken for."""
+"""How an element moves after a false positive."""
 
-# In small sets chance decides whether all find room, so these have some slots more.
+# Small sets have a few more slots, because their load varies more.
 _SPARE, _SMALL = 8, 1000
-# Bits behind the last slot.
+# Bits after the last slot.
 _PADDING = 72
 _CUCKOOING = 4
 
@@ -35,17 +35,17 @@ class Size(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """How many slots there are, of f bits, and s more in a cyclic filter."""
+        """The number of slots."""
         return self.bins * (4 if self.motion == 0 else 1)
 
     @property
     def slot_bits(self) -> int:
-        """Bits of a slot."""
+        """Bits per slot: f, plus s in a cyclic filter."""
         return self.fingerprint_bits + (0 if self.motion == _CUCKOOING else self.motion)
 
     @property
     def bits(self) -> int:
-        """The bits of all slots, without the hashes that are held beside them."""
+        """The bits of all slots, without the hashes that are kept in addition."""
         return self.slots * self.slot_bits
 
     def rate(self, keys: int) -> float:
@@ -70,7 +70,7 @@ class Size(NamedTuple):
 
 
 def motion(kind: str, selector_bits: int | None = None) -> int:
-    """Return the number that a file has for a kind.
+    """Return the number of a kind in a file.
 
     >>> motion("swapping"), motion("cyclic", 2)
     (0, 2)
@@ -78,7 +78,7 @@ def motion(kind: str, selector_bits: int | None = None) -> int:
     one_of("kind", kind, KINDS)
     if kind != "cyclic":
         if selector_bits is not None:
-            raise ValueError(f"selector_bits is {selector_bits}, but only cyclic filters have them")
+            raise ValueError(f"selector_bits must be None for kind {kind!r}, not {selector_bits}")
         return 0 if kind == "swapping" else _CUCKOOING
     bits = 1 if selector_bits is None else selector_bits
     if bits not in range(1, MOST_SELECTOR_BITS + 1):
@@ -112,7 +112,7 @@ def size(
         )
     assert bits_per_key is not None
     shortest = Size(moves, 1, bins)
-    if keys < _SMALL:  # a few slots and bytes more than its share, whatever the budget
+    if keys < _SMALL:  # a few slots and bytes more, regardless of the budget
         slot_bits = math.floor(bits_per_key)
     else:
         slot_bits = math.floor((bits_per_key * keys - _PADDING) / shortest.slots)

@@ -1,8 +1,8 @@
-"""Adaptive stacks: layers for questions that are not known yet, and when to change them.
+"""Adaptive stacks: layers for queries that are not known yet, and when to change them.
 
-Two ways to choose the layers (Deeds, Hentschel, Idreos 2021, section 6): those of the stack that is
-best in the end (``"eventual"``), or three that have the least mean rate over an expected number of
-questions (``"lifetime"``; see `tamis.planning.stacked.lifetime`).
+There are two ways to choose the layers (Deeds, Hentschel, Idreos 2021, section 6): those of the
+stack with the lowest rate in the end (``"eventual"``), or three with the lowest mean rate over an
+expected number of queries (``"lifetime"``; see `tamis.planning.stacked.lifetime`).
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ Sizing = Literal["eventual", "lifetime"]
 LayerKind = Literal["auto", "bloom", "quotient"]
 
 FEW = 64
-"""With fewer keys, whole blocks count for more than a budget per key: planned as for so many."""
+"""Fewer keys are planned as this many, because whole blocks exceed a budget per key."""
 
 TOLERANCE = 0.5
-"""A rate that is off the expected one by more than this share of it is another (section 6)."""
+"""Relative difference from the expected rate above which the queries changed (section 6)."""
 
 PROMISING = 0.8
-"""A new plan is worth its collecting if it predicts at most so much of the rate that is there."""
+"""A new plan is adopted if it predicts at most this fraction of the current rate."""
 
 LEAST_SAMPLED = 64
-"""So many different false positives at least have a shape to speak of."""
+"""The fewest distinct false positives that a distribution is fitted to."""
 
 _WINDOW = 64
-"""False positives that a window is expected to have, or twice as many: half as many more than
-expected are then four sigmas."""
+"""Expected false positives of a window, or twice as many: an excess of a half is then four
+sigmas."""
 _LEAST_ASKED = 1000
 
 _OBSERVED = 512
-"""False positives of the first layer alone after which their shape is fitted."""
+"""False positives of the first layer alone after which their distribution is fitted."""
 
-# The eventual stack waits for its layer to be full: for so many times the questions that it should
-# take to meet most of the negatives that are planned for.
+# An eventual stack waits for its layer to be full: for this factor times the queries that it should
+# take to collect most of the planned negatives.
 _PATIENCE = 2.0
 _MOST = 0.95
 
-# The share of the questions that a stack can come to know, whatever the shape says.
+# The largest fraction of queries that a stack can know, whatever the distribution.
 _KNOWABLE = 0.999
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What an adaptive stack was asked for: enough to plan it again for other questions."""
+    """The arguments of an adaptive stack: enough to plan it again for other queries."""
 
     n_keys: int
     sizing: Sizing = "eventual"
@@ -79,7 +79,7 @@ class Wish:
     bits_per_key: float | None = None
 
     def checked(self) -> Wish:
-        """Return it with whole numbers, or say what is wrong."""
+        """Return it with checked and converted arguments."""
         check_rate_or_budget(self.fpr, self.bits_per_key)
         one_of("sizing", self.sizing, get_args(Sizing))
         one_of("layer", self.layer, get_args(LayerKind))
@@ -104,7 +104,7 @@ class Wish:
 
     @property
     def goal(self) -> Goal:
-        """The same for the searches."""
+        """The goal of the searches."""
         keys = max(self.n_keys, FEW)
         if self.fpr is not None:
             return Goal(keys, fpr=self.fpr)
@@ -114,11 +114,12 @@ class Wish:
 
 @dataclass(frozen=True)
 class AdaptivePlan:
-    """The layers of an adaptive stack, and how long it collects.
+    """The layers of an adaptive stack, and how long negatives are collected.
 
-    ``stack`` is the plan of all its layers, with the ψ that is expected when they are there;
-    ``observations`` (N_o) after how many questions for absent keys a layer of negatives is closed,
-    if it is not full before; ``mean_fpr`` the rate over the lifetime, or in the end without one.
+    ``stack`` is the plan of all layers, with the ψ expected when they are complete;
+    ``observations`` (N_o) is the number of queries for absent keys after which a layer of negatives
+    is closed, unless it is full before; ``mean_fpr`` is the mean rate over the lifetime, or the
+    final rate.
     """
 
     stack: Plan
@@ -128,7 +129,7 @@ class AdaptivePlan:
     shape: Steps
 
     def to_json(self) -> bytes:
-        """Write it down."""
+        """Return the plan as JSON."""
         return json.dumps(
             {
                 "stack": json.loads(self.stack.to_json()),
@@ -142,7 +143,7 @@ class AdaptivePlan:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """Read what `to_json` wrote; `ValueError` for anything else."""
+        """Read the output of `to_json`; raise `ValueError` for anything else."""
         try:
             plain = json.loads(text)
             stack = Plan.from_json(json.dumps(plain["stack"]))
@@ -188,7 +189,7 @@ class AdaptivePlan:
 
 
 def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
-    """Plan an adaptive stack for the shape of a workload, whatever its values.
+    """Plan an adaptive stack for the distribution of a workload, whatever its values.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**6)
@@ -232,7 +233,7 @@ def _of_kind(
 
 
 def _never_all(curve: Steps) -> Steps:
-    """Leave some questions to values that are never met, also where the shape has none."""
+    """Leave a fraction of the queries to values that are never learnt."""
     known = float(curve.mass[-1])
     return curve if known <= _KNOWABLE else Steps(curve.ranks, curve.mass * (_KNOWABLE / known))
 
@@ -249,7 +250,7 @@ def _for_lifetime(
     if found is None:
         return
     observations, stack = found
-    if goal.smallest:  # the rate that the three layers must have for the mean to be as wished
+    if goal.smallest:  # the rate of the three layers that gives the requested mean
         goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
     made = realize(stack, goal)
     mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, wish.lifetime)
@@ -257,7 +258,7 @@ def _for_lifetime(
 
 
 class Counts(NamedTuple):
-    """What the next step depends on: layers that answer, the one that is filled, the questions."""
+    """What the next step depends on: active layers, the layer being filled, and queries."""
 
     layers: int
     items: int
@@ -272,13 +273,13 @@ Step = Literal["wait", "grow", "content", "drop", "remodel"]
 
 
 def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], float]) -> Step:
-    """Decide what is due.
+    """Decide the next step.
 
-    ``"grow"``: a layer of negatives is full, or was open for long enough. ``"drop"``: false
-    positives come half as often again as expected, so other keys are asked for. ``"remodel"``: that
-    did not help, or they come half as often, so the shape is another; or enough was observed to fit
-    it, where nothing is collected. ``"content"``: all is as expected. The rate is asked for only
-    where it matters.
+    ``"grow"``: a layer of negatives is full, or was open long enough. ``"drop"``: the rate exceeds
+    the expected one by half, so other keys are queried. ``"remodel"``: dropping did not help, or
+    the rate is half of the expected one, so the distribution changed; or enough was observed to
+    fit it, if nothing is collected. ``"content"``: the rate is as expected. ``expected_fpr`` is
+    called only if necessary.
     """
     closed = counts.items >= counts.room or counts.collecting >= plan.observations
     if counts.items > 0 and closed and counts.layers + 2 <= len(plan.stack.layers):

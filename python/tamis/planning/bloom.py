@@ -24,14 +24,14 @@ WORDS = 8
 """Words of a block; a key has at most one probe more in one word than in another."""
 
 MOST_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
-"""The most probes per key that are considered, by layout."""
+"""The largest number of probes per key to try, by layout."""
 
 # Below this, a rate of the blocked layout is rounding: the terms of its sum are of order 1.
 _ROUNDING = 1e-13
 _LEAST_RATE = 1e-10
 
 
-# A coarser filter has this many times the rate, and one that accepts half is of little use.
+# The factor by which the rate of a coarser filter is higher, and the highest useful rate.
 _STEP = 1.05
 _COARSEST = 0.5
 
@@ -63,9 +63,9 @@ class Size(NamedTuple):
     def truncated_rate(self, keys: int, kept: int) -> float:
         """Predict the rate of a segmented filter cut to its first ``kept`` bits.
 
-        Segments are independent, so the rate is the product over them of the share that answers
-        "yes": bits that were hit, and all that was cut off. (Mersy et al. 2024 cut filters whose
-        probes fall anywhere; there, a mixture of numbers of probes costs some rate.)
+        Segments are independent, so the rate is the product over them of the fraction of set bits,
+        where bits that were cut off count as set. (Mersy et al. 2024 cut filters whose probes fall
+        anywhere; there, keys have different numbers of probes, which increases the rate.)
 
         >>> full = Size("segmented", 10_000, 7)
         >>> round(full.truncated_rate(1000, 10_000), 5), full.truncated_rate(1000, 0)
@@ -160,7 +160,7 @@ def bits_per_item(rate: npt.ArrayLike) -> Any:
 
 @lru_cache(maxsize=4096)
 def _best(layout: str, keys: int, bits: int) -> Size:
-    """Find the number of probes with the lowest rate for these bits; the smaller of equals.
+    """Find the number of probes with the lowest rate for these bits; of equal ones, the smaller.
 
     The rate falls with the number of probes up to one optimum, then rises.
     """
@@ -196,11 +196,11 @@ def _standard_rate(keys: int, bits: int, hashes: int) -> float:
 def _blocked_rate(keys: int, blocks: int, hashes: int) -> float:
     """The exact rate of the blocked layout, as a sum over which bits of the absent key are missed.
 
-    Let the absent key ask c_w bits of word w. By inclusion and exclusion, the probability that all
-    are set is a sum over i, where i_w of the distinct bits asked in word w are required to be
-    missed, of a coefficient times the probability that no key hits any of them. One key comes to
-    this block with probability 1/B, starts at each word equally, and misses i_w bits of a word
-    with t probes with probability (1 − i_w/64)^t; call g(i) the product over the words, averaged
+    Let the absent key probe c_w bits of word w. By inclusion and exclusion, the probability that
+    all are set is a sum over i, where i_w of the distinct bits probed in word w are required to be
+    missed, of a coefficient times the probability that no key sets any of them. A key falls into
+    this block with probability 1/B, starts at each word equally likely, and misses i_w bits of a
+    word with t probes with probability (1 − i_w/64)^t; g(i) is the product over the words, averaged
     over the starts. All n keys miss with probability (1 − (1 − g(i))/B)^n.
     """
     coefficients, misses = _blocked_terms(hashes)

@@ -1,8 +1,8 @@
-"""What a query costs: durations as text, and the time that a filter takes to answer.
+"""Costs of a query: durations as text, and the time that a filter takes.
 
 The times of each kind are in `tamis.planning.kinds`, as ``benches/checks.py`` printed them on one
-machine (two virtual cores of an AMD EPYC, one thread, batches of integers, hashing included). On
-another machine their ratios are what stays; ``check_cost`` of `tamis.advise` scales them all.
+machine (two virtual cores of an AMD EPYC, one thread, batches of integers, including hashing). On
+another machine, only their ratios are meaningful; ``check_cost`` of `tamis.advise` scales them.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-"""What a duration may be given in."""
+"""Units of a duration, in seconds."""
 
 SIZES = (10_000, 1_000_000)
-"""Keys of the filters that were timed: in the cache of a core, and out of it."""
+"""Keys of the filters that were timed: one fits in the cache of a core, one does not."""
 
 
 class Check(NamedTuple):
@@ -68,7 +68,7 @@ def duration(name: str, value: float | str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration with three digits and the unit that suits it.
+    """Write a duration with three digits and a suitable unit.
 
     >>> format_duration(0.001), format_duration(2.5e-8), format_duration(0)
     ('1 ms', '25 ns', '0 ns')

@@ -1,8 +1,8 @@
 """Cuckoo filters: buckets and fingerprint bits for a rate or a budget.
 
-With B buckets of four slots and V = 2^f − 1 fingerprints, a fingerprint and its two buckets are
-one of B·V/2 identities; n keys leave an absent one its own with probability (1 − 2/(B·V))^n. At a
-load of 0.95 that is a rate of 7.6/V, a little less where it is large.
+With B buckets of four slots and V = 2^f − 1 fingerprints, there are B·V/2 identities of a
+fingerprint and its two buckets. The identity of an absent key differs from those of n keys with
+probability (1 − 2/(B·V))^n. At a load of 0.95 the rate is 7.6/V, slightly less for high rates.
 """
 
 import math
@@ -11,25 +11,25 @@ from typing import NamedTuple, Self
 from tamis.planning.arguments import check_rate_or_budget, whole
 
 LOAD = 0.95
-"""The share of the slots that are filled, for fingerprints of four bits or more. What is needed is
-that it stays below 0.973, where the fullest chunk of 2^14 buckets first refuses a key."""
+"""The planned load, for fingerprints of four bits or more. It must stay below 0.973, where the
+fullest chunk of 2^14 buckets first refuses a key."""
 
 MOST_FINGERPRINT_BITS = 32
 
 SLOTS = 4
 """Slots of a bucket."""
 
-# With V fingerprints a bucket has V others to move to, and one pair of buckets too many of its own
-# keys ends it: 1, 3 and 7 others carry a million keys to these loads (tests/test_cuckoo.py). No
-# rate or budget is served by them that longer fingerprints do not serve better.
+# With V fingerprints, keys of a bucket can move to V other buckets, and a pair of buckets with too
+# many keys of its own ends the build: with 1, 3 and 7 others, a million keys reach these loads
+# (tests/test_cuckoo.py). Longer fingerprints are better for every rate and budget.
 _SHORT_LOADS = {1: 1 / 16, 2: 1 / 6, 3: 1 / 2}
 LEAST_FINGERPRINT_BITS = 4
-"""The shortest fingerprints that a rate or a budget is served by."""
+"""The shortest fingerprints that are chosen for a rate or a budget."""
 
-# Below about 2,000 keys chance moves the load at which the first key is refused by more than the
-# gap between `LOAD` and 0.973. From filling tables of 4 to 512 buckets until they refused, 2·10⁶
-# slots of each: n keys always fitted 1.04·n + 28 slots (with 4 bits, all but one time in 10⁴);
-# 8 fit two buckets, where all keys meet.
+# Below about 2,000 keys, the load at which the first key is refused varies by more than the
+# difference between `LOAD` and 0.973. From filling tables of 4 to 512 buckets until they refused a
+# key, 2·10⁶ slots of each: n keys always fitted into 1.04·n + 28 slots (with 4 bits, all but one
+# time in 10⁴); 8 keys fit into two buckets, which all of them share.
 _SMALL = (1.04, 28)
 _TINY = 2 * SLOTS
 
@@ -42,15 +42,15 @@ _CHUNK = 2**14
 # 0.97 with the short ranges and not 0.8 without.
 _NEAR = 5
 
-# Expected `overfull` identities that a filter of a given rate may have: it is to take its keys.
+# Limit of the expected `overfull` identities of a filter of a given rate, so that all keys fit.
 _OVERFULL = 1e-3
 
-# In large filters the word behind the last bucket comes out of the slots' share.
+# In large filters, the padding after the last bucket is taken from the slots.
 _LARGE = 100_000
 
 
 _FEW = 64
-"""Below so many keys, a budget is one for the fingerprints alone."""
+"""Below this number of keys, the budget applies to the fingerprints alone."""
 
 
 class Size(NamedTuple):
@@ -63,12 +63,12 @@ class Size(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """How many fingerprints would fill it."""
+        """The number of slots."""
         return self.chunks * self.buckets * SLOTS
 
     @property
     def bits(self) -> int:
-        """The memory: all slots, and one word more."""
+        """The size in bits: all slots, and padding."""
         return self.slots * self.fingerprint_bits + (64 if self.fingerprint_bits <= 16 else 128)
 
     @property
@@ -92,10 +92,10 @@ class Size(NamedTuple):
         return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
 
     def overfull(self, keys: int) -> float:
-        """Predict how many identities more than eight keys share, so that two buckets lack room.
+        """Predict how many identities are shared by more than eight keys, too many for two buckets.
 
-        With short fingerprints that happens: a filter may refuse a key before its capacity, at any
-        load that is worth its memory.
+        With short fingerprints this happens, so that the filter may refuse a key before its
+        capacity at any useful load.
 
         >>> [f"{size(10**6, fingerprint_bits=bits).overfull(10**6):.0e}" for bits in (4, 5, 6)]
         ['8e-03', '3e-05', '1e-07']
@@ -118,9 +118,9 @@ def size(
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    For a rate, fingerprints are also long enough that the filter holds as many keys as it is made
-    for (see `Size.overfull`). Or take ``fingerprint_bits``, from 1 to 32, and only count the
-    buckets. Each further ``attempt`` has a thirty-second more of them, for keys that did not fit.
+    For a rate, fingerprints are also long enough that all keys fit (see `Size.overfull`). With
+    ``fingerprint_bits``, from 1 to 32, only the number of buckets is chosen. Each ``attempt`` has
+    1/32 more buckets, for keys that did not fit.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(chunks=16, buckets=16446, fingerprint_bits=11, near=5)
@@ -145,7 +145,7 @@ def size(
         )
     assert bits_per_key is not None
     if keys < _FEW:
-        # Whole buckets and the word behind them count for more than the fingerprints.
+        # Whole buckets and the padding exceed the budget per key.
         within = [found for found in sizes if found.fingerprint_bits <= bits_per_key * LOAD]
     else:
         within = [found for found in sizes if found.bits <= bits_per_key * keys]
@@ -159,7 +159,7 @@ def size(
 
 
 def _counted(keys: int, fingerprint_bits: int, attempt: int) -> Size:
-    """Count the buckets for so many keys, in chunks of an even number."""
+    """Choose the number of buckets, in chunks of an even number of buckets."""
     load = _SHORT_LOADS.get(fingerprint_bits, LOAD)
     slots = keys / load - (16 if keys >= _LARGE else 0)
     factor, more = _SMALL

@@ -1,10 +1,10 @@
-"""Binary fuse filters: how many slots, in how many segments, of how many bits.
+"""Binary fuse filters: the number of slots and segments, and the length of fingerprints.
 
-A filter of r-bit slots errs at exactly 2^−r. The slots must be somewhat more than the keys for
-peeling to succeed (``src/fuse/build.rs``). With as many segments as a key has slots, K, that takes
-1/0.818 (K = 3) or 1/0.772 (K = 4) slots per key in the limit, and some more for small sets. With
-many segments it takes 1/0.918 or 1/0.977 in the limit, but what the ends and chance add falls
-slowly, so it pays only from some size on (Graf and Lemire 2022; the limits are from Walzer 2021).
+A filter of r-bit slots has a rate of exactly 2^−r. There must be somewhat more slots than keys for
+peeling to succeed (``src/fuse/build.rs``). With K segments, as many as a key has slots, the limit
+is 1/0.818 (K = 3) or 1/0.772 (K = 4) slots per key, and more for small sets. With many segments,
+the limit is 1/0.918 or 1/0.977, but the overhead falls slowly with the number of keys, so this
+pays off only for larger sets (Graf and Lemire 2022; the limits are from Walzer 2021).
 """
 
 import math
@@ -16,7 +16,7 @@ MOST_FINGERPRINT_BITS = 32
 
 
 class Size(NamedTuple):
-    """A fuse filter's size: slots per key (K), bits (r), slots of a segment (L), segments (S)."""
+    """A fuse filter's size: slots per key (K), bits (r), slots per segment (L), segments (S)."""
 
     arity: int
     fingerprint_bits: int
@@ -25,7 +25,7 @@ class Size(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """How many slots there are in all."""
+        """The number of slots."""
         return self.segment_length * self.segments
 
     @property
@@ -34,7 +34,7 @@ class Size(NamedTuple):
         return self.slots * self.fingerprint_bits
 
     def rate(self, keys: int) -> float:
-        """Predict the rate of a filter of this size, the same for any number of keys but none.
+        """Predict the rate, which is the same for any number of keys above 0.
 
         >>> size(1000, fpr=0.01).rate(1000)
         0.0078125
@@ -52,7 +52,7 @@ class Fit(NamedTuple):
     """Slots for n keys, from `fewest_slots` in ``src/fuse/tests.rs``.
 
     With these, at least nine of ten first attempts succeed (the fewest near 11,500 keys), in tables
-    up to 1 % longer than the shortest of which that is true: ``benches/fuse_sizes.py`` prints both.
+    at most 1 % longer than the shortest with this property: ``benches/fuse_sizes.py`` prints both.
 
     * ``few·n + few_root·√n + 8`` in K segments;
     * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments.
@@ -71,7 +71,7 @@ FITS = {
     4: Fit(1.2949, 1.1, 1.0238, 2.05, 0.27, 1.0),
 }
 _SEGMENTS_POWER = 0.42
-# The second formula is a fit from here on; below, the first is the smaller one in truth.
+# The second formula is fitted from here on; below, the first is smaller in reality.
 _MANY_FROM = 1000
 
 
@@ -85,7 +85,7 @@ def size(
 ) -> Size:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    Or take ``fingerprint_bits`` and only count the slots.
+    With ``fingerprint_bits``, only the number of slots is chosen.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(arity=3, fingerprint_bits=8, segment_length=5508, segments=205)
@@ -116,7 +116,7 @@ def size(
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:
-    """Length and number of the segments, in the way that takes fewer slots."""
+    """Return the length and number of the segments that take the fewest slots."""
     if keys <= 1:
         return 1, arity * keys
     fit = FITS[arity]

@@ -1,4 +1,4 @@
-"""The table of kinds: what each kind of filter is called, can do, and takes to answer a query.
+"""The table of kinds: the name of each kind of filter, what it supports, and its query time.
 
 A kind is one row here, a planning module with its `Size`, a native class and a public class in
 `tamis.filters`. Stacks, advice, files and the command line iterate over this table; its native twin
@@ -20,11 +20,11 @@ LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 
 
 class Size(Protocol):
-    """What every kind's planning module calls ``Size``."""
+    """The interface of ``Size`` in the planning module of each kind."""
 
     @property
     def bits(self) -> int:
-        """The memory."""
+        """The size in bits."""
 
     def rate(self, keys: int) -> float:
         """Predict the rate of a filter of this size that holds ``keys`` keys."""
@@ -55,12 +55,12 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of filter, or of something else that is saved as one file.
+    """A kind of filter, or of another object that is saved in a file.
 
-    ``number`` is what a file says, ``filter`` the name of the public class. ``sizes`` is the
-    planning module of a kind that is built from keys and a rate alone. ``layer`` is the option that
-    serves as a layer of a stack, where the kind can be one; ``lengths`` are then the bits that its
-    fingerprints may have, None where any rate is possible.
+    ``number`` is the number of the kind in a file, ``filter`` the name of the public class.
+    ``sizes`` is the planning module of a kind that is built from keys and a rate alone. ``layer``
+    is the option used as a layer of a stack, if the kind can be one; ``lengths`` are then the
+    possible lengths of its fingerprints in bits, None if any rate is possible.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Kind:
 
 @lru_cache(maxsize=4096)
 def layer_check(kind: str, keys: int) -> float:
-    """Tell the time of a query to a layer of this kind, relative to a Bloom layer's.
+    """Return the time of a query of a layer of this kind, relative to a Bloom layer.
 
     >>> layer_check("bloom", 10**6), round(layer_check("cuckoo", 10**6), 2)
     (1.0, 0.63)
@@ -113,7 +113,7 @@ class LayerSize(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def fingerprint_layer(kind: str, items: int, length: int) -> LayerSize:
-    """Tell the bits and rate of a layer of ``items`` with fingerprints of this length.
+    """Return the bits and rate of a layer of ``items`` with fingerprints of this length.
 
     >>> fingerprint_layer("ribbon", 1000, 8), fingerprint_layer("quotient", 0, 8)
     (LayerSize(bits=8128, rate=0.00390625), LayerSize(bits=0, rate=0.0))
@@ -278,4 +278,4 @@ KINDS: dict[str, Kind] = {
 BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
 
 LAYERS = tuple(KINDS[name] for name in get_args(LayerKind) if name != "auto")
-"""The kinds that may be layers of a stack."""
+"""The kinds that can be layers of a stack."""

@@ -1,12 +1,12 @@
-"""Learned Bloom filters: where to cut the scores, and how far to halve the rate in each region.
+"""Learned Bloom filters: the regions of scores, and the rate of the filter of each region.
 
-Score regions have shares G_i of the members and H_i of the non-members. A filter of rate f_i in
-region i costs G_i·log2(1/f_i) bits per key, times what the filter's kind needs per halving; an
-upper bound on Σ H_i·f_i is wanted. Without rounding the optimum is f_i = F·G_i/H_i, scaled to meet
-the bound and cut at 1 (Vaidya et al. 2021, section 3); which regions that suits best is found by a
-dynamic programme over segments that maximizes Σ G_i·log2(G_i/H_i), one table for every place where
-the last region, of rate 1, may begin (Sato and Matsui 2023). Filters halve their rates in whole
-steps, so the rates themselves are then found step by step: one more where it spares most per bit.
+Region i has the fraction G_i of the members and H_i of the non-members. A filter of rate f_i takes
+G_i·log2(1/f_i) bits per key, times what the kind of filter needs per halving; Σ H_i·f_i is bounded.
+Without rounding, the optimum is f_i = F·G_i/H_i, scaled to meet the bound and limited to 1 (Vaidya
+et al. 2021, section 3). The best regions are found by dynamic programming over segments, which
+maximizes Σ G_i·log2(G_i/H_i), with one table for every possible start of the last region, of rate 1
+(Sato and Matsui 2023). Filters halve their rates in whole steps, so the rates themselves are found
+greedily: each step is taken where it saves the most per bit.
 """
 
 import heapq
@@ -16,13 +16,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tamis.planning.arguments import one_of
+
 Form = Literal["simple", "sandwiched", "partitioned"]
 
 FORMS = ("simple", "sandwiched", "partitioned")
 
 SEGMENTS = 400
-"""Into how many parts the scores are cut before parts are joined to regions; twice as many hardly
-change the size."""
+"""The number of segments that scores are divided into before they are joined to regions; twice as
+many hardly change the size."""
 
 MOST_HALVINGS = 32.0
 
@@ -30,10 +32,10 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Plan(NamedTuple):
-    """Borders between the regions, and by region the halvings of its rate (0: all pass).
+    """The borders between regions, and the halvings of the rate of each region (0: accepts all).
 
-    ``front`` are the halvings of a filter before the regions; ``shares`` the non-members' of each
-    region. Regions without members have no filter, and nothing passes them.
+    ``front`` is the number of halvings of a filter in front of the regions; ``shares`` are the
+    fractions of non-members in the regions. Regions without members accept nothing.
     """
 
     borders: tuple[float, ...]
@@ -44,7 +46,7 @@ class Plan(NamedTuple):
 
     @property
     def expected_fpr(self) -> float:
-        """The rate if every filter has just its halvings."""
+        """The rate, if every filter has exactly the planned rate."""
         inside = sum(
             share * 2.0**-halvings
             for share, halvings, members in zip(
@@ -56,16 +58,16 @@ class Plan(NamedTuple):
 
     @property
     def filter_bits(self) -> float:
-        """Keys times halvings, all together: bits, for a filter that needs one per halving."""
+        """The sum of keys times halvings: bits, for a filter that needs one per halving."""
         inside = sum(n * c for n, c in zip(self.members, self.halvings, strict=True))
         return inside + self.front * sum(self.members)
 
 
 class Segments(NamedTuple):
-    """Scores in parts: by part its lower end, its members, and its share of the non-members.
+    """Segments of scores: their lower ends, members, and fractions of the non-members.
 
-    ``held`` counts other non-members, which the cuts were not chosen by: the best of many cuts
-    look better on those they were chosen by than they are.
+    ``held`` counts held-out non-members, which the cuts are not chosen by: the best of many cuts
+    look better than they are on the data they were chosen on.
     """
 
     starts: _Floats
@@ -74,9 +76,9 @@ class Segments(NamedTuple):
     held: _Floats | None = None
 
     def joined(self, cuts: list[int]) -> tuple[_Floats, _Floats]:
-        """Return the members of each region, and its share of the non-members.
+        """Return the members of each region, and its fraction of the non-members.
 
-        One non-member more per region: where none was seen, there may still be some.
+        One non-member is added per region: a region without any in the sample may still have some.
         """
         at = [0, *cuts]
         members = np.add.reduceat(self.members, at)
@@ -91,10 +93,10 @@ def segments(
     nonmember_scores: npt.NDArray[np.float32],
     count: int = SEGMENTS,
 ) -> Segments:
-    """Cut the scores at quantiles of both; every other non-member is held back.
+    """Divide the scores at quantiles of both samples; every other non-member is held out.
 
-    One more of them is spread over all parts, so that a part where none was seen is not taken to
-    have none.
+    One non-member is spread over all segments, because a segment without any in the sample may
+    still have some.
 
     >>> found = segments(np.float32([0.5, 0.9, 0.9]), np.float32([0.1, 0.5]), 3)
     >>> found.members.tolist(), round(float(found.shares.sum()), 9)
@@ -102,7 +104,7 @@ def segments(
     """
     samples = [scores for scores in (member_scores, nonmember_scores) if len(scores)]
     if not len(nonmember_scores):
-        raise ValueError("nonmembers is empty; some that the model was not trained on are wanted")
+        raise ValueError("nonmembers must not be empty; pass some not used for training")
     places = np.linspace(0, 1, max(2, count // 2 + 1))
     cuts = [np.quantile(scores, places, method="nearest") for scores in samples]
     starts = np.unique(np.concatenate([[np.float32(0)], *cuts]))
@@ -122,10 +124,10 @@ def plan(
     bits: float | None = None,
     step: float = 1.0,
 ) -> Plan:
-    """Find the least bits with at most this rate, or the least rate within these bits.
+    """Find the fewest bits with at most this rate, or the lowest rate within these bits.
 
     ``bits`` are for the filters alone, in keys times halvings (`Plan.filter_bits`); ``step`` is the
-    part of a halving that a kind of filter can be built to.
+    smallest step of a rate that the kind of filter supports, in halvings.
 
     >>> parts = Segments(np.array([0, 0.5]), np.array([100.0, 900.0]), np.array([0.99, 0.01]))
     >>> plan(parts, fpr=0.02, form="simple").halvings
@@ -133,10 +135,9 @@ def plan(
     >>> plan(parts, fpr=0.02).filter_bits
     700.0
     """
-    if form not in FORMS:
-        raise ValueError(f"form is {form!r}; {', '.join(FORMS)} are possible")
+    one_of("form", form, FORMS)
     if (fpr is None) == (bits is None):
-        raise ValueError("exactly one of fpr and bits is wanted")
+        raise ValueError("pass exactly one of fpr or bits")
     if not parts.members.sum():
         return _joined(parts, [], np.zeros(1), 0.0)
     if form != "partitioned":
@@ -154,7 +155,7 @@ def plan(
 
 
 def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
-    """Order plans: by bits if the rate is given, else by rate."""
+    """Return the sort key of a plan: bits if the rate is given, otherwise the rate."""
     if fpr is None:
         return plan.expected_fpr, plan.filter_bits
     return plan.filter_bits, plan.expected_fpr
@@ -189,7 +190,8 @@ def _best(
             found.append(_joined(parts, cuts, halvings, 0.0))
     if not found:
         raise ValueError(
-            f"fpr is {fpr}; {MOST_HALVINGS:g} halvings of each filter's rate do not reach it"
+            f"fpr must be higher than {fpr}: no plan reaches it with filters of "
+            f"2**-{MOST_HALVINGS:g}"
         )
     return min(found, key=lambda plan: _worth(plan, fpr))
 
@@ -203,10 +205,10 @@ def halved(
     step: float = 1.0,
     open_regions: int = 0,
 ) -> _Floats | None:
-    """Find the halvings of each region's rate, or None where no number of them reaches the rate.
+    """Find the halvings of the rate of each region, or None if the rate cannot be reached.
 
-    Each step is taken where it spares most per bit; the gains of a region fall, so that this is
-    the optimum but for the last steps, of which those not needed are taken back.
+    Each step is taken where it saves the most per bit. The savings of a region decrease, so this is
+    the optimum, except for the last steps; those that are not needed are undone.
 
     >>> halved(np.array([100.0, 100.0]), np.array([0.9, 0.1]), fpr=0.05)
     array([6., 2.])
@@ -242,8 +244,8 @@ def halved(
 def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
     """Find the few thresholds at which a sandwich may be best (Mitzenmacher 2018, section 4).
 
-    With F_p the share of non-members above, and F_n that of members below, the filter behind has
-    the rate F_n·F_p/((1 − F_p)(1 − F_n)) whatever the size, and the one in front the rest.
+    If F_p is the fraction of non-members above, and F_n that of members below, the filter behind
+    has the rate F_n·F_p/((1 − F_p)(1 − F_n)) at any size, and the one in front gets the rest.
     """
     total = parts.members.sum()
     below = np.cumsum(parts.members)[:-1] / total
@@ -279,7 +281,7 @@ def _sandwich(
 
 
 def _tables(parts: Segments, regions: int) -> npt.NDArray[np.intp]:
-    """Find for each number of regions and each end the cut before the last of them."""
+    """Find, for each number of regions and each end, the cut before the last region."""
     count = len(parts.starts)
     total = parts.members.sum()
     members = np.concatenate([[0], np.cumsum(parts.members)]) / total
@@ -300,7 +302,7 @@ def _tables(parts: Segments, regions: int) -> npt.NDArray[np.intp]:
 
 
 def _cuts(parts: Segments, before: npt.NDArray[np.intp], fpr: float) -> list[list[int]]:
-    """Return the best cuts for each place where the last region may begin, the best few of them."""
+    """Return the best cuts over all possible starts of the last region."""
     count = len(parts.starts)
     choices: list[list[int]] = [[]]
     for used in range(1, min(len(before), count)):
@@ -317,7 +319,7 @@ def _cuts(parts: Segments, before: npt.NDArray[np.intp], fpr: float) -> list[lis
 
 
 def _bits(parts: Segments, cuts: npt.NDArray[np.intp], fpr: float) -> _Floats:
-    """Bits per key of each row of cuts at the unrounded optimum, cut at a rate of 1."""
+    """Return the bits per key of each row of cuts at the unrounded optimum, with rates up to 1."""
     total = parts.members.sum()
     members = np.concatenate([[0], np.cumsum(parts.members)]) / total
     shares = np.concatenate([[0], np.cumsum(parts.shares)])
@@ -339,7 +341,7 @@ def _bits(parts: Segments, cuts: npt.NDArray[np.intp], fpr: float) -> _Floats:
 
 
 def _rate_for(parts: Segments, before: npt.NDArray[np.intp], bits: float) -> float:
-    """Find the rate whose unrounded optimum takes so many bits."""
+    """Find the rate whose unrounded optimum takes these bits."""
     total = parts.members.sum()
     low, high = -MOST_HALVINGS, 0.0
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""`tamis.plan`: the best stack of all that are possible."""
+"""`tamis.plan`: the best stack for a workload and a budget."""
 
 from __future__ import annotations
 

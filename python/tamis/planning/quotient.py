@@ -1,8 +1,8 @@
 """Quotient filters: slots and remainder bits for a rate or a budget.
 
-A filter of Q quotients and r-bit remainders tells Q·2^r fingerprints apart; n keys leave an absent
-one its own fingerprint with probability (1 − 1/(Q·2^r))^n. Each slot costs r bits and 2.125 of
-metadata (``src/quotient``).
+A filter of Q quotients and r-bit remainders distinguishes Q·2^r fingerprints. The fingerprint of an
+absent key differs from those of n keys with probability (1 − 1/(Q·2^r))^n. Each slot takes r bits
+and 2.125 bits of metadata (``src/quotient``).
 """
 
 import math
@@ -11,17 +11,17 @@ from typing import NamedTuple, Self
 from tamis.planning.arguments import check_rate_or_budget
 
 LOAD = 0.95
-"""The share of the slots that are filled: above it insertions get slow."""
+"""The planned load: above it, insertions get slow."""
 
 METADATA_BITS = 2.125
-"""Bits of a slot beside its remainder: occupied, run end, and an eighth of a byte of offset."""
+"""Bits per slot besides the remainder: occupied, run end, and 1/64 of a byte of offset."""
 
 MOST_REMAINDER_BITS = 56
 
 _BLOCK = 64
-# The last runs reach past the last quotient by about 1/(2·(1 − load)) slots, and hardly ever by
-# ten times that. In large filters the slots for it come out of the quotients' share, so that the
-# whole keeps to `LOAD`; in small ones the kernel adds a block where one is needed.
+# The last runs extend past the last quotient by about 1/(2·(1 − load)) slots, and hardly ever by
+# ten times that. In large filters, these slots are taken from the quotients, to keep the load at
+# `LOAD`; in small ones, the kernel appends a block if necessary.
 _TAIL = 2 * _BLOCK
 _LARGE = 100_000
 
@@ -62,7 +62,7 @@ def size(
 ) -> Size:
     """Find the shortest remainders with at most this rate, or the longest within this budget.
 
-    Or take ``fingerprint_bits``, those of a remainder, and only count the quotients.
+    With ``fingerprint_bits``, the length of a remainder, only the quotients are chosen.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(quotients=1052480, remainder_bits=8)
@@ -82,7 +82,7 @@ def size(
             f"not {fpr}"
         )
     assert bits_per_key is not None
-    # A set so small has a block of its own, whatever the budget.
+    # The smallest filter is one block, regardless of the budget.
     tail = _TAIL if keys >= _LARGE else 0
     slots = 1 / LOAD if count == _BLOCK else (count + tail) / keys
     remainder_bits = math.floor(bits_per_key / slots - METADATA_BITS)
@@ -104,11 +104,11 @@ def quotients(keys: int) -> int:
 
 
 def most_slots(capacity: int, quotients: int) -> int:
-    """Predict how many slots a filter fills before it doubles; a telescoping one is full then.
+    """Predict how many slots a filter fills before it doubles, or a telescoping one is full.
 
-    Keys that share a fingerprint can take more slots than keys, so a thirty-second is added. Where
-    blocks were rounded up, they fill to `LOAD`. The kernel applies this rule while it inserts, also
-    in a filter that was opened from a file: see ``src/quotient/capacity.rs``.
+    Keys that share a fingerprint can take more slots than keys, so 1/32 is added. If blocks were
+    rounded up, they fill to `LOAD`. The kernel applies this rule during insertion, also in a filter
+    that was opened from a file: see ``src/quotient/capacity.rs``.
 
     >>> most_slots(1000, quotients(1000)), most_slots(10, quotients(10))
     (1037, 61)

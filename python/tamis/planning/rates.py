@@ -1,19 +1,19 @@
-"""Rates that fit what was observed."""
+"""Confidence intervals of observed rates."""
 
 from __future__ import annotations
 
 from scipy.special import gammaincinv, ndtr
 
 SIGMAS = 4.0
-"""A fair count leaves its interval once in 15,000 times, as a normal one does at four sigmas."""
+"""Width of the interval: a count is outside once in 15,000 times, as four sigmas of a normal."""
 
 
 def interval(count: int, trials: int, variance: float) -> tuple[float, float]:
-    """Return the rates between which ``count`` of ``trials`` is not surprising.
+    """Return a confidence interval of the rate from ``count`` of ``trials``.
 
-    ``variance`` is that of the count: above the count itself where false positives come in
-    clusters, one for each key that fools the filter. The number of clusters is taken as Poisson's,
-    and its exact interval is scaled by their mean size.
+    ``variance`` is that of the count. It exceeds the count if false positives come in clusters, one
+    per key. The number of clusters is assumed to have a Poisson distribution, and its exact
+    interval is scaled by their mean size.
 
     >>> low, high = interval(100, 10_000, 100.0)
     >>> round(low, 4), round(high, 4)

@@ -1,8 +1,8 @@
 """Ribbon filters and static functions: columns and levels for a rate or a budget.
 
-Each column halves the rate and costs about one bit per key: a slot for each key, a little more
-in small sets. Levels that bump have `LOAD` keys per slot and pass on what does not fit, until
-at most `DIRECT` keys are left for the last level (``src/ribbon``).
+Each column halves the rate and takes about one bit per key: one slot per key, slightly more for
+small sets. Levels have `LOAD` keys per slot and pass on (bump) the keys that do not fit, until at
+most `DIRECT` keys are left for the last level (``src/ribbon``).
 """
 
 import math
@@ -18,30 +18,30 @@ Ints = npt.NDArray[np.int64]
 MOST_COLUMNS = 32
 
 LAYOUTS = ("interleaved", "columns")
-"""How the columns lie: what one query needs together, or one column behind the other."""
+"""Order of the columns: what one query needs together, or one column after the other."""
 
 LOAD = 1.06
-"""Keys that come to a level per slot of it: with more, next to none of its slots stay empty, but
-more keys need a second look. From 1.04 to 1.07 the size hardly differs."""
+"""Keys per slot of a level: with more, fewer slots stay empty, but more keys need a second lookup.
+From 1.04 to 1.07 the size hardly differs."""
 
 DIRECT = 4000
-"""Keys that the last level takes at once: up to here it is as small as any other way."""
+"""The largest number of keys of the last level: up to here, more levels save nothing."""
 
 BUCKET = 128
 """Starts that share one code of two bits."""
 
 _BLOCK = 64
 WIDE = 256
-"""Slots that a key's equation may reach over."""
+"""Slots that the equation of a key spans at most."""
 # Slots that stay empty: 0.05 to 0.1 % measured at 10⁴ to 10⁶ keys, and the end of a level.
 _EMPTY = 0.001
 _MOST_EMPTY = 0.003
-# How often the room of the last level may have grown: more than once for one set in thousands.
+# How often the last level may have grown: more than once for one set in thousands.
 _GROWTHS = 1
 
 
 class Size(NamedTuple):
-    """A ribbon's size: columns (r), slots of each level that bumps, the most slots in all."""
+    """A ribbon's size: columns (r), slots of each level that bumps, and a bound of all slots."""
 
     columns: int
     levels: tuple[int, ...]
@@ -50,20 +50,20 @@ class Size(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The most bits that it takes; chance makes it a little smaller."""
+        """An upper bound of the size in bits; most filters are slightly smaller."""
         return code_bits(self.levels) + self.columns * self.slots
 
     def rate(self, keys: int) -> float:
-        """Predict the rate of a filter of this size, the same for any number of keys but none."""
+        """Predict the rate, which is the same for any number of keys above 0."""
         return column_rate(self.columns) if keys else 0.0
 
     def coarser(self, keys: int) -> Self | None:
-        """Return the size with a column less, or None if it has one."""
+        """Return the size with one column less, or None if it has one."""
         return None if self.columns == 1 else self._replace(columns=self.columns - 1)
 
 
 def column_rate(columns: float, inside: float = 1.0) -> float:
-    """Predict the rate of this many columns; a fraction of one serves the keys ``inside`` it.
+    """Predict the rate of this many columns; a part of one checks the fraction ``inside``.
 
     >>> column_rate(8), column_rate(8.5, inside=0.5)
     (0.00390625, 0.0029296875)
@@ -82,7 +82,7 @@ def size(
 ) -> Size:
     """Find the fewest columns with at most this rate, or the most within this budget.
 
-    Or take ``fingerprint_bits``, the number of columns, and only count the slots.
+    With ``fingerprint_bits``, the number of columns, only the number of slots is chosen.
 
     >>> size(1000, fpr=0.01)
     Size(columns=7, levels=(), slots=1016, layout='interleaved')
@@ -114,7 +114,7 @@ def size(
 
 
 def levels(keys: int) -> tuple[int, ...]:
-    """Choose the slots of each level that bumps; what the last one passes on is at most `DIRECT`.
+    """Choose the slots of each level that bumps; the last one passes on at most `DIRECT` keys.
 
     >>> levels(DIRECT), levels(DIRECT + 1)
     ((), (3712,))
@@ -128,7 +128,7 @@ def levels(keys: int) -> tuple[int, ...]:
 
 
 def code_bits(levels: tuple[int, ...]) -> int:
-    """Count the bits of the codes that say what each level passes on.
+    """Return the bits of the codes, which tell which keys each level passes on.
 
     >>> code_bits((943_360, 54_336))
     15588
@@ -137,7 +137,7 @@ def code_bits(levels: tuple[int, ...]) -> int:
 
 
 def most_slots(keys: int, levels: tuple[int, ...]) -> int:
-    """Bound the slots of all levels, the last included: the bits of a column.
+    """Bound the slots of all levels, including the last: the bits of a column.
 
     >>> most_slots(100, ()), most_slots(10**6, levels(10**6))
     (102, 1003226)
@@ -152,7 +152,7 @@ def most_slots(keys: int, levels: tuple[int, ...]) -> int:
 
 
 def column_slots(keys: Ints) -> tuple[Ints, Ints]:
-    """Bits of a column and of the codes of many ribbons, which a built one may exceed a little.
+    """Predict the bits of a column and of the codes of many ribbons; some are slightly larger.
 
     >>> column_slots(np.array([0, 1, 100, 1000, 10**6]))[0]
     array([      0,       2,     101,    1012, 1003226])
@@ -168,6 +168,6 @@ def column_slots(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def stored_code_bits(levels: tuple[int, ...]) -> int:
-    """Bits before the columns: per level whole words of codes, all together whole cache lines."""
+    """Return the bits before the columns: whole words per level, whole cache lines in total."""
     words = sum(math.ceil(math.ceil((slots - _BLOCK) / BUCKET) / 32) for slots in levels)
     return 512 * math.ceil(words / 8)

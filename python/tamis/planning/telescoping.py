@@ -1,11 +1,11 @@
-"""Telescoping and extending filters: sizes, and what adapting to queries will cost.
+"""Telescoping and extending filters: sizes, and the memory that adapting takes.
 
-The slots are a quotient filter's (``planning.quotient``). Beside them each block of 64 has the code
-of its selectors: 56 bits (``"block"``), as long as it must be (``"growing"``), or a byte for each
-slot (``"plain"``).
+The slots are those of a quotient filter (``planning.quotient``). In addition, each block of 64 has
+a code of its selectors: 56 bits (``"block"``), as long as necessary (``"growing"``), or one byte
+per slot (``"plain"``).
 
 The predictors are those of Lee, McCauley, Singh and Stein 2021. ``queries`` (c) is the number of
-distinct absent keys that are asked for, per key in the set; ``fpr`` (ε) is 2^−r.
+distinct absent keys that are queried, per key in the set; ``fpr`` (ε) is 2^−r.
 """
 
 import math
@@ -19,18 +19,18 @@ from tamis.planning import quotient
 from tamis.planning.arguments import check_rate_or_budget, one_of
 
 SELECTORS = ("growing", "block", "plain")
-"""The ways to keep selectors."""
+"""The ways to store selectors."""
 
 _BLOCK = 64
-# Of `src/telescoping/store.rs`: the codes of 64 blocks share a piece of memory, which has 152 bytes
-# before any code; a fixed code has 7 bytes, a plain one 64.
+# From `src/telescoping/store.rs`: the codes of 64 blocks share a piece of memory of 152 bytes plus
+# the codes; a fixed code has 7 bytes, a plain one 64.
 _SHARING = 64
 _PIECE_BITS = 8 * 152
 _FIXED_BITS = {"block": 56, "plain": 512}
 
 
 def selector_bits(quotients: int, selectors: str) -> int:
-    """Tell the bits beside the slots, before any element has moved.
+    """Return the bits of the selectors before any element has moved.
 
     >>> selector_bits(64_000, "block") / 64_000
     0.875
@@ -42,7 +42,7 @@ def selector_bits(quotients: int, selectors: str) -> int:
 
 
 class Size(NamedTuple):
-    """A telescoping or extending filter's size: how selectors are kept, quotients, remainders."""
+    """A telescoping or extending filter's size: type of selectors, quotients, remainder bits."""
 
     selectors: str
     quotients: int
@@ -54,11 +54,11 @@ class Size(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The memory before any element has moved."""
+        """The size in bits before any element has moved."""
         return self._table.bits + selector_bits(self.quotients, self.selectors)
 
     def rate(self, keys: int) -> float:
-        """Predict the rate for queries of keys that it has not adapted to."""
+        """Predict the rate of the first query of each key."""
         return self._table.rate(keys)
 
     def coarser(self, keys: int) -> Self | None:
@@ -76,7 +76,7 @@ def size(
 ) -> Size:
     """Find the shortest remainders with at most this rate, or the longest within this budget.
 
-    The budget is what the filter takes before it has adapted.
+    The budget is the size before any adaptation.
 
     >>> size(1_000_000, fpr=2**-8)
     Size(selectors='growing', quotients=1052480, remainder_bits=8)
@@ -88,7 +88,7 @@ def size(
     if bits_per_key is None:
         return Size(selectors, *quotient.size(keys, fpr=fpr))
     quotients = quotient.quotients(keys)
-    if quotients == _BLOCK:  # so small that it has a least size, whatever the budget
+    if quotients == _BLOCK:  # the smallest filter, regardless of the budget
         beside = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
     else:
         beside = (selector_bits(quotients, selectors) + 8 * 128) / max(keys, 1)
@@ -172,7 +172,7 @@ def selector_bound_printed(
 def selector_share(
     queries: float, fpr: float, most: int = 16, *, load: float = quotient.LOAD
 ) -> npt.NDArray[np.float64]:
-    """Predict the share of elements whose selector is 0, 1, … ``most``, if queries are repeated.
+    """Predict the fraction of elements with selector 0, 1, … ``most``, if queries are repeated.
 
     An element stays where it is with probability 1 − s = e^(−load·c·ε). Wherever it moves, all
     queries of its quotient meet it anew, so it moves again with the same probability s: the
@@ -187,7 +187,7 @@ def selector_share(
 
 
 def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD) -> float:
-    """Predict the bits per element that the best code of `selector_share` takes: h(s)/(1 − s).
+    """Predict the bits per element of the best code of `selector_share`: h(s)/(1 − s).
 
     >>> [round(selector_entropy(c, 2**-8), 2) for c in (20, 50, 100)]
     [0.4, 0.79, 1.29]
@@ -198,7 +198,7 @@ def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD)
 
 
 def queries_within(bits_per_element: float, fpr: float) -> float:
-    """Bound from below how many queries per key so many bits suffice for: Theorem 4.
+    """Return a lower bound of the queries per key that these bits suffice for: Theorem 4.
 
     1/e + b/(b−1)² bits per element, for any b ≥ 2, suffice for 1/(b·√ε) distinct queries per key.
 
@@ -208,6 +208,6 @@ def queries_within(bits_per_element: float, fpr: float) -> float:
     beyond = bits_per_element - 1 / math.e
     if beyond <= 0:
         return 0.0
-    # b/(b−1)² = t is a quadratic in b; the larger root falls as t rises.
+    # b/(b−1)² = t is a quadratic equation in b; the larger root falls as t rises.
     b = max(2.0, (2 * beyond + 1 + math.sqrt(4 * beyond + 1)) / (2 * beyond))
     return 1 / (b * math.sqrt(fpr))

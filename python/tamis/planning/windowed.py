@@ -1,8 +1,8 @@
 """Windowed filters: slices, generations and bits for a rate or a budget.
 
-With k slices per key and l generations remembered, a slice of age a holds the keys of min(a + 1, k)
-generations of g keys, the newest one taken as complete: the worst moment. A key that was never
-there is answered "yes" if k consecutive slices of k + l say so (``src/windowed/``).
+With k slices per key and l generations remembered, a slice of age a has the keys of min(a + 1, k)
+generations of g keys; the newest generation is assumed to be complete, which is the worst moment.
+An absent key is accepted if k consecutive slices of k + l have its bits (``src/windowed/``).
 """
 
 import math
@@ -15,17 +15,17 @@ import numpy.typing as npt
 from tamis.planning.arguments import check_rate_or_budget
 
 MOST_SLICES = 48
-"""The most slices that are considered. A question looks at about 2(k + l)/k of them, and from here
-on more save little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 need 19.7,
-and any number at least 19.6."""
+"""The largest number of slices to try. A query reads about 2(k + l)/k of them, and more slices save
+little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 need 19.7, and any
+number needs at least 19.6."""
 
 _WORD = 64
-# Keys of a generation per bit of a slice: from slices that are next to empty to full ones.
+# Keys of a generation per bit of a slice: from almost empty to full slices.
 _LOADS = np.geomspace(1e-6, 3.0, 600)
 
 
 class Size(NamedTuple):
-    """A windowed filter's size: k, l, the bits of a slice, and the keys of a generation."""
+    """A windowed filter's size: k, l, bits per slice, and keys per generation."""
 
     hashes: int
     ages: int
@@ -73,9 +73,9 @@ def _for_rate(window: int, fpr: float) -> list[Size]:
             words = math.ceil(generation / load / _WORD)
             found.append(Size(hashes, ages, words * _WORD, generation))
     if not found:
-        raise ValueError(f"fpr is {fpr}; a windowed filter reaches about 1e-9")
+        raise ValueError(f"fpr must be at least about 1e-9 for a windowed filter, not {fpr}")
     best = sorted(found, key=lambda size: size.bits)[:64]
-    # The loads are interpolated, so the last word is settled by the rate itself.
+    # The loads are interpolated, so the last word is determined by the exact rate.
     return [_settled(size, fpr) for size in best]
 
 
@@ -97,13 +97,13 @@ def _for_bits(window: int, bits: int) -> list[Size]:
             words = bits // (hashes + ages) // _WORD
             if words:
                 found.append(Size(hashes, ages, words * _WORD, math.ceil(window / ages)))
-    if not found:  # fewer bits than two words: the least there is
+    if not found:  # fewer bits than two words: the smallest filter
         return [Size(1, 1, _WORD, window)]
     return _most_promising(found)
 
 
 def _most_promising(sizes: list[Size]) -> list[Size]:
-    """Keep for each k the l of the lowest rate, all l at once."""
+    """Keep for each k the l with the lowest rate."""
     best = []
     for hashes in {size.hashes for size in sizes}:
         these = [size for size in sizes if size.hashes == hashes]
@@ -116,7 +116,7 @@ def _most_promising(sizes: list[Size]) -> list[Size]:
 
 @lru_cache(maxsize=4096)
 def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
-    """For each l from 1 on, the keys of a generation per bit of a slice at this rate."""
+    """Return for each l the keys of a generation per bit of a slice at this rate."""
     rates = _rates(hashes, MOST_SLICES - hashes, _LOADS)
     with np.errstate(divide="ignore"):
         logs = np.log(rates)
@@ -125,8 +125,8 @@ def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
 
 
 def _rates(hashes: int, most_ages: int, loads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The rate for l = 1 to ``most_ages`` (rows) and each load: a run of k among k + l slices."""
-    runs = np.zeros((hashes, len(loads)))  # by how many of the last slices said "yes"
+    """Return the rate for l = 1 to ``most_ages`` (rows) and each load."""
+    runs = np.zeros((hashes, len(loads)))  # P(the last i slices had the bits)
     runs[0] = 1
     found = np.zeros(len(loads))
     rows = []

@@ -2,7 +2,7 @@
 
 The symbols are those of Deng and Rafiei 2006 and of Liu, Zheng, Shen, Chen 2020 (whose equation
 numbers are given): m ``cells`` that hold at most Max (``most``), K ``hashes`` per key, P
-``decrements`` per insertion, δ the ``gap`` in insertions between a key and the question for it.
+``decrements`` per insertion, δ the ``gap``: the insertions between a key and its next query.
 """
 
 import math
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from scipy import special
 
 MOST_HASHES = 16
-"""The most cells per key that are considered: at rates above 10⁻⁶ the optimum has fewer."""
+"""The largest number of cells per key to try: at rates above 10⁻⁶ the optimum has fewer."""
 
 MOST_VALUES = (1, 2, 3, 5, 7)
-"""What counters of 1, 2 and 3 bits may be set to."""
+"""The values to try for Max, in counters of 1, 2 and 3 bits."""
 
 LEAST_CELLS = 8
-"""Cells per cell that is lowered by an insertion, at least: the formulas take the cells of a key as
-independent, and in a filter that is lowered nearly whole each time they are not."""
+"""The fewest cells per cell that an insertion changes. The formulas assume that the cells of a key
+are independent, which does not hold if an insertion changes a large part of the filter."""
 
 
 class Size(NamedTuple):
@@ -48,7 +48,7 @@ def counter_bits(most: int) -> int:
 
 
 def zeros_limit(size: Size) -> float:
-    """The share of cells that are zero in the long run (Eq. 5).
+    """Return the long-run fraction of cells that are zero (Eq. 5).
 
     >>> round(zeros_limit(Size(10_000, 1, 6, 12)), 4)
     0.6665
@@ -58,7 +58,7 @@ def zeros_limit(size: Size) -> float:
 
 
 def limit_rate(size: Size) -> float:
-    """The rate in the long run (Eq. 6), whatever the stream.
+    """Return the long-run rate (Eq. 6), for any stream.
 
     >>> round(limit_rate(Size(10_000, 1, 6, 12)), 5)
     0.00138
@@ -67,12 +67,12 @@ def limit_rate(size: Size) -> float:
 
 
 def zeros_after(size: Size, insertions: float) -> float:
-    """The share of cells that are zero after so many insertions, in a filter that began empty.
+    """Return the fraction of cells that are zero after some insertions into an empty filter.
 
-    A cell is zero unless one of its last Max changes set it: none of them did if there were none,
-    and the changes are Poisson, so the share falls from 1 to `zeros_limit` like the distribution
-    of the time of the Max-th change. (The approximation of the paper, a step of K/m·(1 − K/m)^n,
-    is the first term of it.)
+    A cell is zero unless one of its last Max changes set it. The changes have a Poisson
+    distribution, so the fraction falls from 1 to `zeros_limit` like the distribution of the time
+    of the Max-th change. (The approximation of the paper, a step of K/m·(1 − K/m)^n, is its first
+    term.)
 
     >>> zeros_after(Size(1000, 3, 4, 9), 0)
     1.0
@@ -87,7 +87,7 @@ def zeros_after(size: Size, insertions: float) -> float:
 
 
 def rate_after(size: Size, insertions: float) -> float:
-    """The rate after so many insertions into an empty filter.
+    """Return the rate after some insertions into an empty filter.
 
     >>> f = Size(10_000, 1, 6, 12)
     >>> rate_after(f, 0), round(rate_after(f, 10_000) / limit_rate(f), 3)
@@ -97,16 +97,16 @@ def rate_after(size: Size, insertions: float) -> float:
 
 
 def faded(size: Size, gap: float) -> float:
-    """The probability that one cell of a key is zero ``gap`` insertions later.
+    """Return the probability that a cell of a key is zero ``gap`` insertions later.
 
-    An insertion sets the cell with probability s = 1 − (1 − 1/m)^K, and else lowers it with P/m.
-    The cell was Max, so it is zero if there were at least Max changes and the last Max of them
-    lowered it. Changes are binomial, and what each of them is does not depend on when it is:
+    An insertion sets the cell with probability s = 1 − (1 − 1/m)^K, and otherwise decrements it
+    with probability P/m. The cell was Max, so it is zero if there were at least Max changes and the
+    last Max were decrements. The number of changes is binomial, and independent of their kinds:
 
         p = zeros_limit · I_e(Max, δ − Max + 1),    e = s + (1 − s)·P/m.
 
-    In the limit of large m this is zeros_limit · Γ_reg(Max, (K + P)·δ/m). It replaces Eq. 21,
-    which is the same sum written out; see `faded_printed`.
+    In the limit of large m, this is zeros_limit · Γ_reg(Max, (K + P)·δ/m). It is the closed form of
+    Eq. 21; see `faded_printed`.
 
     >>> faded(Size(1000, 3, 4, 9), 2)
     0.0
@@ -122,8 +122,8 @@ def faded(size: Size, gap: float) -> float:
 def faded_printed(size: Size, gap: int, set_again: float) -> float:
     """Eq. 21 as printed, with k_ij (``set_again``) the probability that an insertion sets the cell.
 
-    It sums over the insertions since the cell was last set, in which it may lose at most one each:
-    right for cells in a row while P is at most m, too few for cells that are chosen independently.
+    It sums over the insertions since the cell was last set, each of which decrements it at most
+    once. This is exact for adjacent cells if P is at most m, and too low for independent cells.
 
     >>> f = Size(1000, 1, 4, 9)
     >>> abs(faded_printed(f, 500, 4 / 1000) - faded(f, 500)) < 0.001
@@ -141,7 +141,7 @@ def faded_printed(size: Size, gap: int, set_again: float) -> float:
 
 
 def false_negatives(size: Size, gap: float) -> float:
-    """The share of keys that are denied ``gap`` insertions after they came (Eq. 14 and 15).
+    """Return the fraction of keys rejected ``gap`` insertions later (Eq. 14 and 15).
 
     >>> f = Size(2**16, 1, 4, 9)
     >>> 0 < false_negatives(f, 100) < false_negatives(f, 2000) < 1
@@ -151,7 +151,7 @@ def false_negatives(size: Size, gap: float) -> float:
 
 
 def decrements(hashes: int, most: int, rate: float) -> float:
-    """P for a rate in the long run, from Eq. 6; Eq. 19 as printed lacks a factor.
+    """Return P for a long-run rate, from Eq. 6; Eq. 19 as printed lacks a factor.
 
     >>> round(decrements(6, 1, 0.0016), 2), round(decrements_printed(6, 1, 0.0016), 2)
     (11.54, 17.54)
@@ -166,12 +166,12 @@ def decrements_printed(hashes: int, most: int, rate: float) -> float:
 
 
 def whole_decrements(hashes: int, most: int, rate: float) -> int:
-    """P in whole cells; up, since fewer would break the rate."""
+    """Return P as a whole number, rounded up to keep the rate."""
     return max(1, math.ceil(decrements(hashes, most, rate) - 1e-9))
 
 
 def size(bits: int, fpr: float, gap: int) -> Size:
-    """Find the filter of these bits and at most this rate that denies fewest keys at this gap.
+    """Find the filter of these bits and at most this rate that rejects the fewest keys.
 
     >>> found = size(2**16, 0.01, 2000)
     >>> found, round(false_negatives(found, 2000), 2)
@@ -179,7 +179,7 @@ def size(bits: int, fpr: float, gap: int) -> Size:
     """
     best = min(_candidates(bits, fpr), key=lambda size: false_negatives(size, gap), default=None)
     if best is None:
-        raise ValueError(f"bits is {bits}; a stable filter with fpr {fpr} needs at least 64")
+        raise ValueError(f"bits must be at least 64 for a stable filter with fpr={fpr}, not {bits}")
     return best
 
 
@@ -193,7 +193,7 @@ def _candidates(bits: int, fpr: float) -> list[Size]:
         cells = bits // counter_bits(most)
         for hashes in range(1, MOST_HASHES + 1):
             size = Size(cells, most, hashes, whole_decrements(hashes, most, fpr))
-            while _independent(size) and limit_rate(size) > fpr:  # by 1/m, neglected so far
+            while _independent(size) and limit_rate(size) > fpr:  # because of 1/m, which P neglects
                 size = size._replace(decrements=size.decrements + 1)
             if _independent(size):
                 found.append(size)
@@ -202,7 +202,7 @@ def _candidates(bits: int, fpr: float) -> list[Size]:
 
 @lru_cache(maxsize=256)
 def size_for(fnr: float, fpr: float, gap: int) -> Size:
-    """Find the fewest bits with at most this rate that deny at most this share at this gap.
+    """Find the smallest filter with at most this rate and these false negatives at this gap.
 
     >>> found = size_for(0.1, 0.01, 1000)
     >>> smaller = size(found.bits * 19 // 20, 0.01, 1000)
@@ -218,7 +218,7 @@ def size_for(fnr: float, fpr: float, gap: int) -> Size:
     while not enough(high):
         high *= 2
         if high > 2**56:
-            raise ValueError(f"fnr is {fnr}; no size reaches it at a gap of {gap}")
+            raise ValueError(f"fnr must be higher than {fnr}: no size reaches it at gap {gap}")
     low = high // 2
     while high - low > max(1, high // 1024):
         middle = (low + high) // 2
@@ -226,13 +226,13 @@ def size_for(fnr: float, fpr: float, gap: int) -> Size:
     return size(high, fpr, gap)
 
 
-# What the groups of a stable learned filter add up to.
+# Totals over the groups of a stable learned filter.
 
 
 def single_rate(trusted: float, size: Size) -> float:
-    """The rate of a single stable learned filter (Eq. 7).
+    """Return the rate of a single stable learned filter (Eq. 7).
 
-    ``trusted`` is F_p, the share of absent keys that the classifier takes for members.
+    ``trusted`` is F_p, the fraction of absent keys that the classifier accepts.
 
     >>> round(single_rate(0.01, Size(10_000, 1, 6, 12)), 4)
     0.0114
@@ -241,14 +241,14 @@ def single_rate(trusted: float, size: Size) -> float:
 
 
 def equal_cells(size: Size, insertions: int, escaping: float) -> float:
-    """Cells that converge as fast when only a share ``escaping`` (F_n) is inserted (Eq. 8).
+    """Return the cells with equal convergence if a fraction ``escaping`` (F_n) is inserted (Eq. 8).
 
-    Of the two solutions, the one where the filter is near its limit.
+    Of the two solutions, this is the one in which the filter is near its limit.
 
     >>> round(equal_cells(Size(10**6, 1, 6, 12), 10**8, 0.5) / 10**6, 2)
     0.5
     """
-    from scipy.optimize import brentq  # slow to import, and seldom needed
+    from scipy.optimize import brentq  # slow to import, and rarely needed
 
     def log_step(cells: float, insertions: float) -> float:
         return math.log(size.hashes / cells) + insertions * math.log1p(-size.hashes / cells)
@@ -262,7 +262,7 @@ def equal_cells(size: Size, insertions: int, escaping: float) -> float:
 
 
 def shares(scores: Any, boundaries: Any) -> npt.NDArray[np.float64]:
-    """The shares of scores in the groups (τ_{j−1}, τ_j] that the inner boundaries make (Eq. 9, 17).
+    """Return the fraction of scores in each group (τ_{j−1}, τ_j] (Eq. 9, 17).
 
     >>> shares([0.1, 0.2, 0.5, 0.9], [0.2, 0.5])
     array([0.5 , 0.25, 0.25])
@@ -272,7 +272,7 @@ def shares(scores: Any, boundaries: Any) -> npt.NDArray[np.float64]:
 
 
 def expected_rate(p: Any, rates: Any) -> float:
-    """Σ p_j·α_j (Eq. 10): the rate over the groups, for absent keys that fall into j with p_j.
+    """Return Σ p_j·α_j (Eq. 10), the rate over all groups.
 
     >>> round(expected_rate([0.5, 0.5], [0.01, 0.03]), 3)
     0.02
@@ -281,7 +281,7 @@ def expected_rate(p: Any, rates: Any) -> float:
 
 
 def rate_bound(rates: Any) -> float:
-    """The mean of α_j, a bound on `expected_rate` where p falls and α grows with j (Eq. 11, 12).
+    """Return the mean of α_j, a bound of `expected_rate` if p falls and α rises (Eq. 11, 12).
 
     >>> rate_bound([0.25, 0.75])
     0.5
@@ -290,9 +290,9 @@ def rate_bound(rates: Any) -> float:
 
 
 def slowest(q: Any, sizes: list[Size]) -> float:
-    """The exponent C of the convergence exp(−C·n): min_j q_j·K_j/m_j (Eq. 13, theorem 2).
+    """Return the exponent C of the convergence exp(−C·n): min_j q_j·K_j/m_j (Eq. 13, theorem 2).
 
-    The paper has it upside down: a group with more cells converges later, not earlier.
+    The paper has it the wrong way round: a group with more cells converges later, not earlier.
 
     >>> slowest([0.5, 0.5], [Size(1000, 1, 5, 9), Size(2000, 1, 5, 9)])
     0.00125
@@ -303,7 +303,7 @@ def slowest(q: Any, sizes: list[Size]) -> float:
 
 
 def expected_false_negatives(q: Any, sizes: list[Size], gap: float) -> float:
-    """Σ q_j·FN_j (Eq. 16), where group j sees only q_j·δ of the δ insertions.
+    """Return Σ q_j·FN_j (Eq. 16), where group j gets only q_j·δ of the δ insertions.
 
     >>> one = Size(2000, 1, 4, 9)
     >>> two = expected_false_negatives([0.5, 0.5], [Size(1000, 1, 4, 9)] * 2, 500)

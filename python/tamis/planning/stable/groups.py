@@ -1,10 +1,11 @@
 """Stable learned filters: one stable filter per group of scores, planned together.
 
-A classifier sends each key to one of g groups by its score. Absent keys fall into group j with
-probability p_j, members with q_j; the group's filter has the rate α_j and, δ insertions after a key
-came, of which the group saw q_j·δ, denies it with FN_j. Wanted are rates, counters and bits with
+A classifier assigns each key to one of g groups by its score. Absent keys fall into group j with
+probability p_j, members with q_j. The filter of the group has the rate α_j, and rejects a key with
+probability FN_j δ insertions later, q_j·δ of which were into the group. The problem is to find
+rates, counters and bits with
 
-    minimal Σ q_j·FN_j    under    Σ p_j·α_j ≤ ε  and  Σ bits_j ≤ B.
+    minimal Σ q_j·FN_j    subject to    Σ p_j·α_j ≤ ε  and  Σ bits_j ≤ B.
 
 `search` finds them; `scores` also finds the groups.
 """
@@ -14,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import stable, windowed
-from tamis.planning.arguments import check_rate_or_budget, whole
+from tamis.planning.arguments import check_rate_or_budget, one_of, whole
 from tamis.planning.stable import Size
 from tamis.planning.stable.search import optimal
 
@@ -29,30 +30,30 @@ Floats = npt.NDArray[np.float64]
 
 
 class Group(NamedTuple):
-    """A group of scores: its shares, its filter (or one answer for all), and what that predicts."""
+    """A group of scores: its fractions, its filter or answer, and the predicted rates."""
 
     nonmembers: float
-    """p_j: the share of absent keys."""
+    """p_j: the fraction of absent keys."""
     members: float
-    """q_j: the share of members."""
+    """q_j: the fraction of members."""
     size: Size | None
-    """The filter; None where the group gives one answer to all."""
+    """The filter; None if the group is accepted or rejected as a whole."""
     answer: bool
-    """That answer."""
+    """Whether the group is accepted, if it has no filter."""
     rate: float
     """α_j."""
     fnr: float
-    """FN_j, at the gap that was presumed."""
+    """FN_j, at the presumed gap."""
 
     @property
     def bits(self) -> int:
-        """The bits of its counters."""
+        """The bits of the counters."""
         return self.size.bits if self.size else 0
 
 
 @dataclass(frozen=True)
 class StablePlan:
-    """Groups of stable filters, and the numbers they predict."""
+    """The stable filters of groups, and the predicted rates."""
 
     groups: tuple[Group, ...]
     bits: int
@@ -60,9 +61,9 @@ class StablePlan:
     gap: int
     method: str
     advice: tuple[str, ...]
-    """Where a stable, a windowed or a one-sided filter would serve better, and why."""
+    """Whether a stable, a windowed or a one-sided filter would be better, and why."""
     borders: tuple[float, ...] = ()
-    """The scores between the groups, where they were planned too."""
+    """The scores between the groups, if they were planned."""
 
     @cached_property
     def expected_fpr(self) -> float:
@@ -75,11 +76,11 @@ class StablePlan:
         return float(sum(group.members * group.fnr for group in self.groups))
 
     def fnr_at(self, gap: float) -> float:
-        """Predict the share of members that are denied at another gap."""
+        """Predict the fraction of members rejected at another gap."""
         return fnr_at(self.groups, gap)
 
     def fpr_after(self, insertions: float) -> float:
-        """Predict the rate after so many insertions into empty filters."""
+        """Predict the rate after some insertions into empty filters."""
         rate = 0.0
         for group in self.groups:
             own = insertions * group.members
@@ -90,15 +91,15 @@ class StablePlan:
     def __str__(self) -> str:
         head = (
             f"{self.method}: {len(self.groups)} groups in {self.bits:,} bits, "
-            f"rate {self.expected_fpr:.4g}, denied at gap {self.gap:,}: {self.expected_fnr:.4g}"
+            f"rate {self.expected_fpr:.4g}, rejected at gap {self.gap:,}: {self.expected_fnr:.4g}"
         )
-        lines = [head, "group  absent  members     bits  cells  Max  K   P    rate  denied"]
+        lines = [head, "group  absent  members     bits  cells  Max  K   P    rate  reject"]
         for j, group in enumerate(self.groups, start=1):
             size = group.size
             told = (
                 f"{size.bits:8,} {size.cells:6,} {size.most:4} {size.hashes:2} {size.decrements:3}"
                 if size
-                else f"       0  all answered {'yes' if group.answer else 'no':3}    "
+                else f"       0  {'accepts' if group.answer else 'rejects'} all        "
             )
             lines.append(
                 f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {told} "
@@ -118,13 +119,13 @@ def plan_stable(
     members: int | None = None,
     model_bits: int = 0,
 ) -> StablePlan:
-    """Plan the stable filters of groups with shares p_j of absent keys and q_j of members.
+    """Plan the stable filters of groups with fractions p_j of absent keys and q_j of members.
 
-    ``bits`` are those of all counters together, ``fpr`` the rate over all groups, ``gap`` the
-    number of insertions after which members are asked for. ``method="paper"`` follows section 4 of
-    Liu et al. 2020, with the right P (see `paper_sizes`); ``"optimal"`` minimizes the expected
-    false-negative rate. With the number of ``members`` in all, the advice also weighs filters that
-    hold them all; ``model_bits`` is what the classifier costs.
+    ``bits`` is the total size of the counters, ``fpr`` the rate over all groups, ``gap`` the number
+    of insertions after which members are queried. ``method="paper"`` follows section 4 of Liu et
+    al. 2020, with the correct P (see `paper_sizes`); ``"optimal"`` minimizes the expected
+    false-negative rate. With the total number of ``members``, the advice also considers filters of
+    all of them; ``model_bits`` is the size of the classifier.
 
     >>> p, q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
     >>> plan = plan_stable(p, q, bits=2**16, fpr=0.01, gap=2000)
@@ -135,20 +136,19 @@ def plan_stable(
     """
     p, q = _checked("p_j", p_j), _checked("q_j", q_j)
     if len(p) != len(q):
-        raise ValueError(f"p_j has {len(p)} groups and q_j {len(q)}; as many are wanted")
+        raise ValueError(f"p_j and q_j must have the same length, not {len(p)} and {len(q)}")
     empty = np.flatnonzero((p == 0) & (q == 0))
     if empty.size:
         raise ValueError(
-            f"group {empty[0]} has no samples (p_j and q_j are 0); join it to another one"
+            f"group {empty[0]} has no samples (p_j and q_j are 0); join it with another group"
         )
     check_rate_or_budget(fpr, None)
     bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
     if method == "paper":
         filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
-    elif method == "optimal":
-        filters = optimal(p, q, bits, fpr, gap)
     else:
-        raise ValueError(f"method is {method!r}; optimal or paper is possible")
+        one_of("method", method, get_args(Method))
+        filters = optimal(p, q, bits, fpr, gap)
     groups = groups_of(p, q, filters, gap)
     fnr = float(sum(group.members * group.fnr for group in groups))
     advice = advised(bits + model_bits, fpr, gap, fnr, members)
@@ -156,7 +156,7 @@ def plan_stable(
 
 
 def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tuple[Group, ...]:
-    """Groups with these filters (or answers to all), with what they predict at this gap."""
+    """Return groups with these filters (or answers), and their predictions at this gap."""
     found = []
     for a, b, f in zip(p, q, filters, strict=True):
         size, answer = (None, f) if isinstance(f, bool) else (f, True)
@@ -166,17 +166,17 @@ def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tup
 
 
 def fnr_at(groups: Sequence[Group], gap: float) -> float:
-    """Σ q_j·FN_j at a gap, of which each group sees its share (Eq. 16)."""
+    """Return Σ q_j·FN_j at a gap; each group gets its part of the insertions (Eq. 16)."""
     return float(sum(g.members * _denied(g.size, g.answer, g.members * gap) for g in groups))
 
 
 def _checked(name: str, shares: Any) -> Floats:
     array = np.asarray(shares, dtype=float)
     if array.ndim != 1 or not 1 <= array.size <= 64:
-        raise ValueError(f"{name} is of shape {array.shape}; from 1 to 64 shares are wanted")
+        raise ValueError(f"{name} must have from 1 to 64 fractions, not shape {array.shape}")
     if not (array >= 0).all() or abs(array.sum() - 1) > 0.01:
         raise ValueError(
-            f"{name} is {array.tolist()}; shares from 0 on that add up to 1 are wanted"
+            f"{name} must be fractions of at least 0 that add up to 1, not {array.tolist()}"
         )
     return np.asarray(array / array.sum())
 
@@ -191,7 +191,7 @@ def _denied(size: Size | None, answer: bool, gap: float) -> float:
 
 
 def paper_rates(p: Any, fpr: float) -> Floats:
-    """α_j in inverse proportion to p_j (Eq. 18). They add up to ε, rather than Σ p_j·α_j.
+    """Return α_j in inverse proportion to p_j (Eq. 18). Σ α_j is ε, rather than Σ p_j·α_j.
 
     >>> paper_rates([0.485, 0.390, 0.125], 0.01).round(4)
     array([0.0016, 0.002 , 0.0063])
@@ -201,9 +201,9 @@ def paper_rates(p: Any, fpr: float) -> Floats:
 
 
 def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[int]:
-    """m_j in proportion to K_j/q_j, of (K_j, Max_j) (Eq. 20): most to the fewest members.
+    """Return m_j in proportion to K_j/q_j, for (K_j, Max_j) (Eq. 20): fewer members, more cells.
 
-    Example 4 has 11,764 counters in the first group, from shares before they were rounded.
+    Example 4 has 11,764 counters in the first group, from fractions before rounding.
 
     >>> paper_cells([0.090, 0.347, 0.563], 16_384, [(6, 1), (6, 1), (5, 1)])
     [11765, 3051, 1567]
@@ -217,11 +217,11 @@ def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[in
 def paper_sizes(
     p: Any, q: Any, *, bits: int, fpr: float, gap: int, most_values: Sequence[int] = (1, 3, 7)
 ) -> list[Size]:
-    """The filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
+    """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
     P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
-    of all bits and the whole gap. (Example 4 tells of Max = 1 alone, and reads K = 6, 6, 5 off its
-    Figure 7: those have the lowest P, and so fade slowest per counter, but deny more keys.)
+    of all bits and the whole gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
+    Figure 7: those have the lowest P, and fade slowest per counter, but reject more keys.)
 
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
     ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
@@ -239,9 +239,9 @@ def paper_sizes(
     while any(map(_too_small, _paper_choice(p, q, enough, fpr, gap, most_values))):
         enough = 2 * enough if enough else 64
     raise ValueError(
-        f"bits is {bits}; by the paper's rule group {small} gets {found[small].cells} counters, of "
-        f"which each insertion lowers {found[small].decrements}: {enough} bits would do, or fewer "
-        "groups"
+        f"bits must be at least about {enough}, not {bits}, or use fewer groups: by the paper's "
+        f"rule, group {small} gets {found[small].cells} counters, and each insertion decrements "
+        f"{found[small].decrements}"
     )
 
 
@@ -269,7 +269,7 @@ def _paper_choice(
     ]
 
 
-# What else would serve.
+# Alternatives.
 
 
 def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) -> tuple[str, ...]:
@@ -278,8 +278,8 @@ def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) ->
     window = windowed.size(gap, bits_per_key=min(bits / max(gap, 1), 4096))
     if window.bits <= bits and (rate := window.rate()) <= fpr:
         said.append(
-            f"Windowed: if no gap exceeds {gap:,}, it denies no key in these bits, at a rate of "
-            f"{rate:.2g}: the better choice."
+            f"Windowed: if no gap exceeds {gap:,}, it is better: it rejects no key, in the same "
+            f"bits, at a rate of {rate:.2g}."
         )
     try:
         plain = stable.false_negatives(stable.size(bits, fpr, gap), gap)
@@ -287,13 +287,13 @@ def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) ->
         plain = 1.0
     if plain <= fnr:
         said.append(
-            f"StableBloom: without a classifier, the same bits deny {plain:.3g} of the members "
-            f"instead of {fnr:.3g}."
+            f"StableBloom: without a classifier, it rejects {plain:.3g} of the members instead of "
+            f"{fnr:.3g}, in the same bits."
         )
     if members is not None and 0.6185 ** (bits / max(members, 1)) <= fpr:
         said.append(
-            f"One-sided: all {members:,} members fit a Bloom filter of these bits at this rate, "
-            "and it denies none; with a good classifier, LearnedBloom is smaller still."
+            f"One-sided: all {members:,} members fit into a Bloom filter of these bits at this "
+            "rate, which rejects none; with a good classifier, LearnedBloom is even smaller."
         )
     return tuple(said)
 
@@ -307,10 +307,10 @@ def learned_wins(
     model_bits: int,
     base: float = 0.6185,
 ) -> bool:
-    """Whether a learned Bloom filter errs less than a plain one of the same memory (Eq. 4).
+    """Return whether a learned filter has a lower rate than a plain one of the same size (Eq. 4).
 
-    ``trusted`` is F_p, the share of absent keys that the classifier takes for members,
-    ``escaping`` F_n, the share of members that it does not; ``bits`` are those of the backup.
+    ``trusted`` is F_p, the fraction of absent keys that the classifier accepts, ``escaping`` F_n,
+    the fraction of members that it rejects; ``bits`` is the size of the backup filter.
 
     >>> learned_wins(0.001, 0.3, members=10**6, bits=4 * 10**6, model_bits=10**5)
     True

@@ -1,4 +1,4 @@
-"""Groups of a stable learned filter from scores: how many, and the borders between them."""
+"""Choosing the groups of a stable learned filter from scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 _BINS = 64
 _MOST_GROUPS = 4
-"""The most groups that are tried: each further one saves less, and samples thin out."""
+"""The largest number of groups to try: each saves less, with fewer samples per group."""
 
 
 def plan_scores(
@@ -37,12 +37,12 @@ def plan_scores(
     groups: int | None = None,
     method: Method = "optimal",
 ) -> StablePlan:
-    """Plan groups from held-out scores: how many, the borders between them, their filters.
+    """Plan groups from held-out scores: their number, the borders between them, their filters.
 
-    By the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
-    rising (`monotone`). The optimal method cuts where members and other keys differ most, as
-    partitioned learned filters do, and takes the number of groups, one among them, with the fewest
-    denied.
+    In the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
+    rising (`monotone`). The optimal method places borders where members and other keys differ
+    most, as partitioned learned filters do, and chooses the number of groups, possibly one, that
+    rejects the fewest members.
 
     >>> rng = np.random.default_rng(1)
     >>> members, others = rng.beta(4, 2, 5000), rng.beta(2, 4, 5000)
@@ -55,7 +55,7 @@ def plan_scores(
         _sample("nonmember_scores", nonmember_scores),
     )
     if groups is not None and not 1 <= groups <= 64:
-        raise ValueError(f"groups is {groups}; from 1 to 64 are possible")
+        raise ValueError(f"groups must be from 1 to 64, not {groups}")
     given: dict[str, Any] = {"bits": bits, "fpr": fpr, "gap": gap}
     if groups == 1:
         return _single(members, others, **given)
@@ -70,19 +70,19 @@ def plan_scores(
         if found and plan.expected_fnr > 0.995 * found[-1].expected_fnr:
             break
         found.append(plan)
-    with suppress(ValueError):  # no threshold leaves one filter room
+    with suppress(ValueError):  # no threshold leaves room for one filter
         found.append(_single(members, others, **given))
-    # Where next to none are denied anyway, the lowest rate.
+    # If almost none are rejected, the lowest rate is best.
     return min(found, key=lambda plan: (round(plan.expected_fnr, 4), plan.expected_fpr))
 
 
 def _sample(name: str, scores: Any) -> Floats:
     array = np.asarray(scores, dtype=float)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} is of shape {array.shape}; at least one score is wanted")
+        raise ValueError(f"{name} must be a list of scores, not an array of shape {array.shape}")
     if not ((array >= 0) & (array <= 1)).all():
         at = int(np.flatnonzero(~((array >= 0) & (array <= 1)))[0])
-        raise ValueError(f"{name}[{at}] is {array[at]}; scores from 0 to 1 are wanted")
+        raise ValueError(f"{name}[{at}] must be a score from 0 to 1, not {array[at]}")
     return array
 
 
@@ -103,7 +103,7 @@ def monotone(member_scores: Any, nonmember_scores: Any, most: int = 10) -> int:
 
 
 def _smooth(scores: Floats, borders: Any) -> Floats:
-    """Shares with half a sample more in each group: no sample is no proof that none will come."""
+    """Return fractions with half a sample added to each group, since few samples prove little."""
     counts = stable.shares(scores, borders) * len(scores) + 0.5
     return np.asarray(counts / counts.sum())
 
@@ -115,7 +115,7 @@ def _with_borders(members: Floats, others: Floats, borders: Floats, **given: Any
 
 
 def _cuts(members: Floats, others: Floats, groups: int) -> Floats:
-    """Borders that keep most of Σ q_j·log(q_j/p_j) of fine bins, by dynamic programming."""
+    """Return the borders that keep most of Σ q_j·log(q_j/p_j), by dynamic programming."""
     both = np.concatenate([members, others])
     fine = np.unique(np.quantile(both, np.linspace(0, 1, _BINS + 1)[1:-1]).astype(np.float32))
     p = np.concatenate([[0], np.cumsum(_smooth(others, fine))])
@@ -139,7 +139,7 @@ def _cuts(members: Floats, others: Floats, groups: int) -> Floats:
 
 
 def _single(members: Floats, others: Floats, *, bits: int, fpr: float, gap: int) -> StablePlan:
-    """The best threshold of one stable filter below it and "yes" above (s-SLBF, Eq. 7)."""
+    """Plan one stable filter below the best threshold, accepting all above (s-SLBF, Eq. 7)."""
     check_rate_or_budget(fpr, None)
     top = others[others.argsort()][::-1]
     candidates = np.unique(np.concatenate([top[: int(fpr * len(top)) + 1], [1.0]]))
@@ -164,7 +164,7 @@ def _single(members: Floats, others: Floats, *, bits: int, fpr: float, gap: int)
             best = (fnr, found)
     if best is None:
         raise ValueError(
-            f"bits is {bits} and fpr {fpr}; no threshold leaves a stable filter room: more bits, a "
-            "higher fpr or more nonmember_scores are wanted"
+            f"no threshold leaves room for a stable filter with bits={bits} and fpr={fpr}; pass "
+            "more bits, a higher fpr or more nonmember_scores"
         )
     return best[1]

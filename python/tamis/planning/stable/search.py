@@ -1,9 +1,9 @@
-"""The search for the best stable filters of groups under one budget of bits and one of rate.
+"""The search for the best stable filters of groups, within a budget of bits and a rate.
 
-With bits_j = u_j·q_j·δ the false negatives of a group depend on u_j and on the filter's K, Max and
-P alone, so one table of (u; K, Max, P) serves all groups. `optimal` starts from the plain stable
-filter, which is a plan with equal groups, and trades bits and rate between pairs of groups, all
-filters of both against each other, as long as that helps.
+With bits_j = u_j·q_j·δ, the false negatives of a group depend only on u_j and on K, Max and P of
+its filter, so one table of (u; K, Max, P) is enough for all groups. `optimal` starts with the plain
+stable filter, which is a plan with equal groups, and trades bits and rate between pairs of groups,
+over all filters of both, as long as that helps.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tamis.planning.stable import Size
 
 Floats = npt.NDArray[np.float64]
 
-# The grid of the table, in bits per member of the gap about the budget's own, and of P.
+# The grid of the table, in bits per member relative to the budget, and the values of P.
 _SPREAD = np.geomspace(1 / 64, 64, 121)
 _DECREMENTS = np.unique(np.geomspace(1, 1000, 220).astype(np.int64))
 _ROUNDS = 8
-# What a filter must deny less than those of lower rates to be worth a place in the table.
+# How much less a filter must reject than those of lower rates to be kept in the table.
 _GAIN = 0.0005
 _SPLITS = np.linspace(0.04, 0.96, 24)
 
 
 class _Table(NamedTuple):
-    """Filters by rising rate, and what each denies with u bits per member (a row of ``denied``)."""
+    """Filters by rising rate, and the fraction rejected with u bits per member (``denied``)."""
 
     most: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class _Table(NamedTuple):
     denied: Floats
 
     def at(self, u: float) -> Floats:
-        """What each filter denies with u bits per member, linear in log u between the rows."""
+        """Return the fraction that each filter rejects with u bits per member, interpolated."""
         place = np.interp(math.log(u), self.logs, np.arange(len(self.logs)))
         low = min(int(place), len(self.logs) - 2)
         between = (1 + low - place) * self.denied[low] + (place - low) * self.denied[low + 1]
@@ -55,7 +55,7 @@ def _table(bits: int, fpr: float, gap: int) -> _Table:
     most, hashes, decrements = rows.T
     zeros = (decrements / (decrements + hashes)) ** most
     rate = (1 - zeros) ** hashes
-    # Lower rates than a hundredth of what is asked for are of no use to any group.
+    # Rates below a hundredth of the requested rate are of no use to any group.
     useful = (rate > fpr / 100) & (rate < 0.99)
     most, hashes, decrements, zeros, rate = (
         column[useful] for column in (most, hashes, decrements, zeros, rate)
@@ -73,7 +73,7 @@ def _table(bits: int, fpr: float, gap: int) -> _Table:
 
 
 def _front(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
-    """Which points have no other that is lower in both, those aside that gain next to nothing."""
+    """Return the Pareto front, without points that gain almost nothing."""
     order = np.lexsort((y, x))
     steps = np.floor(y[order] / _GAIN)
     lowest = np.minimum.accumulate(steps)
@@ -84,7 +84,7 @@ _YES, _NO = -1, -2
 
 
 def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size | bool]:
-    """Find each group's filter, or the answer it gives to all, with the fewest members denied.
+    """Find the filter (or answer) of each group that rejects the fewest members in total.
 
     >>> sizes = optimal(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 2**14, 0.01, 500)
     >>> sum(size.bits for size in sizes if not isinstance(size, bool)) <= 2**14
@@ -100,7 +100,7 @@ def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size 
         if total <= fpr:
             return found
         allowed *= min(0.999, fpr / total)  # the table neglects 1/m
-    raise ValueError(f"bits is {bits}; no plan keeps to fpr {fpr} with so few")
+    raise ValueError(f"bits must be more than {bits}: no plan meets fpr={fpr}")
 
 
 def _filter(table: _Table, row: int, bits: float) -> Size | bool:
@@ -113,10 +113,10 @@ def _filter(table: _Table, row: int, bits: float) -> Size | bool:
 def _improved(
     p: Floats, q: Floats, bits: int, fpr: float, gap: int, table: _Table
 ) -> tuple[list[int], Floats]:
-    """Rows of the table and shares of the bits, improved pair by pair.
+    """Return rows of the table and fractions of the bits, improved pair by pair.
 
-    It starts from the plain filter, and from it without the groups of the fewest members for their
-    absent keys: those may be better off denied than filtered, and no trade of two finds that.
+    The search starts with the plain filter, and with variants without the groups that have the
+    fewest members per absent key: rejecting these may be best, which no trade of two groups finds.
     """
     search = _Search(p, q, bits, fpr, gap, table)
     worst_first = np.argsort(q / np.maximum(p, 1e-12), kind="stable")
@@ -140,7 +140,7 @@ class _Search:
         self.least = stable.LEAST_CELLS * (table.decrements + table.hashes) * table.counter_bits
 
     def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
-        """The plain stable filter: one row for the groups that are kept, bits by their members."""
+        """Return the plain stable filter: one row for the groups kept, bits by their members."""
         kept = kept & (self.q > 0)
         told = ""
         while True:
@@ -151,13 +151,13 @@ class _Search:
                 break
             least = self.least[self.table.rate <= allowed].min(initial=2**50)
             told = told or (
-                f"bits is {self.bits}; {kept.sum()} groups, the smallest with {smallest:.3g} of "
-                f"the members, need at least {math.ceil(least / smallest)} at fpr "
-                f"{self.fpr:.3g}, or fewer groups"
+                f"bits must be at least {math.ceil(least / smallest)} for {kept.sum()} groups, the "
+                f"smallest with {smallest:.3g} of the members, at fpr={self.fpr:.3g}, not "
+                f"{self.bits}; or use fewer groups"
             )
             if kept.sum() == 1:
                 raise ValueError(told)
-            # A group with too few members for a filter of its own is denied, to begin with.
+            # A group with too few members for its own filter is rejected at first.
             kept = kept & (self.q > self.q[kept].min())
             if not kept.any():
                 raise ValueError(told)
@@ -166,7 +166,7 @@ class _Search:
         return [row if keep else _NO for keep in kept], shares
 
     def descend(self, rows: list[int], shares: Floats) -> tuple[list[int], Floats]:
-        """Trade between all pairs until that helps no more."""
+        """Trade between all pairs until there is no improvement."""
         best = self.denied(rows, shares)
         for _ in range(_ROUNDS):
             for i, j in itertools.combinations(range(len(rows)), 2):
@@ -178,7 +178,7 @@ class _Search:
         return rows, shares
 
     def one(self, group: int, row: int, share: float) -> tuple[float, float]:
-        """The rate and the denied that one row costs a group."""
+        """Return the rate and the rejected members of a group with this row."""
         if row < 0:
             return (self.p[group], 0.0) if row == _YES else (0.0, self.q[group])
         bits = share * self.bits
@@ -191,7 +191,7 @@ class _Search:
         return sum(self.one(j, row, shares[j])[1] for j, row in enumerate(rows))
 
     def trade(self, rows: list[int], shares: Floats, i: int, j: int) -> None:
-        """Give groups i and j the best filters within the bits and the rate that both have."""
+        """Give groups i and j the best filters within the bits and the rate of both."""
         if self.q[i] == 0 or self.q[j] == 0:
             return
         others = sum(
@@ -211,7 +211,7 @@ class _Search:
     def _pair(
         self, i: int, j: int, share_i: float, share_j: float, room: float
     ) -> tuple[float, int, int]:
-        """The best filters of two groups, each with its bits: for each of i, the best j left."""
+        """Return the best filters of two groups with the given bits."""
         rate_i, denied_i = self._options(i, share_i)
         rate_j, denied_j = self._options(j, share_j)
         so_far = np.minimum.accumulate(denied_j)
@@ -227,7 +227,7 @@ class _Search:
         return float(total[at]), one, _YES if other == last else other
 
     def _options(self, group: int, share: float) -> tuple[Floats, Floats]:
-        """Rate and denied of a group by filter, by rising rate; the last says "yes" to all."""
+        """Return the rate and rejected members of a group for each filter; the last accepts all."""
         p, q, bits = self.p[group], self.q[group], share * self.bits
         denied = q * self.table.at(max(bits / (q * self.gap), 1e-300))
         denied = np.where(self.least <= bits, denied, np.inf)

@@ -1,4 +1,4 @@
-"""Equal rates in all layers, for layers of any rate: the best rate and depth on a fine grid.
+"""Equal rates in all layers, for layers of any rate: a grid search over rates and depths.
 
 With one rate α, EFPR, EFPB and the checks rise with α, and the size has one minimum (Theorem 2 of
 Deeds, Hentschel and Idreos 2021). The grid needs neither: it holds every metric of every depth for
@@ -19,10 +19,10 @@ from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array, Checks
 
 DEPTHS = (3, 5, 7)
-"""Layers of a stack. What a further pair could change is α⁴ of the questions."""
+"""Numbers of layers. Another pair could change the answer of at most α⁴ of the queries."""
 
-# Rates of the grid: about half a percent from one to the next. What they leave of a budget,
-# `realize` spends.
+# Rates of the grid: about half a percent from one to the next. `realize` uses what they leave of a
+# budget.
 _POINTS = 1024
 _LARGEST = 0.9
 
@@ -40,7 +40,7 @@ class _Grid(NamedTuple):
 
 
 def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-    """Find the best stack of Bloom layers of one rate."""
+    """Find the best stack of Bloom layers of equal rates."""
     bits = goal.budget / goal.keys
     least = 2.0 ** -(bits * math.log(2) + 1) if not goal.smallest else goal.fpr / 4
     found = _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))

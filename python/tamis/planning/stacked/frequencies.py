@@ -1,7 +1,7 @@
-"""ψ(n): the share of the negative questions that ask for the n most frequent negatives.
+"""ψ(n): the fraction of the queries for absent keys that are for the n most frequent negatives.
 
-A curve is concave, starts at 0 and ends at 1 − ℓ over all negatives known, where ℓ is the share of
-questions for values never seen.
+A curve is concave, starts at 0 and ends at 1 − ℓ for all known negatives, where ℓ is the fraction
+of queries for unseen values.
 """
 
 import bisect
@@ -19,28 +19,28 @@ _POINTS = 1 << 16
 
 
 class Frequencies(Protocol):
-    """What plans ask of a workload."""
+    """What plans need from a workload."""
 
     @property
     def size(self) -> int:
-        """How many negatives are known."""
+        """The number of known negatives."""
         ...
 
     def psi(self, n: Any) -> Any:
-        """The share of questions for the n most frequent ones; of an array, an array."""
+        """Return the fraction of queries for the n most frequent negatives; n can be an array."""
         ...
 
     def rank(self, psi: float) -> int:
-        """About the least n with this share."""
+        """Return about the smallest n with this fraction."""
         ...
 
 
 @dataclass(frozen=True)
 class Zipf:
-    """The curve of frequencies 1/rank^exponent over a universe, of which the top is known.
+    """The curve of frequencies 1/rank^exponent over a universe, whose most frequent are known.
 
-    Sums of powers are computed by Euler and Maclaurin's formula, so that no array of the size of
-    the universe is made.
+    Sums of powers are computed by the Euler–Maclaurin formula, without an array of the size of the
+    universe.
 
     >>> curve = Zipf(1.0, 10**8, 5 * 10**7)
     >>> round(curve.psi(1_000_000), 6), round(curve.psi(curve.size), 6)
@@ -52,13 +52,13 @@ class Zipf:
     size: int
 
     def psi(self, n: Any) -> Any:
-        """The share of questions for the n most frequent ones."""
+        """Return the fraction of queries for the n most frequent negatives."""
         if isinstance(n, int):
             return self._one(min(n, self.size)) / self._all
         return self._sum(np.minimum(n, self.size)) / self._all
 
     def rank(self, psi: float) -> int:
-        """The least n with this share, or all."""
+        """Return the smallest n with this fraction, or all."""
         return bisect.bisect_left(range(self.size), psi * self._all, key=self._one)
 
     @cached_property
@@ -71,13 +71,13 @@ class Zipf:
         return np.concatenate(([0.0], np.cumsum(ranks**-self.exponent)))
 
     def _sum(self, n: Any) -> Any:
-        """Σ 1/i^s for i from 1 to n: the first terms one by one, the rest as an integral."""
+        """Return Σ 1/i^s for i from 1 to n: the first terms exactly, the rest as an integral."""
         n = np.asarray(n, float)
         tail = self._tail(np.maximum(n, _HEAD), np.log)
         return np.where(n > _HEAD, tail, self._first[np.minimum(n, _HEAD).astype(int)])
 
     def _one(self, n: int) -> float:
-        """The same of one number, for searches."""
+        """The same for one number, for searches."""
         return float(self._tail(n, math.log) if n > _HEAD else self._first[n])
 
     def _tail(self, end: Any, log: Callable[[Any], Any]) -> Any:
@@ -93,7 +93,7 @@ class Zipf:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """A curve through given points, linear between them: exact where frequencies are equal.
+    """A curve through given points, linear between them: exact if frequencies are equal.
 
     ``ranks`` and ``mass`` start at 0 and rise.
     """
@@ -103,11 +103,10 @@ class Steps:
 
     @classmethod
     def of(cls, frequencies: npt.NDArray[Any], *, total: float = 1.0) -> "Steps":
-        """Make the curve of frequencies that do not rise, scaled to ``total``; runs are steps.
+        """Return the curve of descending frequencies, scaled to ``total``.
 
-        Where there are more than 2^16 different ones, only the first 2^15 ranks and as many
-        further ones, evenly in the logarithm, are kept. A chord lies under a concave curve, so ψ
-        is never overstated.
+        If there are more than 2^16 distinct ones, only the first 2^15 ranks, and as many others on
+        a logarithmic scale, are kept. A chord is below a concave curve, so ψ is never overstated.
 
         >>> Steps.of(np.array([4, 2, 2]), total=0.5).psi([0, 1, 2, 3]).tolist()
         [0.0, 0.25, 0.375, 0.5]
@@ -125,14 +124,14 @@ class Steps:
 
     @property
     def size(self) -> int:
-        """How many negatives are known."""
+        """The number of known negatives."""
         return int(self.ranks[-1])
 
     def psi(self, n: Any) -> Any:
-        """The share of questions for the n most frequent ones."""
+        """Return the fraction of queries for the n most frequent negatives."""
         answer = np.interp(n, self.ranks, self.mass)
         return float(answer) if np.ndim(n) == 0 else answer
 
     def rank(self, psi: float) -> int:
-        """About the least n with this share."""
+        """Return about the smallest n with this fraction."""
         return math.ceil(np.interp(psi, self.mass, self.ranks))

@@ -1,4 +1,4 @@
-"""What a plan is asked for, and a stack that may answer it."""
+"""The goal of a plan, and a stack that may reach it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Stack(NamedTuple):
 class Goal:
     """What is minimized, and what is allowed.
 
-    With a ``budget`` in bits it is the rate, or the cost, of a question; with a rate ``fpr`` it is
-    the bits. ``present`` is the share of the questions that ask for keys.
+    With a ``budget`` in bits it is the rate, or the cost of a query; with a rate ``fpr`` it is the
+    bits. ``present`` is the fraction of queries for keys in the set.
     """
 
     keys: int
@@ -55,12 +55,12 @@ class Goal:
         return stack.bits if self.smallest else stack.value
 
     def mean_checks(self, psi: Any, checks: Checks) -> Any:
-        """Layers that a question meets on average."""
+        """Return the mean number of layers that a query passes."""
         negatives = psi * checks.frequent + (1 - psi) * checks.infrequent
         return self.present * checks.keys + (1 - self.present) * negatives
 
     def value(self, rate: Any, psi: Any, checks: Checks, kind: str) -> Any:
-        """The cost of a question: wasted reads and checks, times the penalties.
+        """Return the cost of a query: wasted reads and checks, times the penalties.
 
         With the costs as they are by default it is a multiple of the rate. The penalty per kind of
         lookup is that of Deeds, Hentschel and Idreos 2020, 5.1. It rises with the rate and with

@@ -15,7 +15,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   for n keys and m negatives, and says "yes" to a share ε of everything, takes at least
   n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at ε = (n + φ·m)/(n + m).
 * Checks only add up, so a prefix that takes more than are allowed is the end.
-* Where a layer of keys lets hardly any question pass, `SLACK` of the best rate so far, longer
+* If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
 * What does not lower the best value so far by more than `SLACK` of it is no improvement.
 

@@ -1,14 +1,14 @@
-"""What an adaptive stack knows after some questions, and the best three layers for a lifetime.
+"""What an adaptive stack knows after some queries, and the best three layers for a lifetime.
 
-After n questions for absent keys it has met each negative of frequency f with probability
-1 − (1 − f)ⁿ, so it knows
+After n queries for absent keys, each negative of frequency f was queried with probability
+1 − (1 − f)ⁿ, so the stack knows
 
-    E[ψ]    = Σ f·(1 − (1 − f)ⁿ)        of the questions, and
+    E[ψ]    = Σ f·(1 − (1 − f)ⁿ)        of the queries, and
     E[|N_f|] = ℓ·n + Σ (1 − (1 − f)ⁿ)    negatives,
 
-ℓ being the share of the questions outside of what is known. During the first N_o questions of its
-lifetime only the first layer answers, then all three: a larger N_o means better layers, later
-(Deeds, Hentschel, Idreos 2021, section 6).
+where ℓ is the fraction of queries outside the known distribution. During the first N_o queries of
+its lifetime only the first layer answers, then all three: a larger N_o means better layers, but
+later (Deeds, Hentschel, Idreos 2021, section 6).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Array
 
 POINTS = 128
-"""Points of the shape that a filter carries with it."""
+"""Points of the distribution that a filter stores."""
 
 _COARSE, _FINE = 48, 16  # points of the search over N_o, and of its refinement
 _RATES, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
@@ -37,7 +37,7 @@ _LONGEST_OF_NEGATIVES = 12
 
 
 class Seen(NamedTuple):
-    """What is known after some questions: ψ, and of how many negatives."""
+    """What is known after some queries: ψ, and the number of negatives."""
 
     psi: float
     negatives: float
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 def shape(curve: Frequencies) -> Steps:
     """Return a curve of at most `POINTS` points, never above the given one.
 
-    The first ranks are kept one by one, the others evenly in the logarithm.
+    The first ranks are kept, and others on a logarithmic scale.
 
     >>> from tamis.planning.stacked.frequencies import Zipf
     >>> curve = Zipf(1.0, 10**8, 5 * 10**7)
@@ -74,7 +74,7 @@ def seen(curve: Frequencies, queries: float) -> Seen:
     steps = shape(curve)
     ranks, mass = np.diff(steps.ranks), np.diff(steps.mass)
     each = np.clip(mass / ranks, 0.0, 1.0)
-    with np.errstate(divide="ignore"):  # a value that takes all questions is met at once
+    with np.errstate(divide="ignore"):  # a value of frequency 1 is queried at once
         met = -np.expm1(queries * np.log1p(-each))
     unseen = max(0.0, 1 - float(steps.mass[-1]))
     return Seen(float((mass * met).sum()), unseen * queries + float((ranks * met).sum()))
@@ -98,10 +98,11 @@ def queries_for(curve: Frequencies, negatives: float) -> int:
 
 
 def fitted(counts: npt.ArrayLike, share: float) -> Steps:
-    """Fit the curve of all negatives to how often each of a sample of them was asked for.
+    """Fit the curve of all negatives to how often each of a sample of them was queried.
 
-    The sample is a ``share`` of the negatives, chosen whatever their frequency, so each stands for
-    1/share of its kind. Those that were asked for once are taken as the share of unseen ones.
+    The sample is a ``share`` of the negatives that does not depend on their frequency, so each
+    represents 1/share of them. The fraction of queries for unseen values is estimated from those
+    that were queried once.
 
     >>> curve = fitted([8, 2, 1, 1], 0.5)
     >>> curve.size, round(curve.psi(2), 3), round(curve.psi(8), 3)
@@ -115,7 +116,7 @@ def fitted(counts: npt.ArrayLike, share: float) -> Steps:
 
 
 def mean_rate(first: Any, stacked: Any, observations: float, lifetime: float) -> Any:
-    """Rate over a lifetime, of which the first layer answers some observations alone.
+    """Return the mean rate over a lifetime; at first, the first layer answers alone.
 
     >>> round(mean_rate(0.02, 0.004, 250, 1000), 4)
     0.008
@@ -126,7 +127,7 @@ def mean_rate(first: Any, stacked: Any, observations: float, lifetime: float) ->
 def three_layers(
     goal: Goal, kind: str, curve: Frequencies, lifetime: int
 ) -> tuple[int, Stack] | None:
-    """Find N_o and three layers with the least mean rate, or of the fewest bits for one."""
+    """Find N_o and three layers with the lowest mean rate, or the fewest bits for a rate."""
     search = _bloom if KINDS[kind].continuous else _lengths
 
     def attempt(observations: int) -> Stack | None:
@@ -154,8 +155,8 @@ def three_layers(
 
 
 def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
-    """Search over the rates of the first two layers; what is left decides the third's."""
-    # The first layer takes nearly all bits, so its rate is searched by what it leaves of them.
+    """Search over the rates of the first two layers; the third gets the remaining bits."""
+    # The first layer takes nearly all bits, so the search is over the fraction that it leaves.
     leaves = np.geomspace(2.0**-12, 0.9, _RATES)
     second = np.geomspace(2.0**-12, 0.95, _RATES)
     best: Stack | None = None
@@ -184,17 +185,17 @@ def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int)
 
 
 def _rate(bits: Array) -> Array:
-    """The rate of a Bloom layer with so many bits per item."""
+    """Return the rate of a Bloom layer with these bits per item."""
     return np.interp(bits, _TABLE_BITS[::-1], _TABLE[::-1])
 
 
 def _between(points: Array, at: int) -> Array:
-    """Points between the neighbours of one."""
+    """Return points between the neighbours of a point."""
     return np.geomspace(points[max(at - 1, 0)], points[min(at + 1, len(points) - 1)], _BETWEEN)
 
 
 def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
-    """Search over the lengths of fingerprints: the third are the longest, or shortest, that do."""
+    """Search over fingerprint lengths; the third is the longest, or shortest, that fits."""
     lengths = KINDS[kind].lengths
     assert lengths is not None
     best: Stack | None = None
@@ -229,7 +230,7 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
 def _last(
     kind: str, keys: int, lengths: range, most: float, least: float, smallest: bool
 ) -> int | None:
-    """The shortest fingerprints with at most this rate, or the longest within these bits."""
+    """Return the shortest fingerprints with at most this rate, or the longest that fit."""
     if smallest:
         at = bisect_left(
             lengths, -least, key=lambda each: -fingerprint_layer(kind, keys, each).rate
@@ -242,7 +243,7 @@ def _last(
 def _allowed_third(
     fpr: float, first: Any, second: Any, known: Seen, observations: int, lifetime: int
 ) -> Any:
-    """The rate of the third layer with which the mean is ``fpr``; 0 where none is low enough."""
+    """Return the rate of the third layer for a mean rate of ``fpr``; 0 if none is low enough."""
     later = lifetime - observations
     passed = (1 - known.psi) * first * (1 - second)
     left = lifetime * fpr - observations * first - later * passed
@@ -250,7 +251,7 @@ def _allowed_third(
 
 
 def _stacked(first: Any, second: Any, third: Any, psi: float) -> Any:
-    """EFPR of three layers, as `metrics.expected_rate` has it for any number."""
+    """Return EFPR of three layers; `metrics.expected_rate` is for any number."""
     return first * (psi * third + (1 - psi) * (1 - second + second * third))
 
 

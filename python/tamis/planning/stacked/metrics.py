@@ -1,12 +1,12 @@
 """Predicted metrics of a stack, from the rates of its layers.
 
 A stack is an odd number T of layers with rates α₁ … α_T. Odd layers store keys, even ones frequent
-negatives; each stores only what every layer before it accepted. A question goes down until a layer
-rejects it: an odd layer says "no" for the stack, an even one "yes", and so does the end (Deeds,
-Hentschel, Idreos 2021; equation and section numbers are theirs).
+negatives; each stores only items that all previous layers accept. A query passes layers until one
+rejects it: if an odd layer rejects it, the answer is no; if an even layer rejects it, or none, the
+answer is yes (Deeds, Hentschel, Idreos 2021; equation and section numbers are theirs).
 
-``rates`` is an array whose last axis is the layers, so that many stacks are measured at once.
-``psi`` (ψ) is the share of the negative questions that ask for one of the ``negatives`` stored.
+``rates`` is an array whose last axis is the layers, so that many stacks are computed at once.
+``psi`` (ψ) is the fraction of queries for absent keys that are for one of the stored ``negatives``.
 """
 
 import math
@@ -20,9 +20,9 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 
 class Checks(NamedTuple):
-    """Layers that a question meets, on average: of a key, a frequent and another negative.
+    """Mean number of layers that a query passes: for a key, a frequent and another negative.
 
-    Floats, or arrays of many stacks.
+    Floats, or arrays for many stacks.
     """
 
     keys: Any
@@ -31,7 +31,7 @@ class Checks(NamedTuple):
 
 
 def frequent_rate(rates: npt.ArrayLike) -> Any:
-    """P(yes | a negative that is stored): it must pass every layer of keys (4.1).
+    """P(yes | a stored negative): every layer of keys accepts it (4.1).
 
     >>> frequent_rate([0.01, 0.1, 0.01])
     0.0001
@@ -40,9 +40,9 @@ def frequent_rate(rates: npt.ArrayLike) -> Any:
 
 
 def infrequent_rate(rates: npt.ArrayLike) -> Any:
-    """P(yes | any other negative): rejected by a layer of negatives, or by none (4.1).
+    """P(yes | any other negative): a layer of negatives rejects it, or none does (4.1).
 
-    It is also the bound EFPB of the rate under any workload (4.3): no negative errs more.
+    It is also the bound EFPB of the rate under any workload (4.3): no negative has a higher rate.
 
     >>> infrequent_rate([0.25]), infrequent_rate([0.25, 0.5, 0.5])
     (0.25, 0.1875)
@@ -64,7 +64,7 @@ def expected_rate(rates: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
 
 
 def equal_rate(rate: npt.ArrayLike, layers: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
-    """EFPR of T layers of one rate (Equation 1); T may be infinite.
+    """EFPR of T layers of equal rates (Equation 1); T may be infinite.
 
     >>> round(equal_rate(0.01, 5, 0.8), 6), round(equal_rate(0.01, math.inf, 0.8), 6)
     (0.001981, 0.00198)
@@ -75,9 +75,9 @@ def equal_rate(rate: npt.ArrayLike, layers: npt.ArrayLike, psi: npt.ArrayLike) -
 
 
 def equal_size(rate: npt.ArrayLike, layers: npt.ArrayLike, ratio: npt.ArrayLike) -> Any:
-    """Items of all T layers of one rate, per key, with ``ratio`` = |N_f|/|P| (4.2).
+    """Items of all T layers of equal rates, per key, with ``ratio`` = |N_f|/|P| (4.2).
 
-    With infinitely many layers it is the bracket of Equation 2.
+    With infinitely many layers, this is the bracket of Equation 2.
 
     >>> equal_size(0.5, 3, 1.0), equal_size(0.5, math.inf, 1.0)
     (2.0, 3.0)
@@ -89,7 +89,7 @@ def equal_size(rate: npt.ArrayLike, layers: npt.ArrayLike, ratio: npt.ArrayLike)
 
 
 def items(rates: npt.ArrayLike, keys: float, negatives: npt.ArrayLike) -> Array:
-    """Items expected in each layer: those of its set that every layer of the other accepted (4.2).
+    """Expected items in each layer: those of its set that all layers of the other accept (4.2).
 
     >>> items([0.01, 0.5, 0.01], 1000, 3000).tolist()
     [1000.0, 30.0, 500.0]
@@ -104,7 +104,7 @@ def items(rates: npt.ArrayLike, keys: float, negatives: npt.ArrayLike) -> Array:
 
 
 def checks(rates: npt.ArrayLike) -> Checks:
-    """Layers met by each kind of question (4.4; the exact sums are in the earlier paper, 4.1).
+    """Layers that each kind of query passes (4.4; exact sums in the earlier paper, 4.1).
 
     >>> checks([0.01, 0.5, 0.01])
     Checks(keys=2.5, frequent=1.02, infrequent=1.015)
@@ -131,13 +131,13 @@ def construction(rates: npt.ArrayLike, keys: float, negatives: float) -> tuple[f
     """
     rates = _layers(rates)
     stored = items(rates, keys, negatives)
-    # Whoever is still undecided is looked up in each layer of the other set, but for the last.
+    # Items not yet rejected are looked up in each layer of the other set, except the last.
     lookups = negatives + keys + stored[1:-2:2].sum() + stored[2:-1:2].sum()
     return float(stored.sum()), float(lookups) if len(rates) > 1 else 0.0
 
 
 def drift(rates: npt.ArrayLike, psi: float, psi_after: float) -> float:
-    """Change of EFPR when ψ changes: linear in it (4.3).
+    """Change of EFPR if ψ changes, which is linear in ψ (4.3).
 
     >>> round(drift([0.01] * 5, 0.8, 0.0), 5)
     0.00792
@@ -148,7 +148,7 @@ def drift(rates: npt.ArrayLike, psi: float, psi_after: float) -> float:
 def concentration(
     rates: npt.ArrayLike, sizes: npt.ArrayLike, keys: int, negatives: int, share: float
 ) -> float:
-    """Bound P(size off by more than ``share`` of its mean), when sizes follow survivors (4.2).
+    """Bound P(size differs from its mean by more than ``share`` of it), if sizes adapt (4.2).
 
     ``sizes`` are the bits per item of each layer, s(α_i).
 
@@ -164,9 +164,9 @@ def concentration(
 
 
 def exact_rate(rate: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
-    """EFPR of one layer and a one-bit function over keys and the negatives that pass it.
+    """EFPR of one layer and a one-bit function of the keys and the negatives that pass it.
 
-    Stored negatives are never wrong; any other that passes the layer reads one random bit.
+    Stored negatives are never accepted; any other that passes the layer gets a random bit.
 
     >>> exact_rate(2**-8, 0.75)
     0.00048828125
@@ -175,15 +175,15 @@ def exact_rate(rate: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
 
 
 def exact_checks(rate: Any) -> Checks:
-    """Layers met in a stack of one layer and a function."""
+    """Layers that a query passes in a stack of one layer and a function."""
     return Checks(2.0, 1 + rate, 1 + rate)
 
 
 def exact_lower_bound(rate: float, ratio: float) -> float:
-    """Fewest bits per key of any filter that is right on all stored negatives and errs at ``rate``.
+    """Return the fewest bits per key of any filter of this rate that rejects all stored negatives.
 
-    Among the functions that say "yes" to a share ε of the universe, one in
-    ε^|P|·(1 − ε)^|N_f| fits.
+    Among the functions that accept a fraction ε of the universe, a fraction ε^|P|·(1 − ε)^|N_f|
+    fits.
 
     >>> round(exact_lower_bound(2**-8, 5.0), 3)
     8.028
@@ -194,7 +194,7 @@ def exact_lower_bound(rate: float, ratio: float) -> float:
 def stacking_pays(
     rate: float, psi: float, ratio: float, *, offset: float = 0.0, points: int = 4096
 ) -> bool:
-    """Theorem 3: whether a stack surely takes fewer bits than one layer for this rate.
+    """Theorem 3: whether a stack is guaranteed to be smaller than one layer at this rate.
 
     ``offset`` is the c of a size of (log2(1/α) + c)/f bits per key: 0 for Bloom filters.
 
@@ -207,7 +207,7 @@ def stacking_pays(
 def most_negatives(rate: float, psi: float, *, offset: float = 0.0, points: int = 4096) -> float:
     """The largest |N_f|/|P| for which Theorem 3 holds at this ψ (Figures 2a and 2b).
 
-    The theorem lets each layer err at rate/(1−k) for some k up to ψ, and counts what that saves.
+    In the theorem, each layer has the rate rate/(1−k) for some k up to ψ.
     """
     k = np.linspace(0, min(psi, 1 - 2 * rate), points)[1:]
     if psi <= 0 or k[-1] <= 0:
@@ -219,9 +219,9 @@ def most_negatives(rate: float, psi: float, *, offset: float = 0.0, points: int 
 def space_saving(
     rate: float, psi: float, ratio: float, size: Callable[[Array], Array], points: int = 4096
 ) -> float:
-    """Bits per key that equal layers save over one layer for a rate (Figure 2c); 0 if none.
+    """Bits per key that equal layers save compared with one layer (Figure 2c); at least 0.
 
-    ``size`` gives the bits per item of rates.
+    ``size`` returns the bits per item of rates.
 
     >>> saved = space_saving(0.01, 0.9, 1.0, lambda rate: -np.log2(rate) / math.log(2))
     >>> round(saved, 2)
@@ -236,17 +236,17 @@ def space_saving(
 def _layers(rates: npt.ArrayLike) -> Array:
     array = np.asarray(rates, float)
     if array.ndim == 0 or array.shape[-1] % 2 == 0:
-        raise ValueError(f"rates has shape {array.shape}; an odd number of layers is wanted")
+        raise ValueError(f"rates must have an odd number of layers, not shape {array.shape}")
     return array
 
 
 def _reached(rates: Array) -> Array:
-    """P(an infrequent negative meets layer i)."""
+    """P(an infrequent negative reaches layer i)."""
     reached = np.ones_like(rates)
     rates[..., :-1].cumprod(axis=-1, out=reached[..., 1:])
     return reached
 
 
 def _plain(value: Any) -> Any:
-    """A float of a scalar; an array as it is."""
+    """Return a scalar as a float, and an array unchanged."""
     return float(value) if np.ndim(value) == 0 else value

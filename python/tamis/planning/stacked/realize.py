@@ -1,8 +1,7 @@
 """From the stack that a search found to the layers as they will be built.
 
-Searches treat layers as if every number of items and bits were possible. Here each layer gets whole
-items and whole bits, its rate is that of the filter of this size, and what this changes passes on
-to the layers below.
+Searches treat the numbers of items and bits as real numbers. Here, each layer gets whole numbers,
+its rate is that of the filter of this size, and the layers below are adjusted.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 
-# Where the scale is nearly always, how often the bracket is halved, and when to give up.
+# The usual range of the scale, the number of halvings of the range, and the largest scale.
 _BRACKET = (0.98, 1.02)
 _HALVINGS = 16
 _WIDEST = 2.0**10
 
 
 def realize(stack: Stack, goal: Goal) -> Plan:
-    """Make the plan of a stack, within the goal's budget or rate."""
+    """Return the plan of a stack, within the goal's budget or rate."""
     if stack.lengths:
         return _plan(stack, goal, _layers(stack, goal, 1.0))
 
-    # Bits of every layer are scaled until the budget, or the rate and its bound, are just kept.
+    # The bits of all layers are scaled to just meet the budget, or the rate and its bound.
     def too_small(scale: float) -> bool:
         layers = _layers(stack, goal, scale)
         if goal.smallest:

@@ -1,12 +1,12 @@
-"""A rate of its own for each layer, and the number of negatives with them: a general search.
+"""A different rate for each layer, together with the number of negatives: a general search.
 
 Neither the rate nor the size is convex in the rates of the layers, so a global search comes first:
-differential evolution from the best stack of equal rates, whole generations measured at once. A
-local one (SLSQP) then ends at the constraints. Deeds, Hentschel and Idreos 2020, 5.1 do the same
-with ISRES and COBYLA, for a given number of negatives.
+differential evolution from the best stack of equal rates, one generation at a time. A local search
+(SLSQP) then ends at the constraints. Deeds, Hentschel and Idreos 2020, 5.1 do the same with ISRES
+and COBYLA, for a given number of negatives.
 
 The variables are log2(1/α) of each layer and the logarithm of the number of negatives, which may
-be a fraction while it is searched.
+be a fraction during the search.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ITERATIONS = 200
 
 
 def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
-    """Vary the rates of a stack of equal ones; what comes out is no worse."""
+    """Vary the rates of a stack of equal rates; the result is at least as good."""
     from scipy.optimize import differential_evolution
 
     problem = _Problem(goal, curve)
@@ -68,7 +68,7 @@ class _Problem:
     curve: Frequencies
 
     def measured(self, points: Array) -> tuple[Array, Array, Array]:
-        """Bits, value, and the constraints, kept where they are at least 0, of each point."""
+        """Return bits, value and constraints of each point; a constraint holds if at least 0."""
         goal = self.goal
         rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
         psi = np.asarray(self.curve.psi(negatives))
@@ -98,12 +98,12 @@ class _Problem:
         return self.measured(points)[2]
 
     def penalized(self, points: Array) -> Array:
-        """The score, much worse where a constraint is broken."""
+        """Return the score, with a penalty for violated constraints."""
         broken = np.maximum(-self.kept(points), 0.0).sum(axis=-1)
         return np.asarray(self.score(points) + _PENALTY * broken)
 
     def polished(self, point: Array, bounds: list[tuple[float, float]]) -> Array:
-        """Go downhill from a point, as far as the constraints allow."""
+        """Minimize from a point, within the constraints."""
         from scipy.optimize import minimize
 
         found = minimize(
@@ -118,9 +118,10 @@ class _Problem:
         return np.asarray(np.clip(found.x, *np.transpose(bounds)))
 
     def stack(self, point: Array) -> Stack | None:
-        """The stack at a point, with a whole number of negatives; none if a constraint is broken.
+        """Return the stack at a point, or None if a constraint is violated.
 
-        The budget and the rate may be missed by what `realize` makes good.
+        The number of negatives is rounded. The budget and the rate may be missed by a little, which
+        `realize` corrects.
         """
         negatives = min(max(1, round(math.exp(point[-1]))), self.curve.size)
         point = np.append(point[:-1], math.log(negatives))
@@ -133,7 +134,7 @@ class _Problem:
 
 
 def _slopes(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The derivatives by differences, all from one call."""
+    """Return the derivatives by finite differences, with one call."""
 
     def slopes(point: Array) -> Array:
         steps = point + np.vstack((np.zeros(len(point)), _STEP * np.eye(len(point))))
