@@ -71,7 +71,7 @@ experiments: $(VENV)/built
 # `make test` draws the same ones every time: what soak finds becomes an @example.
 soak: $(VENV)/built
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
-	fuzz/run 300
+	PYTHON=$(CURDIR)/$(BIN)/python fuzz/run 3600
 
 docs: $(VENV)/built
 	$(BIN)/python -m pip install --quiet --group docs
