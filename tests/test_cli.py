@@ -352,6 +352,13 @@ def test_skip(run, folder):
     assert json.loads(out)["files"] == 4
     assert len(run(command)[1].splitlines()) == 1 + 8
     assert "row groups" in run("skip stats lake.tamis --memory 64kB")[1]
+    (folder / "lake/bad.parquet").write_text("nothing")
+    assert "bad.parquet" in refused(run(command))
+    code, out, err = run([*command, "--on-error", "skip"])
+    assert (code, len(out.splitlines())) == (0, 1 + 8)
+    for line in (err, run([*command, "--groups"])[2], run("skip add lake.tamis --json")[2]):
+        assert f"tamis: not read: {folder}/lake/bad.parquet" in line
+    (folder / "lake/bad.parquet").unlink()
     (folder / "indexes").mkdir()
     run("skip build lake/*.parquet -c user -o indexes/lake.tamis")
     for line in ("stats", "add", "query --where=user=nobody"):

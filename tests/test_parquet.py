@@ -6,6 +6,9 @@ import hashlib
 import itertools
 import json
 import os
+import re
+import subprocess
+import sys
 import threading
 import zoneinfo
 
@@ -1026,3 +1029,160 @@ def test_an_index_opens_wherever_its_data_is_below_it(tmp_path, monkeypatch):
     assert ix.stats.unknown_files == 0
     ix.remove("lake/[[]1].parquet")
     assert SkippingIndex.open(elsewhere / "i.tamis", source="lake").scan(where).num_rows == 0
+
+
+def footer_alone(path):
+    """A file that has lost its data, and has the footer that describes it."""
+    whole = path.read_bytes()
+    length = 8 + int.from_bytes(whole[-8:-4], "little")
+    path.write_bytes(b"PAR1" + whole[-length:])
+
+
+def write_damaged(path, damage):
+    """Write a file that cannot be read; return what the error says."""
+    pq.write_table(users(0, 100), path)
+    match damage:
+        case "empty":
+            path.write_bytes(b"")
+            return "0"
+        case "text":
+            path.write_text("user,n\n1,2\n" * 100)
+            return "magic"
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-20])
+            return "magic"
+        case "footer":
+            flipped(path, path.stat().st_size - 5)
+            return "footer|metadata|thrift"
+        case "no data":
+            footer_alone(path)
+            return "claims 100 values in bytes [0-9]+ to"
+        case "type":
+            pq.write_table(pa.table({"user": [5], "n": [5]}), path)
+            return "column user must be text as in other files, but is int64"
+        case "type of another column":
+            pq.write_table(pa.table({"user": ["user 5"], "n": ["five"]}), path)
+            return "columns must be as in other files"
+        case "name twice":
+            pq.write_table(pa.table([["user 5"], [5], [5]], names=["user", "n", "n"]), path)
+            return "names of columns must be distinct"
+
+
+DAMAGES = (
+    "empty", "text", "cut", "footer", "no data", "type", "type of another column", "name twice"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(lake, damage):
+    where, bad = {"user": "user 5"}, lake / "bad.parquet"
+    ix = build(lake)
+    expected = full_scan(lake.glob("*.parquet"), where)
+    groups = ix.row_groups(where)
+    assert ix.stats.unreadable == {}
+    reason = write_damaged(bad, damage)
+    pq.write_table(users(5, 1), lake / "good.parquet")
+    for refreshed in (False, True):
+        if refreshed:
+            assert ix.refresh() == 1
+            before = (lake / "index.tamis").read_bytes()
+            assert ix.refresh() == 0
+            assert (lake / "index.tamis").read_bytes() == before
+            assert list(ix.stats.unreadable) == [str(bad)]
+            assert len(ix.files) == 4
+        assert set(groups) | {RowGroup(str(lake / "good.parquet"), 0)} == set(ix.row_groups(where))
+        assert list(ix.stats.unreadable) == [str(bad)]
+        assert re.search(reason, ix.stats.unreadable[str(bad)], re.I)
+        for query in (ix.scan, ix.dataset):
+            with pytest.raises(tamis.FormatError, match=r"bad.parquet.*on_error='skip'") as raised:
+                query(where)
+            assert re.search(reason, str(raised.value), re.I)
+        for rows in (
+            ix.scan(where, on_error="skip"),
+            ix.dataset(where, on_error="skip").to_table(),
+        ):
+            assert rows.num_rows == len(expected) + 1
+    with pytest.raises((tamis.FormatError, TypeError, ValueError), match=r"bad.parquet"):
+        build(lake)
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
+        ix.scan(where, on_error="ignore")
+    ix.remove(bad)
+    assert ix.scan(where).num_rows == len(expected) + 1
+
+
+def test_a_file_that_becomes_unreadable_is_not_answered_from_its_filters(lake):
+    ix = build(lake)
+    where = {"user": "user 5"}
+    footer_alone(lake / "1.parquet")
+    assert all(not path.endswith("1.parquet") for path, _ in ix.row_groups(where))
+    assert list(ix.stats.unreadable) == [str(lake / "1.parquet")]
+    with pytest.raises(tamis.FormatError, match=r"1.parquet: row group 2 claims"):
+        ix.scan(where)
+    assert ix.refresh() == 0
+    assert len(ix.files) == 2
+    with pytest.raises(tamis.FormatError, match=r"1.parquet: row group 2 claims"):
+        SkippingIndex.open(lake / "index.tamis").dataset(where)
+
+
+def test_damaged_data_is_not_indexed(lake):
+    ix = build(lake)
+    options = {"compression": "zstd", "row_group_size": 50, "use_dictionary": False}
+    pq.write_table(users(0, 300), lake / "bad.parquet", **options)
+    chunk = pq.read_metadata(lake / "bad.parquet").row_group(3).column(0)
+    content = bytearray((lake / "bad.parquet").read_bytes())
+    start, length = chunk.data_page_offset, chunk.total_compressed_size
+    content[start : start + length] = b"\xff" * length
+    (lake / "bad.parquet").write_bytes(content)
+    assert ix.refresh() == 0
+    assert list(ix.stats.unreadable) == [str(lake / "bad.parquet")]
+    assert (len(ix.files), len(ix)) == (3, 30)
+    assert len(ix.row_groups({"user": "nobody"})) == 6
+    with pytest.raises(tamis.FormatError, match=r"bad.parquet: row group 3: "):
+        ix.scan({"user": "user 5"})
+    with pytest.raises(tamis.FormatError, match=r"bad.parquet: "):
+        build(lake)
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    code = f"""
+import resource, sys
+import pyarrow as pa, pyarrow.parquet as pq
+from tamis.parquet import SkippingIndex
+rows, path = 40_000_000, {str(tmp_path / "a.parquet")!r}
+schema = pa.schema([("i", pa.int64()), ("n", pa.int64())])
+batch = pa.record_batch([pa.repeat(5, 1_000_000), pa.nulls(1_000_000, pa.int64())], schema=schema)
+options = {{"max_rows_per_page": rows, "data_page_size": 2**30}}
+with pq.ParquetWriter(path, schema, **options) as writer:
+    writer.write_table(pa.Table.from_batches([batch] * 40), row_group_size=rows)
+def used():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = used()
+ix = SkippingIndex.build(path, columns=["i", "n"])
+assert ix.scan({{"i": 5, "n": 6}}).num_rows == 0
+assert ix.scan({{"i": 5}}, limit=7).num_rows == 7
+assert ix.scan({{"n": None}}, columns=["n"], limit=7).num_rows == 7
+print(used() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (tmp_path / "a.parquet").stat().st_size < 5000
+    assert int(done.stdout) < 200  # megabytes; 40 million hashes take 640
+
+
+def test_an_index_without_files_has_columns(lake):
+    build(lake, columns=["user", "n"])
+    path, where = lake / "index.tamis", {"user": "user 5", "n": [5, None]}
+    intact = path.read_bytes()
+    for damaged in (False, True):
+        for file in lake.glob("*.parquet"):
+            file.unlink()
+        path.write_bytes(intact)
+        if damaged:
+            flipped(path, len(intact) - 1200)
+        ix = SkippingIndex.open(path)
+        assert (ix.stats.unknown_files, ix.row_groups(where)) == (0, [])
+        assert ix.columns == {"user": "text", "n": "integer"}
+        assert bool(ix._state.manifest.files) != damaged
+        for rows in (ix.scan(where), ix.dataset(where).to_table(), ix.dataset().to_table()):
+            assert rows.num_rows == 0
+            assert rows.schema.names == ["user", "n"]
+            assert rows.schema.types == [pa.string(), pa.int64()]

@@ -132,6 +132,17 @@ impl Spill {
         self.partitions.read().iter().map(Partition::len).collect()
     }
 
+    /// Drops repetitions among the hashes in memory.
+    fn compact(&self, py: Python<'_>) {
+        py.detach(|| {
+            for partition in self.lock().iter_mut() {
+                partition.waiting.sort_unstable_by_key(|hash| (hash.hi, hash.lo));
+                partition.waiting.dedup();
+                partition.waiting.shrink_to_fit();
+            }
+        });
+    }
+
     /// The distinct keys of partitions `start` to `stop`, which are forgotten here unless kept.
     #[pyo3(signature = (start, stop, keep=false))]
     fn distinct(

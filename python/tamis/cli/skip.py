@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -83,6 +83,7 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
     opened = tamis.parquet.SkippingIndex.open(index, source=source or None)
     read = opened.add(list(sources)) if sources else opened.refresh()
     opened.save(index)
+    _note_unreadable(opened)
     if not as_json:
         note(f"files read: {read:,}")
     _print_summary(opened, index, as_json)
@@ -96,6 +97,8 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
               help="COLUMN=VALUE. Repeat a column for alternatives.")  # fmt: skip
 @click.option("--select", help="Columns to print, separated by commas (default: all).")
 @click.option("--limit", type=click.IntRange(0), help="Maximum number of rows.")
+@click.option("--on-error", type=click.Choice(["raise", "skip"]), default="raise",
+              help="What to do about new files that cannot be read.")  # fmt: skip
 @click.option("--groups", is_flag=True, help="Print the row groups that may match, not the rows.")
 @click.option("-o", "--output", type=FILE, help="Write to a .csv, .tsv, .parquet or .arrow file.")
 @_source
@@ -106,6 +109,7 @@ def query(
     wheres: tuple[str, ...],
     select: str | None,
     limit: int | None,
+    on_error: Literal["raise", "skip"],
     groups: bool,
     output: str | None,
     source: tuple[str, ...],
@@ -121,12 +125,15 @@ def query(
     where = _where(opened.columns, wheres)
     if groups:
         found = opened.row_groups(where)
+        _note_unreadable(opened)
         if as_json:
             show_json([group._asdict() for group in found])
         elif found:
             say("\n".join(f"{group.path}\t{group.number}" for group in found))
         return 0 if found else 1
-    rows = opened.scan(where, columns=select.split(",") if select else None, limit=limit)
+    columns = select.split(",") if select else None
+    rows = opened.scan(where, columns=columns, limit=limit, on_error=on_error)
+    _note_unreadable(opened)
     stats = opened.stats
     if as_json and output is None:
         show_json({"rows": rows.num_rows, **_summary(stats)})
@@ -154,9 +161,15 @@ def stats(index: str, source: tuple[str, ...], memory: str | None, as_json: bool
     _print_summary(opened, index, as_json)
 
 
+def _note_unreadable(index: Any) -> None:
+    for reason in index.stats.unreadable.values():
+        note(f"tamis: not read: {reason}")
+
+
 def _summary(stats: Any) -> dict[str, int]:
     names = ("considered", "skipped", "read", "wasted", "stale_files", "unknown_files", "damaged")
-    return {name: getattr(stats, name) for name in names}
+    found = {name: getattr(stats, name) for name in names}
+    return {**found, "unreadable_files": len(stats.unreadable)}
 
 
 def _print_summary(index: Any, path: str, as_json: bool) -> None:

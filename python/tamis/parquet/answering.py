@@ -5,21 +5,26 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tamis.collection import Collection
 from tamis.errors import FormatError
 from tamis.parquet.columns import Predicate
 from tamis.parquet.lake import FileCheck, Lake
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options
+from tamis.parquet.reading import Options, join_schema, read_footer
 from tamis.planning.collection.allocation import Method
 from tamis.planning.collection.curves import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
+
+OnError: TypeAlias = Literal["raise", "skip"]
+"""What to do about files that cannot be read."""
 
 _GROUP = 40  # bytes per row group of the arrays of `State` and of the access counts
 
@@ -136,7 +141,12 @@ class Answer:
     ranks: Ints
     """The position of each row group in the order of utility."""
     considered: int
-    unindexed: list[str]
+    unindexed: dict[str, pq.FileMetaData]
+    """Files that are new or changed, to read in full."""
+    unreadable: dict[str, str]
+    """New or changed files that cannot be read, and why."""
+    schema: pa.Schema
+    """Of all files."""
 
     @classmethod
     def of(cls, state: State, files: FileCheck, may: Flags) -> Answer:
@@ -144,7 +154,28 @@ class Answer:
         fresh = files.fresh[state.owners]
         order = state.order[fresh[state.order]]
         ranks = np.flatnonzero(may[order])
-        return cls(state, order[ranks], ranks, len(order), [*files.stale, *files.unknown])
+        unindexed, unreadable, schema = {}, {}, state.manifest.schema
+        for path in (*files.stale, *files.unknown):
+            try:
+                footer = read_footer(state.lake, path)
+                own = footer.schema.to_arrow_schema()
+                schema = join_schema(schema, path, own, state.manifest.columns)
+                unindexed[path] = footer
+            except (FormatError, TypeError, OSError) as error:
+                unreadable[path] = str(error)
+        return cls(state, order[ranks], ranks, len(order), unindexed, unreadable, schema)
+
+    def check_readable(self, on_error: OnError) -> None:
+        """Raise if a file cannot be read, unless such files are to be skipped."""
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+        if self.unreadable and on_error == "raise":
+            reason = next(iter(self.unreadable.values()))
+            more = len(self.unreadable) - 1
+            others = f" (and {more} more files, see stats.unreadable)" if more else ""
+            raise FormatError(
+                f"{reason}{others}; with on_error='skip' the other files are read without it"
+            )
 
     def considered_after(self, read: int) -> int:
         """Return how many row groups were decided about once ``read`` of them were read."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
+import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
 from tamis._files import save_whole
@@ -22,7 +22,7 @@ from tamis.parquet.answering import Flags, State
 from tamis.parquet.lake import FileWatch, Lake, Source, as_filesystem, describe
 from tamis.parquet.listing import Stamp
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options, Reader, unify_schemas
+from tamis.parquet.reading import Options, Reader, join_schema, read_footer
 from tamis.planning.collection.allocation import utilities
 
 
@@ -99,6 +99,7 @@ class Update(NamedTuple):
     remaining: Flags
     """Which row groups of the state before are part of it."""
     files_read: int
+    unreadable: dict[str, str]
 
 
 def update_state(
@@ -123,7 +124,7 @@ def update_state(
         # A copy, so that queries under way keep the old one.
         collection = copy.copy(state.collection)
         collection.drop(np.flatnonzero(np.repeat(~remaining, width)))
-    reader = Reader(lake, unread, (), rest, state.options, threads)
+    reader = Reader(lake, unread, (), rest, state.options, threads, skip=True)
     first = 1 + int(collection.names[-1]) if len(collection) else 0
     collection.extend(reader.sets(first, progress), allocate=False)
     before, added = state.utility[remaining], reader.utility
@@ -131,7 +132,8 @@ def update_state(
         added = np.full(len(added), before.mean())
     weights = np.concatenate([before, added])
     manifest = rest.concatenate(reader.manifest)
-    return Update(State(lake, state.options, manifest, collection, weights), remaining, len(unread))
+    updated = State(lake, state.options, manifest, collection, weights)
+    return Update(updated, remaining, len(reader.manifest.files), reader.unreadable)
 
 
 def write_state(state: State, path: str) -> int:
@@ -163,18 +165,24 @@ def open_collection(path: str, frame: int, manifest: Manifest, hybrid: bool) -> 
     return collection if len(collection) == parts * len(manifest.rows) else None
 
 
-def empty_manifest(lake: Lake, columns: Sequence[Sequence[str]] | None) -> Manifest:
+def empty_manifest(lake: Lake, columns: Sequence[tuple[str, str]] | None) -> Manifest:
     """Return a manifest without files, so that all are read in full.
 
     Its columns are those given, or all that can be indexed.
     """
-    schemas = []
+    named = dict(columns or ())
+    schema = pa.schema([])
     for path in lake.files():
-        with lake.filesystem.open_input_file(path) as source:
-            schemas.append(pq.read_schema(source))
-    schema = unify_schemas(schemas)
-    found = {field.name: families.family(field.type) for field in schema}
-    known = found.items() if columns is None else columns
-    named = {name: kind for name, kind in known if kind is not None}
+        try:
+            own = read_footer(lake, path).schema.to_arrow_schema()
+            schema = join_schema(schema, path, own, named)
+        except (FormatError, TypeError, OSError):
+            continue  # queries report the file
+    if columns is None:
+        found = {field.name: families.family(field.type) for field in schema}
+        named = {name: kind for name, kind in found.items() if kind is not None}
+    for name, kind in named.items():
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, families.DEFAULTS[kind]))
     none = np.zeros((len(named), 0), np.uint64)
     return Manifest(named, schema, (), np.zeros(0, np.int64), none, none)

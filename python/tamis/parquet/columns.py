@@ -33,6 +33,17 @@ ACCEPTED = {
 }
 """The families, and the values that a predicate accepts."""
 
+DEFAULTS = {
+    "text": pa.string(),
+    "binary": pa.binary(),
+    "integer": pa.int64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamp with zone": pa.timestamp("us", "UTC"),
+    "decimal": pa.decimal128(38, 0),
+}
+"""The types of indexed columns that no file has."""
+
 READ_ONLY = b"tamis: view"
 """Metadata of a column whose type in a file pyarrow can read but not filter, see `filterable`."""
 

@@ -18,7 +18,7 @@ from tamis.collection import Collection
 from tamis.collection.utility import count_accesses, with_unseen
 from tamis.parquet import building, scanning
 from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, Flags, State
+from tamis.parquet.answering import Answer, Flags, OnError, State
 from tamis.parquet.lake import FileWatch, Lake, Source
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
@@ -166,7 +166,8 @@ class SkippingIndex:
         """Return the row groups that may contain rows that match, the most used first.
 
         ``where`` maps each column to a value, or to a list of alternatives. None matches null,
-        which filters do not store, so it skips nothing.
+        which filters do not store, so it skips nothing. New and changed files that cannot be read
+        are not part of the result; ``stats.unreadable`` lists them.
         """
         answer = self._answer(families.predicates(where, self.columns))
         self._count(answer.considered, answer.considered - len(answer.groups))
@@ -176,37 +177,46 @@ class SkippingIndex:
             RowGroup(files[owner].path, number)
             for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True)
         ]
-        for path in answer.unindexed:
-            count = scanning.whole_file(answer.state, path).metadata.num_row_groups
-            found += [RowGroup(path, number) for number in range(count)]
+        for path, footer in answer.unindexed.items():
+            found += [RowGroup(path, number) for number in range(footer.num_row_groups)]
         return found
 
-    def dataset(self, where: Where | None = None) -> ds.Dataset:
+    def dataset(self, where: Where | None = None, *, on_error: OnError = "raise") -> ds.Dataset:
         """Return the matching rows as a pyarrow dataset over row groups that may contain any.
 
-        DuckDB, Polars and pyarrow read it, and push further predicates down to it.
+        DuckDB, Polars and pyarrow read it, and push further predicates down to it. A new or changed
+        file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left out.
         """
         predicates = families.predicates(where or {}, self.columns)
         answer = self._answer(predicates)
+        answer.check_readable(on_error)
         self._count(answer.considered, answer.considered - len(answer.groups))
         return scanning.dataset(answer, predicates)
 
     def scan(
-        self, where: Where, *, columns: Sequence[str] | None = None, limit: int | None = None
+        self,
+        where: Where,
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        on_error: OnError = "raise",
     ) -> pa.Table:
         """Read the matching rows, from the most used row groups first.
 
         With ``limit``, reading ends when enough rows are found. ``stats`` counts what is read, and
-        the row groups with matches are recorded for ``allocate(utility="accesses")``.
+        the row groups with matches are recorded for ``allocate(utility="accesses")``. A new or
+        changed file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left
+        out.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit must be an int from 0 on, or None, not {limit}")
         predicates = families.predicates(where, self.columns)
         answer = self._answer(predicates)
+        answer.check_readable(on_error)
         projection = scanning.Projection.of(answer, predicates, columns)
         # Reading ahead pays only if everything is read.
         threads = self._threads if limit is None else 1
-        visits = scanning.visits(answer, self._footers, projection, threads)
+        visits = scanning.visits(answer, self._footers, projection, limit=limit, threads=threads)
         tables, rows, visited = [], 0, 0
         for visit in visits if limit != 0 else ():
             tables.append(visit.table)
@@ -221,7 +231,7 @@ class SkippingIndex:
         return pa.concat_tables([projection.empty, *tables]).slice(0, limit)
 
     def add(self, source: Source, *, progress: bool | None = None) -> int:
-        """Index more files, or files that were removed; return the number of files read."""
+        """Index more files, or files that were removed, as `refresh` does."""
         with self._updating:
             other = self._state.lake.of_same(source)
             if not other.files():
@@ -240,7 +250,8 @@ class SkippingIndex:
     def refresh(self, *, progress: bool | None = None) -> int:
         """Index files that are new, changed or damaged, and drop files that are gone.
 
-        Rewrites the file of the index if anything changed. Returns the number of files read.
+        Files that cannot be read are not indexed; ``stats.unreadable`` lists them. Rewrites the
+        file of the index if anything changed. Returns the number of files that were indexed.
         """
         with self._updating:
             return self._update(self._state.lake, progress)
@@ -338,11 +349,13 @@ class SkippingIndex:
         state = self._state
         files = self._watch.check(state.lake, state.manifest.files)
         may, damaged = state.may_match(predicates)
+        answer = Answer.of(state, files, may)
         with self._lock:
             self.stats.queries += 1
             self.stats.stale_files, self.stats.unknown_files = len(files.stale), len(files.unknown)
             self.stats.damaged = damaged
-        return Answer.of(state, files, may)
+            self.stats.unreadable = answer.unreadable
+        return answer
 
     def _update(self, lake: Lake, progress: bool | None) -> int:
         """Bring the index up to date with the current files of a lake."""
@@ -351,7 +364,10 @@ class SkippingIndex:
         )
         if update is None:
             return 0
-        self._replace_state(update.state, update.remaining)
+        same = update.remaining.all() and lake == self._state.lake and not self._rewrite
+        if update.files_read or not same:
+            self._replace_state(update.state, update.remaining)
+        self.stats.unreadable = update.unreadable
         return update.files_read
 
     def _replace_state(self, state: State, remaining: Flags) -> None:

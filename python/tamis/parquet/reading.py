@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tamis import _native
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
+from tamis.errors import FormatError
 from tamis.parquet import columns as families
 from tamis.parquet.lake import Lake
 from tamis.parquet.listing import Stamp
@@ -27,6 +28,7 @@ TOGETHER = 64
 """Most row groups that one task reads: opening a file costs as much as reading a small one."""
 
 _ROWS = 1 << 20  # most rows that one task reads
+_HASHES = 1 << 20  # of a column, before repetitions are dropped
 _EMPTY_ZONE = (2**64 - 1, 0)
 
 
@@ -81,6 +83,7 @@ def _group(
     options: Options,
 ) -> Group:
     hashes = {name: _native.Spill(1, None, options.seed) for name in columns}
+    limits = dict.fromkeys(columns, _HASHES)
     zones = dict.fromkeys(columns, _EMPTY_ZONE)
     rows, total = file.metadata.row_group(number).num_rows, 0.0
     batches: Iterable[pa.RecordBatch] = ()
@@ -90,6 +93,10 @@ def _group(
         for name in columns.keys() & set(names):
             values = families.values(batch.column(name))
             hashes[name].add(values)
+            # A file of a few bytes can hold a hundred million equal values.
+            if hashes[name].lengths()[0] > limits[name]:
+                hashes[name].compact()
+                limits[name] = max(_HASHES, 2 * hashes[name].lengths()[0])
             found = families.zone(columns[name], values)
             if found is not None:
                 low, high = zones[name]
@@ -115,8 +122,47 @@ def tasks(footer: pq.FileMetaData) -> Iterator[range]:
         yield range(start, footer.num_row_groups)
 
 
+def read_footer(lake: Lake, path: str) -> pq.FileMetaData:
+    """Read the footer of a file; `FormatError` if it is damaged or promises too much."""
+    try:
+        with lake.filesystem.open_input_file(path) as source:
+            size, footer = source.size(), pq.read_metadata(source)
+            footer.schema.to_arrow_schema()
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: {error}") from error
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for column in range(group.num_columns):
+            chunk = group.column(column)
+            starts = (chunk.data_page_offset, chunk.dictionary_page_offset)
+            start = min(each for each in starts if each is not None)
+            end = start + chunk.total_compressed_size
+            flat = footer.schema.column(column).max_repetition_level == 0
+            if not 0 <= start <= end <= size or (flat and chunk.num_values != group.num_rows):
+                raise FormatError(
+                    f"{path}: row group {number} claims {chunk.num_values} values in bytes {start} "
+                    f"to {end} for {group.num_rows} rows in a file of {size} bytes"
+                )
+    return footer
+
+
+def check_types(path: str, schema: pa.Schema, columns: Mapping[str, str]) -> None:
+    """Raise if an indexed column has another type in a file."""
+    for name, kind in columns.items():
+        own = schema.field(name).type if name in schema.names else None
+        if own is not None and families.family(own) != kind:
+            raise TypeError(
+                f"column {name} must be {kind} as in other files, but is {own} in {path}"
+            )
+
+
 class Reader:
-    """Reads files, builds the filters of their row groups, and then describes them."""
+    """Reads files, builds the filters of their row groups, and then describes them.
+
+    With ``skip``, files that cannot be read are left out, and listed in ``unreadable``.
+    """
 
     def __init__(
         self,
@@ -126,62 +172,85 @@ class Reader:
         known: Manifest | None,
         options: Options,
         threads: int | None,
+        *,
+        skip: bool = False,
     ) -> None:
-        self._lake, self._options, self._threads = lake, options, threads
-        self._files = list(map_in_order(self._read_footer, stamps.items(), threads))
+        self._lake, self._options, self._threads, self._skip = lake, options, threads, skip
+        self.unreadable: dict[str, str] = {}
+        found = map_in_order(self._read_footer, stamps.items(), threads)
+        self._files = [each for each in found if each is not None]
         schemas = [footer.schema.to_arrow_schema() for _, footer in self._files]
-        if known:
-            schemas.insert(0, known.schema)
         self.columns = known.columns if known else _families(columns, schemas)
-        for file, footer in self._files:
-            self._check(file.path, footer.schema.to_arrow_schema())
-        self.schema = unify_schemas(schemas)
+        self.schema = known.schema if known else unify_schemas(schemas[:1])
+        self._files = [
+            each
+            for each, schema in zip(self._files, schemas, strict=True)
+            if self._joins(each[0].path, schema)
+        ]
         self._groups: list[Group] = []
 
-    def _read_footer(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData]:
+    def _read_footer(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData] | None:
         path, stamp = item
         try:
-            with self._lake.filesystem.open_input_file(path) as source:
-                footer = pq.read_metadata(source)
-        except pa.ArrowException as error:
-            error.add_note(f"while reading {path}")
-            raise
+            footer = read_footer(self._lake, path)
+        except (FormatError, OSError) as error:
+            self._fail(path, error)
+            return None
         digest = self._lake.footer(path) or ""
         return File(path, stamp.size, stamp.time, digest, footer.num_row_groups), footer
 
-    def _check(self, path: str, schema: pa.Schema) -> None:
-        for name, kind in self.columns.items():
-            own = schema.field(name).type if name in schema.names else None
-            if own is not None and families.family(own) != kind:
-                raise TypeError(
-                    f"column {name} must be {kind} as in other files, but is {own} in {path}"
-                )
+    def _fail(self, path: str, error: Exception) -> None:
+        if not self._skip:
+            raise error
+        self.unreadable[path] = str(error)
+
+    def _joins(self, path: str, schema: pa.Schema) -> bool:
+        """Whether the types of a file agree with those of the files before; join its schema."""
         utility = self._options.utility
         if utility is not None and utility not in schema.names:
             raise ValueError(
                 f"utility must name a column of every file, but {path} has no column {utility!r}"
             )
+        try:
+            self.schema = join_schema(self.schema, path, schema, self.columns)
+        except (TypeError, ValueError) as error:
+            self._fail(path, error)
+            return False
+        return True
 
     def sets(self, first: int, progress: bool | None) -> Iterator[tuple[str, _native.Full]]:
         """Yield the filters of each row group, column by column, named by consecutive numbers."""
         total = sum(file.groups for file, _ in self._files)
         pieces = (
-            (file.path, footer, numbers)
-            for file, footer in self._files
-            for numbers in tasks(footer)
+            (file, footer, numbers) for file, footer in self._files for numbers in tasks(footer)
         )
 
-        def run(piece: tuple[str, pq.FileMetaData, range]) -> list[Group]:
-            return read_groups(self._lake, *piece, self.columns, self._options)
+        def run(piece: tuple[File, pq.FileMetaData, range]) -> tuple[File, list[Group] | Exception]:
+            file, footer, numbers = piece
+            try:
+                columns, options = self.columns, self._options
+                return file, read_groups(self._lake, file.path, footer, numbers, columns, options)
+            except (pa.ArrowException, OSError, OverflowError) as error:
+                return file, FormatError(f"{file.path}: {error}")
 
+        waiting: list[Group] = []
         with progress_bar("reading row groups", total, show=progress) as advance:
-            for groups in map_in_order(run, pieces, self._threads):
-                for group in groups:
-                    for full in group.filters:
-                        yield str(first), full
-                        first += 1
-                    self._groups.append(Group(group.rows, [], group.zones, group.utility))
-                advance(len(groups))
+            for file, found in map_in_order(run, pieces, self._threads):
+                if isinstance(found, Exception):
+                    self._fail(file.path, found)
+                    found = []
+                waiting += found
+                advance(len(found))
+                # A file is indexed as a whole, or not at all.
+                if file.path in self.unreadable:
+                    waiting = []
+                elif len(waiting) == file.groups:
+                    for group in waiting:
+                        for full in group.filters:
+                            yield str(first), full
+                            first += 1
+                        self._groups.append(Group(group.rows, [], group.zones, group.utility))
+                    waiting = []
 
     @property
     def manifest(self) -> Manifest:
@@ -189,7 +258,7 @@ class Reader:
         zones = np.array([group.zones for group in self._groups], np.uint64)
         zones = zones.reshape(len(self._groups), len(self.columns), 2).transpose(2, 1, 0)
         rows = np.array([group.rows for group in self._groups], np.int64)
-        files = tuple(file for file, _ in self._files)
+        files = tuple(file for file, _ in self._files if file.path not in self.unreadable)
         low, high = np.ascontiguousarray(zones)
         return Manifest(self.columns, self.schema, files, rows, low, high)
 
@@ -197,6 +266,19 @@ class Reader:
     def utility(self) -> Floats:
         """The mean utility of the rows of each row group."""
         return np.array([group.utility for group in self._groups])
+
+
+def join_schema(
+    known: pa.Schema, path: str, schema: pa.Schema, columns: Mapping[str, str]
+) -> pa.Schema:
+    """Add the schema of a file to that of other files; raise if its types do not agree."""
+    check_types(path, schema, columns)
+    if len(set(schema)) == len(schema) and set(schema) <= set(known):
+        return known
+    try:
+        return unify_schemas([known, schema])
+    except (pa.ArrowException, ValueError) as error:
+        raise TypeError(f"columns must be as in other files, but not in {path}: {error}") from None
 
 
 def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:

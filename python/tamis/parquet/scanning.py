@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from tamis.errors import FormatError
+from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, State
 from tamis.parquet.columns import Predicate
-from tamis.parquet.reading import unify_schemas
+from tamis.parquet.reading import BATCH
 from tamis.parquet.threads import map_in_order
 
 FOOTERS = 16
@@ -48,18 +50,6 @@ class Footers:
         return footer
 
 
-def whole_file(state: State, path: str) -> ds.ParquetFileFragment:
-    """Return all row groups of a file."""
-    return FORMAT.make_fragment(path, state.lake.filesystem)
-
-
-def schema_of(answer: Answer) -> pa.Schema:
-    """Return the schema of all files, including those that are not indexed."""
-    known = answer.state.manifest.schema
-    others = [whole_file(answer.state, path).physical_schema for path in answer.unindexed]
-    return unify_schemas([known, *others]) if others else known
-
-
 def expression(predicates: Sequence[Predicate], schema: pa.Schema) -> ds.Expression | None:
     """Return the conjunction of predicates over a schema."""
     joined = None
@@ -71,7 +61,7 @@ def expression(predicates: Sequence[Predicate], schema: pa.Schema) -> ds.Express
 
 def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
     """Return the rows of the answer's row groups that match the predicates."""
-    state, schema = answer.state, schema_of(answer)
+    state, schema = answer.state, answer.schema
     owners, numbers = state.locate(answer.groups)
     chosen: dict[int, list[int]] = {}  # files by their most used row group
     for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True):
@@ -81,7 +71,7 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
         FORMAT.make_fragment(state.manifest.files[owner].path, filesystem, row_groups=sorted(own))
         for owner, own in chosen.items()
     ]
-    fragments += [whole_file(state, path) for path in answer.unindexed]
+    fragments += [FORMAT.make_fragment(path, filesystem) for path in answer.unindexed]
     found = ds.FileSystemDataset(fragments, schema, FORMAT, filesystem)
     matching = expression(predicates, schema)
     return found if matching is None else found.filter(matching)
@@ -109,7 +99,7 @@ class Projection:
         cls, answer: Answer, predicates: Sequence[Predicate], columns: Sequence[str] | None
     ) -> Projection:
         """Select these columns, all by default."""
-        schema = schema_of(answer)
+        schema = answer.schema
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
@@ -122,58 +112,105 @@ class Projection:
         """A table without rows."""
         return pa.schema([self.schema.field(name) for name in self.columns]).empty_table()
 
-    def of_group(self, file: pq.ParquetFile, number: int) -> pa.Table:
-        """Read the matching rows of a row group."""
-        filtered = [predicate.column for predicate in self.predicates]
-        table = self._read(file, number, filtered)
-        mask = None
-        for predicate in self.predicates:
-            own = predicate.mask(table.column(predicate.column))
-            mask = own if mask is None else pc.and_(mask, own)
-        if mask is not None and not pc.any(mask, min_count=0).as_py():
-            return self.empty
-        rest = self._read(file, number, [name for name in self.columns if name not in filtered])
-        both = dict(zip(table.column_names, table.columns, strict=True))
-        both.update(zip(rest.column_names, rest.columns, strict=True))
-        found = pa.table([both[name] for name in self.columns], schema=self.empty.schema)
-        return found if mask is None else found.filter(mask)
+    def of_group(self, file: pq.ParquetFile, number: int, limit: int | None) -> pa.Table:
+        """Read the matching rows of a row group, or at least ``limit`` of them.
 
-    def _read(self, file: pq.ParquetFile, number: int, columns: list[str]) -> pa.Table:
-        """Read columns in the types of the schema; columns missing from the file are null."""
-        there = [name for name in columns if name in file.schema_arrow.names]
-        table = file.read_row_group(number, columns=there, use_threads=False)
-        rows = file.metadata.row_group(number).num_rows
-        fields = [self.schema.field(name) for name in columns]
+        Rows are read in batches, so that memory is for those that match: a small file can hold a
+        hundred million equal rows.
+        """
+        filtered = [predicate.column for predicate in self.predicates]
+        masks, found = [], 0
+        matching: dict[str, list[pa.ChunkedArray]] = {name: [] for name in self.columns}
+        for rows, batch in self._batches(file, number, filtered):
+            mask = pa.chunked_array([pa.repeat(True, rows)])
+            for predicate in self.predicates:
+                mask = pc.and_(mask, predicate.mask(batch[predicate.column]))
+            masks.append(mask)
+            self._keep(batch, mask, matching)
+            found += pc.sum(mask, min_count=0).as_py()
+            if limit is not None and found >= limit:
+                break
+        if not found:
+            return self.empty
+        mask, start = pa.chunked_array([c for each in masks for c in each.chunks], pa.bool_()), 0
+        others = [name for name in self.columns if name not in filtered]
+        for rows, batch in self._batches(file, number, others) if others else ():
+            own = mask.slice(start, rows)
+            self._keep(
+                {name: each.slice(0, len(own)) for name, each in batch.items()}, own, matching
+            )
+            start += rows
+            if start >= len(mask):
+                break
+        schema = self.empty.schema
         arrays = [
-            table.column(field.name).cast(field.type)
-            if field.name in there
-            else pa.nulls(rows, field.type)
-            for field in fields
+            pa.chunked_array([c for each in matching[field.name] for c in each.chunks], field.type)
+            for field in schema
         ]
-        return pa.table(arrays, schema=pa.schema(fields))
+        return pa.table(arrays, schema=schema)
+
+    def _keep(
+        self,
+        batch: dict[str, pa.ChunkedArray],
+        mask: pa.ChunkedArray,
+        matching: dict[str, list[pa.ChunkedArray]],
+    ) -> None:
+        """Add the matching values of a batch, in the types of the schema."""
+        for name in batch.keys() & matching.keys():
+            kept = batch[name].filter(mask)
+            matching[name].append(kept.cast(self.schema.field(name).type))
+
+    def _batches(
+        self, file: pq.ParquetFile, number: int, columns: list[str]
+    ) -> Iterator[tuple[int, dict[str, pa.ChunkedArray]]]:
+        """Read columns, before they are cast to the types of the schema, and count their rows."""
+        names = file.schema_arrow.names
+        # Without any of the columns, another one tells how many rows there are.
+        there = [name for name in columns if name in names] or names[:1]
+        batches = file.iter_batches(BATCH, row_groups=[number], columns=there, use_threads=False)
+        for batch in batches:
+            arrays = {}
+            for name in columns:
+                if name in there:
+                    array = batch.column(name)
+                    array = array.cast(families.filterable(array.type))
+                else:
+                    array = pa.nulls(len(batch), self.schema.field(name).type)
+                arrays[name] = pa.chunked_array([array])
+            yield len(batch), arrays
 
 
 def visits(
-    answer: Answer, footers: Footers, projection: Projection, threads: int | None
+    answer: Answer,
+    footers: Footers,
+    projection: Projection,
+    *,
+    limit: int | None,
+    threads: int | None,
 ) -> Iterator[Visit]:
     """Read the answer's row groups in order, on several threads if there are many."""
     state = answer.state
 
-    def open_file(path: str, footer: pq.FileMetaData | None) -> pq.ParquetFile:
-        source = state.lake.filesystem.open_input_file(path)
-        return pq.ParquetFile(source, metadata=footer, pre_buffer=not state.lake.local)
+    def read(path: str, footer: pq.FileMetaData, number: int) -> pa.Table:
+        try:
+            with state.lake.filesystem.open_input_file(path) as source:
+                file = pq.ParquetFile(source, metadata=footer, pre_buffer=not state.lake.local)
+                return projection.of_group(file, number, limit)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{path}: row group {number}: {error}") from error
 
-    def read(group: int) -> Visit:
+    def visit(group: int) -> Visit:
         begin = time.perf_counter()
         owner = int(state.owners[group])
-        with open_file(state.manifest.files[owner].path, footers.of(state, owner)) as file:
-            table = projection.of_group(file, group - int(state.starts[owner]))
+        path, number = state.manifest.files[owner].path, group - int(state.starts[owner])
+        table = read(path, footers.of(state, owner), number)
         return Visit(group, table, time.perf_counter() - begin)
 
     groups = answer.groups.tolist()
     several = threads != 1 and len(groups) >= AHEAD
-    yield from map_in_order(read, groups, threads) if several else map(read, groups)
-    for path in answer.unindexed:
-        with open_file(path, None) as file:
-            for number in range(file.num_row_groups):
-                yield Visit(None, projection.of_group(file, number), 0.0)
+    yield from map_in_order(visit, groups, threads) if several else map(visit, groups)
+    for path, footer in answer.unindexed.items():
+        for number in range(footer.num_row_groups):
+            yield Visit(None, read(path, footer, number), 0.0)

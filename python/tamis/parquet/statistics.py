@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -25,6 +25,8 @@ class SkippingStats:
     """Files that changed since they were indexed; they are read in full."""
     unknown_files: int = 0
     """Files that are not indexed; they are read in full."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """New and changed files that could not be read at the last query or refresh, and why."""
     damaged: int = 0
     """Filters that return maybe for every key because their bits are damaged."""
 
