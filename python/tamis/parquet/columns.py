@@ -101,7 +101,9 @@ def _code(kind: str, value: Any) -> int:
         value >>= 1  # from -2**63 to 2**64-1
     elif kind.startswith("timestamp"):
         value //= 1000
-    return int(min(max(math.floor(value), -(2**63)), 2**63 - 1)) + 2**63
+    # The limits come first: the floor of Decimal("1e2000000") is an integer of as many digits.
+    code: int = math.floor(min(max(value, -(2**63)), 2**63 - 1))
+    return code + 2**63
 
 
 @dataclass(frozen=True)
@@ -180,13 +182,23 @@ def _read_value(column: str, kind: str, value: Any) -> Any:
         case "timestamp with zone" if isinstance(value, datetime.datetime) and value.tzinfo:
             return _nanoseconds(value.astimezone(datetime.UTC).replace(tzinfo=None))
         case "decimal" if isinstance(value, decimal.Decimal) and value.is_finite():
-            return value
+            return _without_zeros(value)
         case "decimal" if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            return decimal.Decimal(int(value))
+            return _without_zeros(decimal.Decimal(int(value)))
     raise TypeError(
         f"{column} is a {kind} column: its value must be {ACCEPTED[kind]}, None for null, or a "
         f"list of these, not {value!r} of type {type(value).__name__}"
     )
+
+
+def _without_zeros(value: decimal.Decimal) -> decimal.Decimal:
+    """Return an equal decimal without zeros around its digits: 0 for every zero."""
+    sign, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0")
+    kept = text.rstrip("0")
+    if not kept:
+        return decimal.Decimal(0)
+    return decimal.Decimal((sign, tuple(map(int, kept)), int(exponent) + len(text) - len(kept)))
 
 
 def _nanoseconds(value: datetime.datetime) -> int:
@@ -202,13 +214,12 @@ def _key(raw: Any) -> int | bytes | None:
     if isinstance(raw, bytes):
         return raw
     if isinstance(raw, decimal.Decimal):
-        sign, digits, exponent = raw.as_tuple()
-        raw, scale = int("".join(map(str, digits))), -int(exponent)
-        while scale > 0 and raw % 10 == 0 and raw:
-            raw, scale = raw // 10, scale - 1
-        if abs(scale) > 127:
-            return 0 if raw == 0 else None
-        raw, scale = raw * 10 ** max(-scale, 0) * (-1) ** sign, max(scale, 0)
+        sign, digits, power = raw.as_tuple()
+        exponent = int(power)
+        if len(digits) > 39 or abs(exponent) > 127:  # 2**127 has 39 digits
+            return None
+        raw = int("".join(map(str, digits))) * 10 ** max(exponent, 0) * (-1) ** sign
+        scale = max(-exponent, 0)
     if scale == 0 and -(2**63) <= raw < 2**64:
         return int(raw)
     if not -(2**127) <= raw < 2**127:
@@ -232,6 +243,8 @@ def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
     if types.is_decimal(kind):
         fitting = []
         for each in raw:
+            if _key(each) is None:
+                continue  # in no column, and pyarrow crashes on an exponent that is large enough
             try:
                 fitting.append(pa.array([each], kind))
             except pa.ArrowInvalid:
