@@ -385,9 +385,9 @@ def keeps_a_secret_key_secret(specimen, tmp_path):
         tamis.from_bytes(specimen.build([1], fpr=0.01).to_bytes(), key=secret)
     with pytest.raises(TypeError, match="to_bytes"):
         pickle.dumps(f)
-    with pytest.raises(ValueError, match="key has 3 bytes; a secret key has 16"):
+    with pytest.raises(ValueError, match="key must be 16 bytes, not 3"):
         specimen.build([1], fpr=0.01, key=b"abc")
-    with pytest.raises(ValueError, match="seed is 7 beside a key"):
+    with pytest.raises(ValueError, match="seed must be 0 beside a key"):
         specimen.build([1], fpr=0.01, key=secret, seed=7)
     assert f.copy().contains(range(1000)).all()
 

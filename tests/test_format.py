@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 import struct
+import threading
 import warnings
 from pathlib import Path
 
@@ -372,3 +373,39 @@ if __name__ == "__main__":  # run once per format version; frozen from then on
         *golden_models(),
     ]:
         filter_.save(GOLDEN / f"{name}.tamis")
+
+
+@pytest.mark.parametrize("kind", ["bytearray", "memoryview", "read-only array"])
+def test_bytes_that_change_while_they_are_read(kind):
+    """What another thread writes after the checksums were compared is not in the filter."""
+    good = tamis.Bloom.build(np.arange(1_000_000), fpr=2**-8).to_bytes()
+    written = bytearray(good)
+    array = np.frombuffer(written, np.uint8)
+    array.flags.writeable = False  # but its memory is another's
+    data = {"bytearray": written, "memoryview": memoryview(written), "read-only array": array}[kind]
+    done = threading.Event()
+
+    def write():
+        while not done.is_set():
+            written[-100] ^= 0xFF
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    opened = 0
+    try:
+        while opened < 20:
+            try:
+                f = tamis.from_bytes(data)
+            except tamis.FormatError:
+                continue
+            opened += 1
+            assert f.to_bytes() == good
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_what_is_not_bytes_is_named():
+    for data in ("text", [1, 2], None, np.zeros(4)):
+        with pytest.raises(TypeError, match="data must be bytes or a buffer of them, not "):
+            tamis.from_bytes(data)

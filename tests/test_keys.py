@@ -342,3 +342,36 @@ def write_vectors():
 
 if __name__ == "__main__":
     write_vectors()
+
+
+def test_wrong_seeds_and_secret_keys_are_named():
+    f = tamis.Bloom.build(["a"], fpr=0.1)
+    makers = (
+        lambda **hashing: hash_keys(["a"], **hashing),
+        lambda **hashing: tamis.Bloom(10, fpr=0.1, **hashing),
+        lambda **hashing: tamis.Ribbon.build(["a"], fpr=0.1, **hashing),
+        lambda **hashing: tamis.Telescoping(10, fpr=0.1, **hashing),
+    )
+    for make in makers:
+        for key in ("sesame, open quickly", bytearray(16), 5):
+            with pytest.raises(TypeError, match="key must be 16 bytes, not of type ") as raised:
+                make(key=key)
+            assert "sesame" not in str(raised.value)  # what was meant as a secret stays one
+        for key in (b"", b"x" * 15, b"x" * 17):
+            with pytest.raises(ValueError, match=f"key must be 16 bytes, not {len(key)}"):
+                make(key=key)
+        for seed in ("x", 1.5):
+            with pytest.raises(TypeError, match=r"seed must be an int from 0 to 2\*\*64-1, not "):
+                make(seed=seed)
+        for seed in (-1, 2**64):
+            with pytest.raises(OverflowError, match=rf"seed must be .* to 2\*\*64-1, not {seed}"):
+                make(seed=seed)
+    with pytest.raises(TypeError, match="key must be 16 bytes, not of type str"):
+        tamis.from_bytes(f.to_bytes(), key="secret")
+
+
+def test_huge_values_are_refused_in_few_words():
+    for key in (Decimal("1e2000000"), Decimal("1" * 10**6), 10**9999, 2**10**6, "x" * 10**6):
+        with pytest.raises((TypeError, OverflowError)) as raised:
+            rows([1, key])
+        assert len(str(raised.value)) < 200

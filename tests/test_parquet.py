@@ -312,15 +312,29 @@ def test_values_that_no_column_can_hold_match_nothing(tmp_path):
         {"i": 300},
         {"d": decimal.Decimal("1.05")},
         {"d": 10**60},
+        {"d": decimal.Decimal("1e2000000")},
+        {"d": decimal.Decimal("-1e999999")},
+        {"d": decimal.Decimal("1e-999999")},
+        {"d": decimal.Decimal("1." + "0" * 5000 + "1")},
         {"t": late},
         {"t": np.datetime64(2**62, "D")},
     ):
         assert ix.scan(where).num_rows == 0
+        assert ix.dataset(where).to_table().num_rows == 0
+    assert ix.scan({"d": decimal.Decimal("1." + "0" * 5000)}).num_rows == 1
     assert ix.scan({"i": [300, 1]}).num_rows == 1
     assert ix.scan({"t": np.datetime64("1970-01-01T00:00:01")}).num_rows == 1
     for unit in ("D", "h", "m", "ms", "us", "ns"):
         assert ix.scan({"t": np.datetime64("1970-01-01", unit)}).num_rows == 1
     assert ix.scan({"d": decimal.Decimal("1.000")}).num_rows == 1
+
+
+def test_zero_is_one_value_whatever_its_scale(tmp_path):
+    rows = pa.table({"d": pa.array([0, 1, 2, 3], pa.decimal128(9, 2))})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=1)
+    ix = SkippingIndex.build(tmp_path, columns=["d"])
+    for zero in ("0", "0.00", "-0.0", "0e50", "0e-999999"):
+        assert ix.scan({"d": decimal.Decimal(zero)}).num_rows == 1
 
 
 def test_bad_arguments_are_named(lake):

@@ -3,7 +3,7 @@
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::adaptive_cuckoo::{AdaptiveCuckoo as Kernel, Motion};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
@@ -43,7 +43,7 @@ impl AdaptiveCuckoo {
         size: Size,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let kernel = Kernel::new(size.motion()?, size.fingerprint_bits, size.bins)?;
         Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))

@@ -3,7 +3,7 @@
 
 use super::column::{CHUNK, Column, Keys};
 use super::handle::Handle;
-use super::keys::{self, Family, NotAKey, hash_object, hasher};
+use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
 use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
@@ -37,7 +37,7 @@ impl Distinct {
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Distinct> {
         let hasher = hasher(seed, key)?;
         let keys = Keys::new(keys)?;
@@ -293,7 +293,7 @@ pub fn hash_keys<'py>(
     py: Python<'py>,
     keys: &Bound<'py, PyAny>,
     #[pyo3(from_py_with = keys::seed)] seed: u64,
-    key: Option<&[u8]>,
+    #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;
     let keys = Keys::new(keys)?;
@@ -346,9 +346,9 @@ fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family) -> PyErr {
         Family::Ints => ("an int", "text or bytes"),
         Family::Bytes => ("text or bytes", "ints"),
     };
-    let value = key.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
     PyTypeError::new_err(format!(
-        "keys[{index}] is {value}, {this}, after {those}: a list holds keys of one kind"
+        "keys[{index}] is {}, {this}, after {those}: a list holds keys of one kind",
+        keys::shown(key)
     ))
 }
 

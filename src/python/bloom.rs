@@ -3,7 +3,7 @@
 use super::batch::Distinct;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::bloom::{Bloom as Kernel, Layout, Shape};
 use crate::error::Result;
 use pyo3::exceptions::PyValueError;
@@ -48,7 +48,7 @@ impl Bloom {
         size: Size,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
     }

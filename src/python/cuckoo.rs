@@ -3,7 +3,7 @@
 use super::batch::Distinct;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
 
@@ -41,7 +41,7 @@ impl Cuckoo {
         size: Size,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
     }

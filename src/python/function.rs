@@ -5,7 +5,7 @@ use super::column::Keys;
 use super::error::of_tamis;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::hash::Hasher;
 use crate::ribbon::{self, Equation};
 use crate::stack::at_layer;
@@ -36,7 +36,7 @@ impl Assigned {
         keys: &Bound<'_, PyAny>,
         values: PyReadonlyArray1<'_, u32>,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Assigned> {
         let hasher = hasher(seed, key)?;
         let hashes = batch::hashes(py, &hasher, keys)?;

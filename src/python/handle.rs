@@ -2,7 +2,7 @@
 
 use super::batch::Distinct;
 use super::error::of_tamis;
-use super::keys::hasher;
+use super::keys::{self, Secret, hasher, shown};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format;
@@ -11,8 +11,9 @@ use crate::kernel::Kernel;
 use crate::kinds;
 use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::any::Any;
 use std::fs::File;
 use std::io::{self, Read};
@@ -88,16 +89,26 @@ impl Handle {
 /// The filter in a frame of bytes.
 #[pyfunction]
 #[pyo3(signature = (frame, key=None))]
-pub fn open_bytes(py: Python<'_>, frame: PyBuffer<u8>, key: Option<&[u8]>) -> PyResult<Handle> {
+pub fn open_bytes(
+    py: Python<'_>,
+    frame: &Bound<'_, PyAny>,
+    #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
-    if !frame.is_c_contiguous() {
-        return Err(PyValueError::new_err("data must be a contiguous buffer of bytes"));
+    if let Ok(bytes) = frame.cast::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        return py.detach(|| open(bytes, hasher, Buffer::copied));
     }
-    // SAFETY: a contiguous buffer of this length, which is kept until the end of the call. A
-    // caller who writes to it meanwhile gets a FormatError or the filter he wrote.
-    let bytes =
-        unsafe { std::slice::from_raw_parts(frame.buf_ptr().cast::<u8>(), frame.len_bytes()) };
-    py.detach(|| open(bytes, hasher, Buffer::copied))
+    // Only bytes never change. Whatever else there is may be written to by another thread, also
+    // between the moment when it is checked and the moment when it is used: so it is copied first.
+    let copy = PyBuffer::<u8>::get(frame).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "data must be bytes or a buffer of them, not {}",
+            shown(frame)
+        ))
+    })?;
+    let copy = copy.to_vec(py)?;
+    py.detach(|| open(&copy, hasher, Buffer::copied))
 }
 
 /// The filter in a file: read into memory, or answering from a private mapping.
@@ -107,7 +118,7 @@ pub fn open_file(
     py: Python<'_>,
     path: PathBuf,
     mmap: bool,
-    key: Option<&[u8]>,
+    #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
 ) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {

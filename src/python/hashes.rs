@@ -1,7 +1,7 @@
 //! A table of hashes in memory: the remote of an adaptive filter that has no store.
 
 use super::batch;
-use super::keys::{self, hash_object, hasher};
+use super::keys::{self, Secret, hash_object, hasher};
 use crate::hash::{Hash128, Hasher};
 use crate::lock::{RwLock, WriteGuard};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
@@ -44,7 +44,7 @@ impl Hashes {
         py: Python<'_>,
         keys: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Hashes> {
         let hashes = Hashes { hasher: hasher(seed, key)?, table: RwLock::default() };
         if let Some(keys) = keys {

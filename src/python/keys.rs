@@ -193,37 +193,60 @@ fn is_missing(error: &PyErr, py: Python<'_>) -> bool {
     error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyAttributeError>(py)
 }
 
-/// An object in words: its value where that is short, and its type.
+/// An object that is not a key: its value where that is short, and its type.
 #[cold]
 fn described(key: &Bound<'_, PyAny>) -> NotAKey {
-    let kind = key.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
-    let value = key.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
-    NotAKey::Type(match value {
-        value if key.is_none() => value,
-        value if value.is_empty() || value.chars().count() > 40 => format!("of type {kind}"),
-        value => format!("{value} (of type {kind})"),
-    })
+    let (value, kind) = (shown(key), type_name(key));
+    let short = !key.is_none() && !value.starts_with("of type ");
+    NotAKey::Type(if short { format!("{value} (of type {kind})") } else { value })
+}
+
+/// The value of an object where that is short, else its type.
+#[cold]
+pub fn shown(object: &Bound<'_, PyAny>) -> String {
+    let value = object.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
+    match value.chars().count() {
+        1..=40 => value,
+        _ => format!("of type {}", type_name(object)),
+    }
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string())
+}
+
+/// A secret key.
+pub type Secret = [u8; 16];
+
+/// The argument `key` of a filter. A message never shows what was given, which may be the secret.
+pub fn secret(value: &Bound<'_, PyAny>) -> PyResult<Option<Secret>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let Ok(bytes) = value.cast::<PyBytes>() else {
+        let message = format!("key must be 16 bytes, not of type {}", type_name(value));
+        return Err(PyTypeError::new_err(message));
+    };
+    let length = bytes.as_bytes().len();
+    let secret = bytes.as_bytes().try_into().map(Some);
+    secret.map_err(|_| PyValueError::new_err(format!("key must be 16 bytes, not {length}")))
 }
 
 /// The hasher for the arguments `seed` and `key` of a filter.
-pub fn hasher(seed: u64, secret: Option<&[u8]>) -> PyResult<Hasher> {
+pub fn hasher(seed: u64, secret: Option<Secret>) -> PyResult<Hasher> {
     let Some(secret) = secret else { return Ok(Hasher::seeded(seed)) };
     if seed != 0 {
-        let message = format!("seed is {seed} beside a key; give one of them");
+        let message = format!("seed must be 0 beside a key, which takes its place, not {seed}");
         return Err(PyValueError::new_err(message));
     }
-    let length = secret.len();
-    let secret = secret.try_into().map_err(|_| {
-        PyValueError::new_err(format!("key has {length} bytes; a secret key has 16"))
-    })?;
-    Ok(Hasher::keyed(secret))
+    Ok(Hasher::keyed(&secret))
 }
 
 /// The argument `seed` of a filter.
 pub fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     value.extract().map_err(|error: PyErr| {
-        let shown = value.repr().map_or_else(|_| "?".into(), |repr| repr.to_string());
-        let message = format!("seed is {shown}; an int from 0 to 2**64-1 is wanted");
+        let shown = shown(value);
+        let message = format!("seed must be an int from 0 to 2**64-1, not {shown}");
         match error.is_instance_of::<PyOverflowError>(value.py()) {
             true => PyOverflowError::new_err(message),
             false => PyTypeError::new_err(message),

@@ -4,7 +4,7 @@ use super::batch::{self, Distinct};
 use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use super::model::hash_and_score;
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
@@ -30,7 +30,7 @@ impl ScoredKeys {
         keys: &Bound<'_, PyAny>,
         scores: PyReadonlyArray1<'_, f32>,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<ScoredKeys> {
         let hasher = hasher(seed, key)?;
         let hashes = batch::hashes(py, &hasher, keys)?;

@@ -3,7 +3,7 @@
 use super::batch::Distinct;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::kernel::Kernel as _;
 use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
@@ -35,7 +35,7 @@ impl Quotient {
         size: Size,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let kernel = Kernel::new(size.quotients, size.remainder_bits, capacity)?;
         Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))

@@ -5,7 +5,7 @@ use super::batch::{Distinct, for_each};
 use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
 use crate::lock::{RwLock, WriteGuard};
@@ -92,7 +92,7 @@ impl Spill {
         partitions: usize,
         files: Option<Vec<PathBuf>>,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Spill> {
         let open = |i: usize| {
             let file = match &files {

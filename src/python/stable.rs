@@ -3,7 +3,7 @@
 use super::batch;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::kernel::Kernel as _;
 use crate::stable::{Shape, Stable};
 use numpy::{PyArray1, PyArrayMethods};
@@ -44,7 +44,7 @@ impl StableBloom {
         independent: bool,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let hasher = hasher(seed, key)?;
         let kernel = Stable::new(size.shape(independent)?, hasher.tag())?;

@@ -3,7 +3,7 @@
 use super::batch;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use super::learned::{of_model, one_each};
 use super::model::hash_and_score;
 use super::stable::{Size, answered};
@@ -92,7 +92,7 @@ impl StableLearned {
         independent: bool,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let hasher = hasher(seed, key)?;
         let group = |(j, planned): (usize, Planned)| {

@@ -4,7 +4,7 @@ use super::adapting::Adapting;
 use super::batch::Distinct;
 use super::filter::structure;
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use crate::kernel::Kernel as _;
 use crate::telescoping::{Layout, Mode, Shared as Kernel};
 use numpy::PyArray1;
@@ -58,7 +58,7 @@ impl AdaptiveQuotient {
         extending: bool,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let (layout, mode) = (size.layout()?, mode(extending));
         let kernel = Kernel::new(size.quotients, size.remainder_bits, layout, mode, capacity)?;

@@ -3,7 +3,7 @@
 use super::batch;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use super::stable::answered;
 use crate::hash::Hash128;
 use crate::windowed::{Shape, Windowed as Kernel};
@@ -42,7 +42,7 @@ impl Windowed {
         step: f64,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let Size { hashes, ages, slice_bits, generation } = size;
         let shape = Shape::new(hashes, ages, slice_bits, generation, step)?;

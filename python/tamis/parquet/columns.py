@@ -149,7 +149,9 @@ def _code(kind: str, value: Any) -> int:
         value >>= 1  # from -2**63 to 2**64-1
     elif kind.startswith("timestamp"):
         value //= 1000
-    return int(min(max(math.floor(value), -(2**63)), 2**63 - 1)) + 2**63
+    # The limits come first: the floor of Decimal("1e2000000") is an integer of as many digits.
+    code: int = math.floor(min(max(value, -(2**63)), 2**63 - 1))
+    return code + 2**63
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,16 @@ def _read_value(column: str, kind: str, value: Any) -> Any:
     )
 
 
+def _without_zeros(value: decimal.Decimal) -> decimal.Decimal:
+    """Return an equal decimal without zeros around its digits: 0 for every zero."""
+    sign, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0")
+    kept = text.rstrip("0")
+    if not kept:
+        return decimal.Decimal(0)
+    return decimal.Decimal((sign, tuple(map(int, kept)), int(exponent) + len(text) - len(kept)))
+
+
 def _nanoseconds(value: datetime.datetime) -> int:
     since = value - _EPOCH
     seconds = since.days * 86_400 + since.seconds
@@ -297,6 +309,8 @@ def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
     if types.is_decimal(kind):
         fitting = []
         for each in raw:
+            if _key(each) is None:
+                continue  # in no column, and pyarrow crashes on an exponent that is large enough
             try:
                 fitting.append(pa.array([each], kind))
             except pa.ArrowInvalid:

@@ -12,7 +12,7 @@ pub use resident::Resident;
 use super::batch::Distinct;
 use super::files::Files;
 use super::handle::{hasher_of, named};
-use super::keys::{self, hasher};
+use super::keys::{self, Secret, hasher};
 use super::text::Sliced;
 use crate::collection::{self, Filter, Kind};
 use crate::error::Error;
@@ -107,7 +107,7 @@ impl Filters {
     fn new(
         spill: RawFd,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
         texts: Option<&TextOptions>,
     ) -> PyResult<Filters> {
         let (files, hasher) = (Arc::new(Files::new(duplicate(spill)?)), hasher(seed, key)?);
@@ -121,7 +121,7 @@ impl Filters {
         py: Python<'py>,
         path: PathBuf,
         spill: RawFd,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
         texts: bool,
         length: Option<u64>,
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
