@@ -5,6 +5,8 @@ import functools
 import itertools
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -167,6 +169,50 @@ def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
     every = [search(goal, n, curve.psi(n)) for n in sorted(numbers)]
     best = min(goal.score(stack) for stack in every if stack)
     assert goal.score(found) <= best * 1.011 + (2 if goal.smallest else 0)
+
+
+NEARLY_ALL_KNOWN = """
+import numpy as np, tamis
+zipf, shape = tamis.Workload.zipf, tamis.Workload.from_shape
+tamis.Stacked.build(range(1000), tamis.Workload.from_queries([-5] * 1000), bits_per_key=10)
+everything = tamis.Workload.from_queries(list(range(1000)) * 10)
+steep = shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-8)
+for keys, w, wishes in [
+    (10**4, zipf(exponent=1.0, universe=1000), dict(bits_per_key=10)),
+    (10**5, zipf(3.0, universe=10**8, sample=5 * 10**7), dict(bits_per_key=10)),
+    (500, everything, dict(bits_per_key=10)),
+    (10**5, zipf(2.0, 10**6), dict(bits_per_key=40, last="alternating")),
+    (10**9, shape([1], unseen=1e-12), dict(fpr=1e-12, layer="ribbon")),
+    (10**7, shape(np.ones(10)), dict(fpr=1e-12, updates=True)),
+    (1000, steep, dict(bits_per_key=20, layer="cuckoo")),
+]:
+    p = tamis.plan(keys, w, **wishes)
+    assert p.bits_per_key <= wishes.get("bits_per_key", np.inf)
+    assert p.expected_fpr <= wishes.get("fpr", 1)
+tamis.advise(10**7, steep, bits_per_key=2, needs={"store"})
+"""
+"""Settings in which all that is left out of a search is a multiple of 1 - psi, which is nothing."""
+
+
+def test_planning_ends_where_nearly_all_queries_are_known():
+    subprocess.run([sys.executable, "-c", NEARLY_ALL_KNOWN], check=True, timeout=60)
+
+
+def test_a_few_prefixes_find_nearly_the_best(monkeypatch):
+    """A search that has to leave stacks out does so where they hardly differ."""
+    w = tamis.Workload.from_shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-4)
+    wishes = {"layer": "ribbon", "last": "alternating", "fpr": 1e-4}
+    best = tamis.plan(10**5, w, **wishes)
+    monkeypatch.setattr(lengths, "PREFIXES", 1000)
+    assert best.bits <= tamis.plan(10**5, w, **wishes).bits <= 1.05 * best.bits
+
+
+def test_where_all_is_known_the_budget_lowers_the_bound():
+    """Every rate of the first layer is as good; the lowest is so if the workload changes, too."""
+    w = tamis.Workload.from_queries([-5] * 1000)
+    p = tamis.plan(1000, w, bits_per_key=10)
+    assert p.expected_fpr < 1e-18
+    assert p.fpr_bound < 0.01
 
 
 def test_curves():

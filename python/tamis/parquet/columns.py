@@ -244,16 +244,6 @@ def _read_value(column: str, kind: str, value: Any) -> Any:
     )
 
 
-def _without_zeros(value: decimal.Decimal) -> decimal.Decimal:
-    """Return an equal decimal without zeros around its digits: 0 for every zero."""
-    sign, digits, exponent = value.as_tuple()
-    text = "".join(map(str, digits)).lstrip("0")
-    kept = text.rstrip("0")
-    if not kept:
-        return decimal.Decimal(0)
-    return decimal.Decimal((sign, tuple(map(int, kept)), int(exponent) + len(text) - len(kept)))
-
-
 def _nanoseconds(value: datetime.datetime) -> int:
     since = value - _EPOCH
     seconds = since.days * 86_400 + since.seconds

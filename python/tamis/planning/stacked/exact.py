@@ -33,7 +33,8 @@ def search_for(kind: str) -> Search:
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         value = goal.value(expected, psi, checks, kind)
         scores = np.where(allowed, bits if goal.smallest else value, math.inf)
-        i = int(scores.argmin())
+        # Where nothing is unknown, every rate of the layer is as good: the lowest that fits.
+        i = int(np.lexsort((rates, scores))[0])
         if not scores[i] < cutoff:
             return None
         length = (int(lengths[i]),) if lengths[i] else ()

@@ -6,8 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tamis.planning.kinds import layer_check
+from tamis.planning.stacked import metrics
 from tamis.planning.stacked.metrics import Checks
+
+FLOOR = 2.0**-64
+"""Rates below this count as equal. No workload could show a difference, and where all queries are
+for known negatives a search would otherwise have no end: there is always a lower rate."""
 
 
 class Stack(NamedTuple):
@@ -25,6 +32,11 @@ class Stack(NamedTuple):
     exact: bool
     bits: float
     value: float
+
+    @property
+    def fpr_bound(self) -> float:
+        """EFPB, the rate under any workload."""
+        return self.rates[0] / 2 if self.exact else float(metrics.infrequent_rate(self.rates))
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,11 @@ class Goal:
         """Whether the bits are minimized."""
         return math.isinf(self.budget)
 
+    @property
+    def least_value(self) -> float:
+        """No stack costs less per query."""
+        return (1 - self.present) * FLOOR * self.miss_cost
+
     def score(self, stack: Stack) -> float:
         """What is minimized."""
         return stack.bits if self.smallest else stack.value
@@ -65,8 +82,9 @@ class Goal:
         With the costs as they are by default it is a multiple of the rate. The penalty per kind of
         lookup is that of Deeds, Hentschel and Idreos 2020, 5.1. It rises with the rate and with
         every number of checks, which all searches rely on, and a rate k times as high costs at
-        most k times as much, which `sweep` relies on.
+        most k times as much, which `sweep` relies on. Rates below `FLOOR` cost the same.
         """
+        rate = max(rate, FLOOR) if isinstance(rate, float) else np.maximum(rate, FLOOR)
         penalty = 1 + sum(p * c for p, c in zip(self.penalties, checks, strict=True))
         wasted = (1 - self.present) * rate * self.miss_cost
         if self.check_cost:

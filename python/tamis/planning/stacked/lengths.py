@@ -20,6 +20,13 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
 * What does not lower the best value so far by more than `SLACK` of it is no improvement.
 
 The last layer of keys has the longest fingerprints that fit, or the shortest that keep the rate.
+
+Most of these bounds are multiples of 1 − ψ, so they leave out little where known negatives are
+nearly all queries: a few negatives then have hundreds of thousands of stacks that differ by a few
+bits. When `PREFIXES` are used up, searches start with the shallow stacks, take more for no
+improvement (`COARSE_SLACK`), and leave out lengths that hardly change the size (`thin`,
+`dominated`). Where the bounds work, some hundred prefixes are tried for each number of negatives.
+
 Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds in a report.
 """
 
@@ -27,7 +34,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tamis.planning.kinds import KINDS, fingerprint_layer
@@ -42,6 +49,25 @@ SLACK = 1e-3
 """How far, relative to what was known when it was left out, a stack that is left out could be
 better than the one that is found."""
 
+COARSE_SLACK = 1e-2
+"""The same where the stacks are too many to try them all."""
+
+PREFIXES = 24_000
+"""Prefixes that a plan tries, for all kinds and numbers of negatives: about 0.3 seconds."""
+
+COARSE_PREFIXES = 5000
+"""Prefixes of each kind that it tries when those are used up."""
+
+COARSE_PREFIXES_OF_A_DEPTH = 1000
+"""Of them, those of each depth and number of negatives."""
+
+
+class Allowance:
+    """How many prefixes the searches of a plan may still try."""
+
+    def __init__(self) -> None:
+        self.left = PREFIXES
+
 
 class _Prefix(NamedTuple):
     """Pairs of layers: what passes them, and what they have cost."""
@@ -55,12 +81,27 @@ class _Prefix(NamedTuple):
     checks: Checks = Checks(0.0, 0.0, 0.0)
 
 
-def search_for(kind: str) -> Search:
-    """Return the search for the best stack of layers of this kind, or one layer if that is best."""
+def search_for(kind: str, allowance: Allowance | None = None) -> Search:
+    """Return the search for the best stack of layers of this kind, or one layer if that is best.
+
+    Searches of one plan share an ``allowance``.
+    """
+    shared = allowance or Allowance()
+    left = COARSE_PREFIXES
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
+        nonlocal left
         found = _Search(kind, goal, negatives, psi, cutoff)
-        found.extend(_Prefix())
+        if shared.left:
+            found.left = shared.left
+            found.extend(_Prefix())
+            shared.left = found.left
+        if not shared.left:
+            found.slack = COARSE_SLACK
+            for found.deepest in range(3, DEEPEST + 1, 2):
+                found.left = given = min(left, COARSE_PREFIXES_OF_A_DEPTH)
+                found.extend(_Prefix())
+                left -= given - found.left
         return found.best
 
     return search
@@ -75,25 +116,33 @@ class _Search:
     cutoff: float
     best: Stack | None = None
     best_rate: float = 1.0
+    deepest: int = field(default_factory=lambda: DEEPEST)
+    left: int = PREFIXES
+    slack: float = SLACK
 
     def extend(self, prefix: _Prefix) -> None:
         """Try every way to go on from a prefix: with one layer, and with pairs."""
         self.end(prefix)
-        if len(prefix.lengths) + 3 > DEEPEST or not self.negatives:
+        if len(prefix.lengths) + 3 > self.deepest or not self.negatives:
             return
         items = math.ceil(self.goal.keys * prefix.keys_pass)
         coarsest = fingerprint_layer(self.kind, items, self.lengths.start).rate or 1.0
-        for length in reversed(self.fitting(items, prefix.bits)):
+        fitting = self.fitting(items, prefix.bits)
+        for length in self.thin(items, fitting) if self.coarse else reversed(fitting):
             bits, rate = fingerprint_layer(self.kind, items, length)
             if prefix.bits + bits > self.limit or self.overlong(prefix, items, length):
                 continue
             sent = prefix.negatives_pass * prefix.keys_pass * rate
             if not self.promising(prefix.checks, prefix.accepted + sent * (1 - coarsest)):
+                if self.coarse:
+                    continue
                 return
             passing = prefix.negatives_pass * rate
             stored = (passing, prefix.keys_pass, prefix.accepted, prefix.bits + bits)
             if self.hopeless(prefix.checks, *stored):
                 continue
+            if not self.left:
+                return
             self.pairs(prefix, length, rate, prefix.bits + bits)
 
     def pairs(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
@@ -109,6 +158,11 @@ class _Search:
             return
         items = math.ceil(self.negatives * passing)
         for other in self.lengths:
+            if not self.left:
+                return
+            self.left -= 1
+            if self.coarse and self.dominated(reach, items, other):
+                continue
             more, coarse = fingerprint_layer(self.kind, items, other)
             accepted = prefix.accepted + reach * (1 - coarse)
             if bits + more > self.limit or not self.promising(met, accepted):
@@ -167,6 +221,32 @@ class _Search:
         )
         return self.lengths[:fit]
 
+    def thin(self, items: int, lengths: range) -> list[int]:
+        """Leave out lengths that save next to nothing over a longer one; the best guess first."""
+        kept: list[int] = []
+        last = math.inf
+        for length in reversed(lengths):
+            bits = fingerprint_layer(self.kind, items, length).bits
+            if bits <= last - self.slack * self.limit or not kept:
+                kept.append(length)
+                last = bits
+        return kept[::-1] if self.goal.smallest else kept
+
+    def dominated(self, reach: float, items: int, length: int) -> bool:
+        """Whether a longer fingerprint in a layer of negatives is as good for all but some keys."""
+        if length + 1 not in self.lengths:
+            return False
+        bits, rate = fingerprint_layer(self.kind, items, length)
+        more = fingerprint_layer(self.kind, items, length + 1).bits - bits
+        return more < self.slack * self.limit / DEEPEST and (1 - self.psi) * reach * rate < (
+            self.slack * self.best_rate
+        )
+
+    @property
+    def coarse(self) -> bool:
+        """Whether not all stacks are tried."""
+        return self.slack > SLACK
+
     @property
     def lengths(self) -> range:
         """The lengths that fingerprints may have."""
@@ -177,7 +257,7 @@ class _Search:
     @property
     def limit(self) -> float:
         """Bits beyond which no stack is of interest."""
-        return self.cutoff * (1 - SLACK) if self.goal.smallest else self.goal.budget
+        return self.cutoff * (1 - self.slack) if self.goal.smallest else self.goal.budget
 
     def rate_limit(self, met: Checks) -> float:
         """A rate that no better stack reaches, if it takes so many checks at least."""
@@ -186,7 +266,7 @@ class _Search:
             return goal.fpr
         spent = goal.value(0.0, self.psi, met, self.kind)
         read = goal.value(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
-        return min(1.0, (self.cutoff * (1 - SLACK) - spent) / read) if read else 1.0
+        return min(1.0, (self.cutoff * (1 - self.slack) - spent) / read) if read else 1.0
 
     def hopeless(
         self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
@@ -214,7 +294,7 @@ class _Search:
         if self.goal.smallest:
             return True
         value = self.goal.value(least, self.psi, met, self.kind)
-        return bool(value < self.cutoff * (1 - SLACK))
+        return bool(value < self.cutoff * (1 - self.slack))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
         """Whether a shorter fingerprint would already let next to nothing pass."""
@@ -222,4 +302,4 @@ class _Search:
             return False
         rate = fingerprint_layer(self.kind, items, length - 1).rate
         others = (1 - self.psi) * prefix.keys_pass
-        return (self.psi + others) * prefix.negatives_pass * rate < SLACK * self.best_rate
+        return (self.psi + others) * prefix.negatives_pass * rate < self.slack * self.best_rate

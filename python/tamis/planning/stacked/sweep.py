@@ -56,7 +56,7 @@ def sweep(
         nonlocal best
         if n in psi:
             return
-        psi[n] = float(curve.psi(n))
+        psi[n] = min(1.0, float(curve.psi(n)))
         cutoff = goal.score(best) if best else math.inf
         cutoff *= 1.0 if goal.smallest else _WORSE
         stack = search(goal, n, psi[n], cutoff)
@@ -65,9 +65,9 @@ def sweep(
 
     def bound(low: int, high: int) -> float:
         """The least that any number in (low, high] could reach; infinite if it is not better."""
-        left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 0.0
+        left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
         if not goal.smallest:
-            return least[low] * left
+            return max(least[low] * left, goal.least_value)
         if not left or goal.fpr / left >= 1:
             return 0.0
         relaxed = replace(goal, fpr=goal.fpr / left)
@@ -93,7 +93,9 @@ def sweep(
 
 
 def better(a: Stack | None, b: Stack | None, goal: Goal) -> Stack | None:
-    """Return the stack that answers the goal better; of equals the smaller one."""
+    """Return the stack that answers the goal better; of equals that with the lower bound."""
     if a is None or b is None:
         return a or b
-    return min(a, b, key=lambda stack: (goal.score(stack), stack.bits))
+    if goal.score(a) == goal.score(b):
+        return min(a, b, key=lambda stack: (stack.fpr_bound, stack.bits))
+    return min(a, b, key=goal.score)
