@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy import stats
 
 import tamis
 from contract import DIGITS, within_noise
@@ -102,6 +103,47 @@ def test_more_freedom_is_never_worse():
         planning.plan(parts_, regions=k, fpr=0.001, step=0.05).filter_bits for k in (1, 2, 4, 8)
     ]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def best_threshold(members, others, fpr):
+    """The bits per key of the best threshold, and of none, by the distributions themselves."""
+    cuts = np.linspace(0, 1, 2000, endpoint=False)
+    above, below = others.sf(cuts), members.cdf(cuts)
+    usable = above < fpr
+    halvings = np.log2((1 - above[usable]) / (fpr - above[usable]))
+    plain = np.ceil(np.log2(1 / fpr))
+    best = (below[usable] * np.ceil(np.maximum(halvings, 0))).min(initial=plain)
+    return best, plain
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (5, 1.5), (4, 2), (1, 1)])
+@pytest.mark.parametrize(("fpr", "count"), [(0.05, 1000), (0.01, 1000), (0.01, 10_000)])
+def test_a_threshold_is_near_the_best(shape, fpr, count):
+    """Members with scores of beta(a, b), others of beta(b, a); with (1, 1) none helps."""
+    members, others = stats.beta(*shape), stats.beta(*shape[::-1])
+    best, plain = best_threshold(members, others, fpr)
+    sizes, rates = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        samples = [
+            each.rvs(size, random_state=rng) for each, size in ((members, 5000), (others, count))
+        ]
+        parts_ = planning.segments(*(scores.astype(np.float32) for scores in samples))
+        found = planning.plan(parts_, form="simple", fpr=fpr)
+        sizes.append(found.filter_bits / 5000)
+        assert found.expected_fpr <= fpr * (1 + 1e-9)
+        shares = np.diff([0, *others.cdf(found.borders), 1])
+        passing = [2.0**-c if n else 0 for c, n in zip(found.halvings, found.members, strict=True)]
+        rates.append(float(shares @ passing))
+        within = planning.plan(parts_, form="simple", bits=found.filter_bits)
+        assert within.expected_fpr <= 1.5 * fpr
+        assert within.filter_bits <= found.filter_bits
+    assert max(sizes) <= plain
+    # Few of the held-out scores are above the threshold, so that it is found only roughly.
+    assert np.mean(sizes) <= best + (0.25 if fpr * count > 10 else 0.4) * (plain - best) + 0.1
+    if shape == (8, 1):
+        assert max(sizes) < 0.1
+    assert np.mean(rates) <= 1.1 * fpr
 
 
 def test_a_sandwich_is_as_mitzenmacher_says():

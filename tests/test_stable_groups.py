@@ -9,7 +9,7 @@ from scipy import optimize
 import tamis
 from tamis import _native
 from tamis.planning import stable
-from tamis.planning.stable import Size
+from tamis.planning.stable import Size, search
 from tamis.planning.stable import groups as stable_groups
 from tamis.planning.stable import scores as stable_scores
 
@@ -196,6 +196,81 @@ def test_plans_from_scores():
     assert paper.borders == pytest.approx([1 / 3, 2 / 3])
     assert stable_scores.monotone(members, others) >= 3
     assert stable_scores.monotone(others, members) == 1
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_rate_holds_for_keys_that_the_plan_has_not_seen(count, groups):
+    """By the true shares of its groups: at most in one of twenty plans is it above the promise."""
+    fresh = np.random.default_rng(99).beta(1.5, 5, 200_000)
+    rates = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        plan = stable_scores.plan_scores(
+            rng.beta(5, 1.5, 3000),
+            rng.beta(1.5, 5, count),
+            bits=2**14,
+            fpr=0.01,
+            gap=1000,
+            groups=groups,
+        )
+        shares = stable.shares(fresh, plan.borders)
+        rates.append(stable.expected_rate(shares, [group.rate for group in plan.groups]))
+        assert plan.expected_fpr <= 0.01
+    assert sum(rate > 0.01 for rate in rates) <= 2  # more by chance in one of 400 runs
+    assert np.mean(rates) <= 0.01
+
+
+def test_more_groups_are_never_worse_nor_much_slower(monkeypatch):
+    """The time is that of the trades between two groups, of which each takes as long."""
+    trades = []
+    trade = search._Search.trade
+
+    def counted(*given):
+        trades.append(1)
+        return trade(*given)
+
+    monkeypatch.setattr(search._Search, "trade", counted)
+    rng = np.random.default_rng(4)
+    members, others = rng.beta(5, 1.5, 2000), rng.beta(1.5, 5, 2000)
+    denied, taken = [], []
+    for groups in (1, 2, 4, 20, 64):
+        trades.clear()
+        plan = stable_scores.plan_scores(
+            members, others, bits=2**13, fpr=0.02, gap=500, groups=groups
+        )
+        denied.append(round(plan.expected_fnr, 4))
+        taken.append(len(trades))
+        assert 2 <= len(plan.groups) <= stable_scores._MOST_GROUPS
+    assert denied == sorted(denied, reverse=True)
+    assert taken[-1] == taken[-2] < 4000
+
+
+def test_the_method_of_the_paper_for_one_group():
+    rng = np.random.default_rng(5)
+    members, others = rng.beta(8, 1, 2000), rng.beta(1, 8, 2000)
+    given = {"bits": 2**16, "fpr": 0.02, "gap": 500, "groups": 1}
+    paper = stable_scores.plan_scores(members, others, method="paper", **given)
+    assert (paper.method, paper.borders) == ("paper", (0.5,))
+    assert paper.groups[0].size is not None
+    assert paper.groups[1].size is None
+    assert paper.expected_fpr <= 0.02
+    assert stable_scores.plan_scores(members, others, **given).borders != (0.5,)
+    with pytest.raises(ValueError, match="of nonmember_scores are above"):
+        stable_scores.plan_scores(members, rng.beta(2, 2, 500), method="paper", **given)
+    with pytest.raises(ValueError, match="method must be 'optimal' or 'paper', not 'x'"):
+        tamis.StableLearned.plan(members, others, method="x", **given)
+
+
+def test_the_size_of_the_model_counts_in_the_advice():
+    rng = np.random.default_rng(5)
+    scores = rng.beta(3, 2, 2000), rng.beta(2, 3, 2000)
+    given = {"bits": 2**13, "fpr": 0.02, "gap": 500, "groups": 2}
+    light = tamis.StableLearned.plan(*scores, **given)
+    heavy = tamis.StableLearned.plan(*scores, model_bits=2**16, **given)
+    assert not any(line.startswith("StableBloom") for line in light.advice)
+    assert any(line.startswith("StableBloom") for line in heavy.advice)
+    assert heavy.groups == light.groups
 
 
 def test_refuses_bad_arguments():

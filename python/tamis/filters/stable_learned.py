@@ -104,11 +104,14 @@ class StableLearned(_native.StableLearned, Scored):
         gap: int,
         groups: int | None = None,
         method: Method = "optimal",
+        model_bits: int = 0,
     ) -> StablePlan:
         """Plan the groups, their borders and their filters from held-out scores.
 
-        ``groups=1`` is one stable filter for scores up to a threshold, above which all keys are
-        accepted (s-SLBF); more are that many filters (g-SLBF); None chooses the number.
+        ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
+        "yes" (s-SLBF); more are at most that many filters (g-SLBF), fewer where more do not help.
+        ``model_bits``, the size of the model, counts where the advice compares with filters that
+        need none. The fewer ``nonmember_scores``, the larger the margin to ``fpr``.
         """
         return plan_scores(
             member_scores,
@@ -118,6 +121,7 @@ class StableLearned(_native.StableLearned, Scored):
             gap=gap,
             groups=groups,
             method=method,
+            model_bits=model_bits,
         )
 
     @classmethod
@@ -149,6 +153,7 @@ class StableLearned(_native.StableLearned, Scored):
             fpr=fpr,
             gap=len(scores) if gap is None else gap,
             groups=groups,
+            model_bits=asked.size_in_bits if isinstance(asked, Model) else 0,
         )
         made = cls(model, plan, seed=seed, key=key)
         made._pass(keys, scores, True)

@@ -28,6 +28,9 @@ many hardly change the size."""
 
 MOST_HALVINGS = 32.0
 
+_LOWER = 0.75 ** np.arange(10)
+"""Fractions of the rate that thresholds are sought for."""
+
 _Floats = npt.NDArray[np.float64]
 
 
@@ -141,10 +144,8 @@ def plan(
     if not parts.members.sum():
         return _joined(parts, [], np.zeros(1), 0.0)
     if form != "partitioned":
-        choices: list[list[int]] = [[], *([cut] for cut in range(1, len(parts.starts)))]
-        first = _best(parts._replace(held=None), choices, fpr, bits, step, last_open=True)
-        cuts = np.searchsorted(parts.starts, first.borders).tolist()
-        simple = _best(parts, [[], cuts], fpr, bits, step, last_open=True)
+        cuts = _simple_cuts(parts, fpr, bits, step)
+        simple = _best(parts, [[], *([cut] for cut in cuts)], fpr, bits, step, last_open=True)
         if form == "simple":
             return simple
         found = [_sandwich(parts, cut, fpr, bits, step) for cut in _sandwich_cuts(parts, fpr)]
@@ -239,6 +240,34 @@ def halved(
                 break
             rate, halvings[i] = more, halvings[i] - step
     return halvings
+
+
+def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: float) -> list[int]:
+    """Find the thresholds that may be best, by the non-members that are not held back.
+
+    At the best of them nearly all of the rate may pass above it, and by the others more than that
+    passes as often as not: so those of which less passes are found too.
+    """
+    below = np.cumsum(parts.members)[:-1]
+    above = 1 - np.cumsum(parts.shares)[:-1]
+    if not len(below):
+        return []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if fpr is None:
+            assert bits is not None
+            spent = np.floor(np.where(below > 0, bits / below, np.inf) / step) * step
+            behind = 2.0 ** -np.minimum(spent, MOST_HALVINGS)
+            passed = np.where(below > 0, (1 - above) * behind, 0.0)
+            return sorted({int((above / lower + passed).argmin()) + 1 for lower in _LOWER})
+        found = []
+        for wanted in fpr * _LOWER:
+            halvings = np.log2((1 - above) / (wanted - above))
+            needed = below * np.ceil(np.maximum(halvings, 0) / step) * step
+            cost = np.where((above < wanted) & (halvings <= MOST_HALVINGS), needed, np.inf)
+            cost = np.where((above <= wanted) & (below == 0), 0.0, cost)
+            if np.isfinite(cost).any():
+                found.append(int(cost.argmin()) + 1)
+    return sorted(set(found))
 
 
 def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:

@@ -20,7 +20,8 @@ little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 nee
 number needs at least 19.6."""
 
 _WORD = 64
-# Keys of a generation per bit of a slice: from almost empty to full slices.
+_AT_ONCE = 62
+# Keys of a generation per bit of a slice: from slices that are next to empty to full ones.
 _LOADS = np.geomspace(1e-6, 3.0, 600)
 
 
@@ -80,14 +81,18 @@ def _for_rate(window: int, fpr: float) -> list[Size]:
 
 
 def _settled(size: Size, fpr: float) -> Size:
-    while size.rate() > fpr:
-        size = size._replace(slice_bits=size.slice_bits + _WORD)
-    while size.slice_bits > _WORD:
-        smaller = size._replace(slice_bits=size.slice_bits - _WORD)
-        if smaller.rate() > fpr:
-            break
-        size = smaller
-    return size
+    """Find the fewest words per slice with at most this rate, a few dozen candidates at a time."""
+    low, high = 0, size.slice_bits // _WORD  # too few, and enough
+    while size._replace(slice_bits=high * _WORD).rate() > fpr:
+        low, high = high, 2 * high
+    while high - low > 1:
+        words = np.unique(np.linspace(low + 1, high - 1, _AT_ONCE).astype(np.int64))
+        loads = -np.log1p(-1 / (words * _WORD)) * size.generation
+        enough = _rates(size.hashes, size.ages, loads)[size.ages - 1] <= fpr
+        first = int(enough.argmax()) if enough.any() else len(words)
+        low = int(words[first - 1]) if first else low
+        high = int(words[first]) if first < len(words) else high
+    return size._replace(slice_bits=high * _WORD)
 
 
 def _for_bits(window: int, bits: int) -> list[Size]:

@@ -29,6 +29,7 @@ RATE_ALARM = 1.5
 """How often the planned rate the rate of the queries may be before `Drift.alarm`."""
 
 _SIGMAS = 5
+_CHANCE = 3
 _TELLING = 0.1
 """How much more often a group must accept members than absent keys for its answers to tell them
 apart."""
@@ -119,7 +120,9 @@ def _absent(groups: Sequence[Group], queried: Floats, accepted: Floats, margin: 
     rates, denied = (np.array([getattr(g, name) for g in groups]) for name in ("rate", "fnr"))
     apart = 1 - denied - rates
     telling = np.array([group.size is not None for group in groups]) & (apart > _TELLING)
-    members = np.where(telling, (accepted - rates * queried) / np.where(telling, apart, 1.0), 0.0)
+    # Only what exceeds chance: a few false positives more would stand for many members elsewhere.
+    expected = rates * queried + _CHANCE * np.sqrt(rates * queried)
+    members = np.where(telling, (accepted - expected) / np.where(telling, apart, 1.0), 0.0)
     members = np.clip(members, 0.0, queried)
     total = members.sum() / max(float(q[telling].sum()), 1e-12)
     members = np.where(telling, members, np.minimum((q + margin) * total, queried))

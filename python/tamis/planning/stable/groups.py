@@ -144,15 +144,37 @@ def plan_stable(
         )
     check_rate_or_budget(fpr, None)
     bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
+    one_of("method", method, get_args(Method))
     if method == "paper":
         filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
     else:
-        one_of("method", method, get_args(Method))
         filters = optimal(p, q, bits, fpr, gap)
-    groups = groups_of(p, q, filters, gap)
+    return describe(
+        groups_of(p, q, filters, gap),
+        bits=bits,
+        fpr=fpr,
+        gap=gap,
+        method=method,
+        members=members,
+        model_bits=model_bits,
+    )
+
+
+def describe(
+    groups: tuple[Group, ...],
+    *,
+    bits: int,
+    fpr: float,
+    gap: int,
+    method: str,
+    members: int | None = None,
+    model_bits: int = 0,
+    borders: tuple[float, ...] = (),
+) -> StablePlan:
+    """Return the plan of these groups, with advice on what else the bits could do."""
     fnr = float(sum(group.members * group.fnr for group in groups))
     advice = advised(bits + model_bits, fpr, gap, fnr, members)
-    return StablePlan(groups, bits, fpr, gap, method, advice)
+    return StablePlan(groups, bits, fpr, gap, method, advice, borders)
 
 
 def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tuple[Group, ...]:

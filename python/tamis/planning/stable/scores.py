@@ -1,30 +1,42 @@
-"""Choosing the groups of a stable learned filter from scores."""
+"""Groups of a stable learned filter from scores: how many, and the borders between them.
+
+Half of the non-members' scores choose borders, the other half estimates the shares p_j: the best of
+many borders look better on the scores they were chosen by than they are. Few scores estimate shares
+only roughly, so filters are planned for shares that exceed the true ones in 19 of 20 cases.
+"""
 
 from __future__ import annotations
 
+import operator
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from tamis.planning import stable
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import check_rate_or_budget, one_of, whole
 from tamis.planning.stable.groups import (
     Method,
     StablePlan,
-    advised,
+    describe,
     fnr_at,
     groups_of,
-    plan_stable,
+    paper_sizes,
 )
+from tamis.planning.stable.search import optimal
 
 Floats = npt.NDArray[np.float64]
 
 _BINS = 64
-_MOST_GROUPS = 4
-"""The largest number of groups to try: each saves less, with fewer samples per group."""
+_USUAL_GROUPS = 4
+"""The most groups that are tried unless more are asked for: each further one saves less."""
+
+_MOST_GROUPS = 6
+"""The most groups that are ever tried: further ones save nothing that held-out scores confirm."""
+
+_CONFIDENCE = 0.95
 
 
 def plan_scores(
@@ -36,13 +48,18 @@ def plan_scores(
     gap: int,
     groups: int | None = None,
     method: Method = "optimal",
+    model_bits: int = 0,
 ) -> StablePlan:
     """Plan groups from held-out scores: their number, the borders between them, their filters.
 
-    In the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
-    rising (`monotone`). The optimal method places borders where members and other keys differ
-    most, as partitioned learned filters do, and chooses the number of groups, possibly one, that
-    rejects the fewest members.
+    By the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
+    rising (`monotone`). The optimal method cuts where members and other keys differ most, as
+    partitioned learned filters do, and takes the number of groups, up to ``groups``, with the
+    fewest denied. With ``groups=1``, all above a threshold is answered "yes": by the paper above
+    1/2, otherwise above the best one. ``model_bits`` is what the classifier costs, for the advice.
+
+    The rate is at most ``fpr`` with a margin for how few scores tell of it; ``expected_fpr`` is the
+    estimate without.
 
     >>> rng = np.random.default_rng(1)
     >>> members, others = rng.beta(4, 2, 5000), rng.beta(2, 4, 5000)
@@ -54,26 +71,114 @@ def plan_scores(
         _sample("member_scores", member_scores),
         _sample("nonmember_scores", nonmember_scores),
     )
-    if groups is not None and not 1 <= groups <= 64:
-        raise ValueError(f"groups must be from 1 to 64, not {groups}")
-    given: dict[str, Any] = {"bits": bits, "fpr": fpr, "gap": gap}
-    if groups == 1:
-        return _single(members, others, **given)
-    if method == "paper":
-        borders = np.arange(1, g := groups or monotone(members, others)) / g
-        return _with_borders(members, others, borders, method=method, **given)
+    one_of("method", method, get_args(Method))
+    check_rate_or_budget(fpr, None)
     if groups is not None:
-        return _with_borders(members, others, _cuts(members, others, groups), **given)
-    found: list[StablePlan] = []
-    for count in range(2, _MOST_GROUPS + 1):
-        plan = _with_borders(members, others, _cuts(members, others, count), **given)
-        if found and plan.expected_fnr > 0.995 * found[-1].expected_fnr:
-            break
-        found.append(plan)
-    with suppress(ValueError):  # no threshold leaves room for one filter
-        found.append(_single(members, others, **given))
-    # If almost none are rejected, the lowest rate is best.
-    return min(found, key=lambda plan: (round(plan.expected_fnr, 4), plan.expected_fpr))
+        groups = whole("groups", groups, 64, least=1)
+    bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
+    search = _Planner(members, others, bits, fpr, gap, model_bits)
+    if method == "paper":
+        return search.paper(groups or monotone(members, others), single=groups == 1)
+    return search.best(_USUAL_GROUPS if groups is None else groups)
+
+
+class _Planner:
+    """Plans for one sample of scores."""
+
+    def __init__(
+        self, members: Floats, others: Floats, bits: int, fpr: float, gap: int, model_bits: int
+    ) -> None:
+        self.members, self.others = members, others
+        half = len(others) > 1
+        self.chosen, self.held = (others[::2], others[1::2]) if half else (others, others)
+        self.bits, self.fpr, self.gap, self.model_bits = bits, fpr, gap, model_bits
+
+    def best(self, groups: int) -> StablePlan:
+        """The plan with the fewest denied, of one to so many groups: more are never worse."""
+        found: list[StablePlan] = []
+        failed: ValueError | None = None
+        try:
+            found.append(self.single())
+        except ValueError as error:  # no threshold leaves one filter room
+            failed = error
+        fewest = np.inf
+        for count in range(2, min(groups, _MOST_GROUPS) + 1):
+            try:
+                plan = self.optimal(_cuts(self.members, self.chosen, count))
+            except ValueError as error:
+                failed = error
+                continue
+            found.append(plan)
+            if plan.expected_fnr > 0.995 * fewest:
+                break
+            fewest = min(fewest, plan.expected_fnr)
+        if not found:
+            assert failed is not None
+            raise failed
+        # Where next to none are denied anyway, the lowest rate.
+        return min(found, key=lambda plan: (round(plan.expected_fnr, 4), plan.expected_fpr))
+
+    def optimal(self, borders: Floats) -> StablePlan:
+        """The best filters between these borders."""
+        borders = np.asarray(borders, dtype=np.float32)
+        p, q = _smooth(self.held, borders), _smooth(self.members, borders)
+        filters = optimal(_high(self.held, borders, q / p), q, self.bits, self.fpr, self.gap)
+        return self._plan(p, q, filters, "optimal", borders)
+
+    def single(self) -> StablePlan:
+        """The best threshold of one stable filter below it and "yes" above (s-SLBF, Eq. 7)."""
+        top = np.sort(self.chosen)[::-1]
+        candidates = np.unique(np.concatenate([top[: int(self.fpr * len(top)) + 1], [1.0]]))
+        some = np.linspace(0, len(candidates) - 1, min(len(candidates), 24)).astype(int)
+        found = []
+        for border in candidates[some]:
+            borders = np.array([border], dtype=np.float32)
+            p, q = _smooth(self.held, borders), _smooth(self.members, borders)
+            high = _high(self.held, borders, np.arange(2.0))
+            if border >= 1:  # no score is above it
+                p = q = high = np.array([1.0, 0.0])
+            if high[1] >= self.fpr:
+                continue
+            left = (self.fpr - high[1]) / high[0]
+            with suppress(ValueError):
+                size = stable.size(self.bits, left, max(1, round(q[0] * self.gap)))
+                fnr = fnr_at(groups_of(p, q, [size, True], self.gap), self.gap)
+                found.append((fnr, p, q, size, borders))
+        if not found:
+            raise ValueError(
+                f"bits is {self.bits} and fpr {self.fpr}; no threshold leaves a stable filter "
+                "room: pass more bits, a higher fpr or more nonmember_scores"
+            )
+        _, p, q, size, borders = min(found, key=operator.itemgetter(0))
+        return self._plan(p, q, [size, True], "single", borders)
+
+    def paper(self, groups: int, *, single: bool) -> StablePlan:
+        """Even borders and the filters of section 4; a single filter is below the threshold 1/2."""
+        even = np.array([0.5]) if single else np.arange(1, groups) / groups
+        borders = np.asarray(even, dtype=np.float32)
+        p, q = _smooth(self.others, borders), _smooth(self.members, borders)
+        given: dict[str, Any] = {"bits": self.bits, "gap": self.gap}
+        if not single:
+            return self._plan(p, q, paper_sizes(p, q, fpr=self.fpr, **given), "paper", borders)
+        left = (self.fpr - p[1]) / p[0]
+        if left <= 0:
+            raise ValueError(
+                f"fpr is {self.fpr}, but {p[1]:.3g} of nonmember_scores are above 0.5, where "
+                "method='paper' trusts the model: use method='optimal' or more groups"
+            )
+        [size] = paper_sizes([1.0], [1.0], fpr=left, **given)
+        return self._plan(p, q, [size, True], "paper", borders)
+
+    def _plan(self, p: Floats, q: Floats, filters: Any, method: str, borders: Any) -> StablePlan:
+        return describe(
+            groups_of(p, q, filters, self.gap),
+            bits=self.bits,
+            fpr=self.fpr,
+            gap=self.gap,
+            method=method,
+            model_bits=self.model_bits,
+            borders=tuple(float(border) for border in borders),
+        )
 
 
 def _sample(name: str, scores: Any) -> Floats:
@@ -108,10 +213,21 @@ def _smooth(scores: Floats, borders: Any) -> Floats:
     return np.asarray(counts / counts.sum())
 
 
-def _with_borders(members: Floats, others: Floats, borders: Floats, **given: Any) -> StablePlan:
-    borders = np.asarray(borders, dtype=np.float32)
-    plan = plan_stable(_smooth(others, borders), _smooth(members, borders), **given)
-    return replace(plan, borders=tuple(float(border) for border in borders))
+def _high(scores: Floats, borders: Any, order: Floats) -> Floats:
+    """Shares that are too high for the groups of the highest rates, with `_CONFIDENCE`.
+
+    Rates rise with ``order``. The share of all groups from one on has an exact bound (Clopper and
+    Pearson 1934); where all of these hold, the rate by the differences between them is a bound of
+    the rate, whatever the rates are.
+    """
+    rising = np.argsort(order, kind="stable")
+    counts = np.round(stable.shares(scores, borders) * len(scores))[rising]
+    above = np.cumsum(counts[::-1])[::-1]
+    tails = special.betaincinv(above + 1, np.maximum(len(scores) - above, 0.5), _CONFIDENCE)
+    tails[0] = 1.0
+    high = np.empty(len(counts))
+    high[rising] = -np.diff(np.append(tails, 0.0))
+    return high
 
 
 def _cuts(members: Floats, others: Floats, groups: int) -> Floats:
@@ -136,35 +252,3 @@ def _cuts(members: Floats, others: Floats, groups: int) -> Floats:
         cuts.append(at)
     inner = [cut for cut in reversed(cuts) if 0 < cut < bins]
     return np.asarray(fine[[cut - 1 for cut in inner]], dtype=float)
-
-
-def _single(members: Floats, others: Floats, *, bits: int, fpr: float, gap: int) -> StablePlan:
-    """Plan one stable filter below the best threshold, accepting all above (s-SLBF, Eq. 7)."""
-    check_rate_or_budget(fpr, None)
-    top = others[others.argsort()][::-1]
-    candidates = np.unique(np.concatenate([top[: int(fpr * len(top)) + 1], [1.0]]))
-    best: tuple[float, StablePlan] | None = None
-    for border in candidates[
-        np.linspace(0, len(candidates) - 1, min(len(candidates), 24)).astype(int)
-    ]:
-        borders = np.array([border], dtype=np.float32)
-        p, q = _smooth(others, borders), _smooth(members, borders)
-        left = (fpr - p[1]) / p[0]
-        if left <= 0:
-            continue
-        try:
-            size = stable.size(bits, left, max(1, round(q[0] * gap)))
-        except ValueError:
-            continue
-        groups = groups_of(p, q, [size, True], gap)
-        fnr = fnr_at(groups, gap)
-        if best is None or fnr < best[0]:
-            advice = advised(bits, fpr, gap, fnr, None)
-            found = StablePlan(groups, bits, fpr, gap, "single", advice, (float(borders[0]),))
-            best = (fnr, found)
-    if best is None:
-        raise ValueError(
-            f"no threshold leaves room for a stable filter with bits={bits} and fpr={fpr}; pass "
-            "more bits, a higher fpr or more nonmember_scores"
-        )
-    return best[1]

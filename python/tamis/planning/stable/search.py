@@ -41,12 +41,12 @@ class _Table(NamedTuple):
     logs: Floats
     denied: Floats
 
-    def at(self, u: float) -> Floats:
-        """Return the fraction that each filter rejects with u bits per member, interpolated."""
-        place = np.interp(math.log(u), self.logs, np.arange(len(self.logs)))
-        low = min(int(place), len(self.logs) - 2)
-        between = (1 + low - place) * self.denied[low] + (place - low) * self.denied[low + 1]
-        return np.asarray(between)
+    def at(self, u: float | Floats) -> Floats:
+        """What each filter denies with u bits per member, linear in log u between the rows."""
+        place = np.interp(np.log(u), self.logs, np.arange(len(self.logs)))[..., None]
+        low = np.minimum(place[..., 0].astype(int), len(self.logs) - 2)
+        high = place - low[..., None]
+        return np.asarray((1 - high) * self.denied[low] + high * self.denied[low + 1])
 
 
 def _table(bits: int, fpr: float, gap: int) -> _Table:
@@ -202,33 +202,41 @@ class _Search:
         best = self.one(i, rows[i], shares[i])[1] + self.one(j, rows[j], shares[j])[1] - 1e-9
         own = shares[i] / both if both else 0.5
         near = np.clip(own + np.array([-0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01]), 0, 1)
-        for split in np.unique(np.concatenate([[0.0, 1.0], _SPLITS, near])):
-            found = self._pair(i, j, both * split, both * (1 - split), room)
-            if found[0] < best:
-                best, rows[i], rows[j] = found
-                shares[i], shares[j] = both * split, both * (1 - split)
+        splits = np.unique(np.concatenate([[0.0, 1.0], _SPLITS, near]))
+        denied, filters_i, filters_j = self._pairs(i, j, both * splits, both * (1 - splits), room)
+        at = int(denied.argmin())
+        if denied[at] < best:
+            rows[i], rows[j] = int(filters_i[at]), int(filters_j[at])
+            shares[i], shares[j] = both * splits[at], both * (1 - splits[at])
 
-    def _pair(
-        self, i: int, j: int, share_i: float, share_j: float, room: float
-    ) -> tuple[float, int, int]:
-        """Return the best filters of two groups with the given bits."""
-        rate_i, denied_i = self._options(i, share_i)
-        rate_j, denied_j = self._options(j, share_j)
-        so_far = np.minimum.accumulate(denied_j)
+    def _pairs(
+        self, i: int, j: int, shares_i: Floats, shares_j: Floats, room: float
+    ) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """By split, what two groups deny with their best filters, and which those are.
+
+        For each filter of i, the best of j is the one that denies least of those with the rate that
+        is left: one running minimum over rising rates.
+        """
+        rate_i, denied_i = self._options(i, shares_i)
+        rate_j, denied_j = self._options(j, shares_j)
+        so_far = np.minimum.accumulate(denied_j, axis=1)
         left = np.searchsorted(rate_j, room - rate_i, side="right") - 1
-        total = denied_i + np.where(left >= 0, so_far[left], self.q[j])
-        total[rate_i > room] = np.inf
-        at = int(total.argmin())
+        total = denied_i + np.where(left >= 0, so_far[:, left], self.q[j])
+        total[:, rate_i > room] = np.inf
+        best_i = total.argmin(axis=1)
+        splits = np.arange(len(total))
+        alone = (left[best_i] < 0) | ~np.isfinite(so_far[splits, left[best_i]])
+        denied = np.where(alone, denied_i[splits, best_i] + self.q[j], total[splits, best_i])
+        allowed = np.arange(len(rate_j)) <= left[best_i][:, None]
+        best_j = np.where(allowed, denied_j, np.inf).argmin(axis=1)
         last = len(self.table.rate)
-        one = _YES if at == last else at
-        if left[at] < 0 or not np.isfinite(so_far[left[at]]):
-            return float(denied_i[at] + self.q[j]), one, _NO
-        other = int(denied_j[: left[at] + 1].argmin())
-        return float(total[at]), one, _YES if other == last else other
+        filters_j = np.where(alone, _NO, np.where(best_j == last, _YES, best_j))
+        return denied, np.where(best_i == last, _YES, best_i), filters_j
 
-    def _options(self, group: int, share: float) -> tuple[Floats, Floats]:
-        """Return the rate and rejected members of a group for each filter; the last accepts all."""
-        p, q, bits = self.p[group], self.q[group], share * self.bits
-        denied = q * self.table.at(max(bits / (q * self.gap), 1e-300))
+    def _options(self, group: int, shares: Floats) -> tuple[Floats, Floats]:
+        """Rate and denied of a group, by split and by rising rate; the last says "yes" to all."""
+        p, q, bits = self.p[group], self.q[group], shares[:, None] * self.bits
+        denied = q * self.table.at(np.maximum(bits[:, 0] / (q * self.gap), 1e-300))
         denied = np.where(self.least <= bits, denied, np.inf)
-        return np.append(p * self.table.rate, p), np.append(denied, 0.0)
+        yes = np.zeros((len(shares), 1))
+        return np.append(p * self.table.rate, p), np.concatenate([denied, yes], axis=1)
