@@ -1186,3 +1186,114 @@ def test_an_index_without_files_has_columns(lake):
             assert rows.num_rows == 0
             assert rows.schema.names == ["user", "n"]
             assert rows.schema.types == [pa.string(), pa.int64()]
+
+
+def nodes(content, path=()):
+    """The places of all values in JSON."""
+    yield path
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in items:
+            yield from nodes(value, (*path, key))
+
+
+def nested(depth):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+JSON = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from(
+        [0, 1, -1, 2**31, 2**63, 2**64, 10**400, 0.5, float("nan"), float("inf"), 1e400]
+    ),
+    st.sampled_from(
+        ["", "\0", "\ud800", "..", "/", "*", "[z-a]", "**/" * 9, "x" * 5000, "y/" * 3000]
+    ),
+    st.sampled_from(
+        ["user", "n", "text", "decimal", "auto", "s3", "file", "local", "AAAA", "AAAAAAAAAAA="]
+    ),
+    st.text(max_size=5),
+    st.sampled_from([[], {}, [[]], [["user", "text"]], [["n", "integer"], ["n", "integer"]]]),
+    st.just(nested(500)),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@pytest.fixture(scope="module")
+def small_lake(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forged")
+    pq.write_table(users(0, 60), folder / "a.parquet", row_group_size=20)
+    pq.write_table(users(60, 60), folder / "b.parquet", row_group_size=20)
+    ix = SkippingIndex.build(folder, columns=["user", "n"], path=folder / "index.tamis")
+    ix.remove(folder / "b.parquet")
+    return folder, (folder / "index.tamis").read_bytes()
+
+
+@settings(max_examples=3000 if SOAK else 300)
+@given(st.data())
+def test_a_forged_manifest_is_refused_or_works(small_lake, data):
+    folder, content = small_lake
+    path = folder / "index.tamis"
+    path.write_bytes(content)
+    both = data.draw(st.booleans())
+    value = data.draw(JSON)
+    turn = itertools.count()
+
+    def change(content):
+        if next(turn) == 1 and not both:
+            return content
+        places = [place for place in nodes(content) if place]
+        *above, last = data.draw(st.sampled_from(places))
+        holder = content
+        for key in above:
+            holder = holder[key]
+        if data.draw(st.integers(0, 5)) == 0:
+            del holder[last]
+        else:
+            holder[last] = value
+        return content
+
+    forge(path, change)
+    works_or_refused(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"sources":' * 50_000, "{", "5", "NaN", "9" * 5000, '{"sources": {}}']
+)
+def test_a_manifest_of_any_json_is_refused(small_lake, text):
+    folder, content = small_lake
+    path = folder / "index.tamis"
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    length = len(text).to_bytes(8, "little")
+    tail = int.from_bytes(content[-16:-8], "little")
+    frame = json.loads(content[-32 - tail : -32])["frame"]
+    for forged in (
+        content[:frame] + digest + length + text.encode() + content[-32 - tail :],
+        content[: -32 - tail] + text.encode() + digest + length + content[-8:],
+        content[:frame] + 2 * (digest + length + text.encode()) + digest + length + content[-8:],
+    ):
+        path.write_bytes(forged)
+        works_or_refused(path)
+
+
+def works_or_refused(path):
+    """Whether an index is refused, or answers all queries."""
+    try:
+        ix = SkippingIndex.open(path)
+    except tamis.FormatError:
+        return
+    except ValueError as error:
+        assert str(error).startswith("source must be given: ")  # noqa: PT017
+        return
+    for where in ({name: None} for name in ix.columns):
+        ix.row_groups(where)
+        assert ix.dataset(where, on_error="skip").to_table().num_rows >= 0
+        assert ix.scan(where, on_error="skip").num_rows >= 0
+    assert ix.size_in_bytes >= 0
+    assert 0 <= ix.expected_fpr <= 1
+    ix.allocate(memory=10**6, utility="accesses")

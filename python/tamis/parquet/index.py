@@ -381,7 +381,8 @@ class SkippingIndex:
             # Writing needs no bits in memory.
             frame = building.write_state(state.allocate(state.least_bytes), self._path)
             self._rewrite = False
-            saved = building.open_collection(self._path, frame, state.manifest, hybrid)
+            seed = state.options.seed
+            saved = building.open_collection(self._path, frame, state.manifest, seed, hybrid)
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,6 +17,7 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 """Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
 
 _WILD = re.compile(r"[*?\[]")
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _ESCAPED = re.compile(r"\[([*?\[])\]")  # as `glob.escape` writes it
 
 
@@ -57,8 +59,10 @@ def list_local(source: str, folders: Sequence[str] | None) -> Iterator[tuple[str
     for path in found:
         try:
             status = os.stat(path)
-        except FileNotFoundError:
-            continue
+        except OSError as error:
+            if error.errno in _ABSENT:
+                continue
+            raise
         if stat.S_ISREG(status.st_mode):
             change = (status.st_ctime_ns, status.st_ino)
             yield path, Stamp(status.st_size, status.st_mtime_ns, change)
@@ -100,8 +104,10 @@ def _walk(head: str, deep: bool, folders: Sequence[str] | None) -> Iterator[str]
         folder, followed = waiting.pop()
         try:
             entries = list(os.scandir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except OSError as error:
+            if error.errno in _ABSENT:
+                continue
+            raise
         for entry in entries:
             path, links = f"{folder.rstrip('/')}/{entry.name}", followed
             if entry.is_symlink():
@@ -135,6 +141,11 @@ def _matcher(source: str) -> Callable[[str], bool]:
 def _visible(path: str) -> bool:
     """Whether no part of a path is hidden: writers hide files that are not data."""
     return not any(part[:1] in ("_", ".") for part in Path(path).parts)
+
+
+def check_pattern(source: str) -> None:
+    """Raise if a source is not a valid pattern."""
+    _matcher(source)
 
 
 def _pattern(source: str) -> re.Pattern[str]:
