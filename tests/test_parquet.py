@@ -29,6 +29,7 @@ fs = pytest.importorskip("pyarrow.fs")
 from tamis.parquet import RowGroup, SkippingIndex, manifest  # noqa: E402
 from tamis.parquet import columns as families  # noqa: E402
 from tamis.parquet.columns import ACCEPTED, Predicate, family  # noqa: E402
+from tamis.parquet.lake import Lake  # noqa: E402
 
 UTC = datetime.UTC
 
@@ -697,9 +698,71 @@ def test_sources(lake):
     assert names(lake / "*" / "*" / "*.parquet") == [deep]
     assert names([lake / "0.parquet", lake / "1.parquet", lake / "0.parquet"]) == three[:2]
     assert names(lake / deep) == [deep]
-    assert names(f"file://{lake}/?.parquet") == three
+    assert names(f"file://{lake}/[0-9].parquet") == three
+    assert names([f"file://{lake}/0.parquet", f"file://{lake}/deep"]) == [*three[:1], deep]
     with pytest.raises(TypeError, match="source must be a path, a pattern or a list"):
         SkippingIndex.build([5], columns="user")
+
+
+def test_the_options_of_a_uri_are_no_pattern():
+    if not hasattr(fs, "S3FileSystem"):
+        pytest.skip("pyarrow without S3")
+    options = "?endpoint_override=localhost:1&region=us-east-1&scheme=http"
+    for path in ("bucket/events/*.parquet", "bucket/events/[0-9].parquet", "bucket/events"):
+        lake = Lake.of(f"s3://key:secret@{path}{options}")
+        assert lake.sources == (path,)
+        assert "localhost:1" in str(lake.filesystem.__reduce__())
+        assert "secret" not in str(lake.to_json())
+
+
+TABLES = {
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Iceberg": "metadata/v1.metadata.json",
+    "Hudi": ".hoodie/hoodie.properties",
+}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_the_folder_of_a_table_is_refused(tmp_path, name, remote):
+    table = tmp_path / "lake" / "table"
+    (table / "data").mkdir(parents=True)
+    for path in (table / "a.parquet", table / "data" / "b.parquet"):
+        pq.write_table(users(0, 100), path)
+    filesystem = fs.SubTreeFileSystem("/", fs.LocalFileSystem()) if remote else None
+    options = {"columns": ["user"], "path": tmp_path / "i.tamis", "filesystem": filesystem}
+    before = SkippingIndex.build(str(tmp_path / "lake"), **options)
+    (table / "metadata").mkdir()  # a folder of this name is not yet a table
+    assert before.scan({"user": "user 5"}).num_rows == 2
+    log = table / TABLES[name]
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("{}")
+    said = rf"folder of a {name} table.*/lake/table has .*current files instead"
+    for source in (
+        tmp_path / "lake",
+        table,
+        table / "*.parquet",
+        table / "data",
+        table / "data" / "*.parquet",
+        tmp_path / "lake" / "**" / "*.parquet",
+    ):
+        with pytest.raises(ValueError, match=said):
+            SkippingIndex.build(str(source), **options)
+        with pytest.raises(ValueError, match=said):
+            SkippingIndex.open(
+                tmp_path / "i.tamis", source=str(source), filesystem=filesystem
+            ).dataset()
+    for query in (before.scan, before.row_groups, before.dataset):
+        with pytest.raises(ValueError, match=said):
+            query({"user": "user 5"})
+    with pytest.raises(ValueError, match=said):
+        before.add(str(table))
+    files = [str(table / "a.parquet"), str(table / "data" / "b.parquet")]
+    ix = SkippingIndex.build(files[:1], **options)
+    assert ix.scan({"user": "user 5"}).num_rows == 1
+    ix = SkippingIndex.open(tmp_path / "i.tamis", source=files, filesystem=filesystem)
+    assert ix.scan({"user": "user 5"}).num_rows == 2
+    assert ix.stats.unknown_files == 1
 
 
 def test_any_file_system_of_pyarrow(lake):

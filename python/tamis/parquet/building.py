@@ -84,6 +84,7 @@ def _opened_lake(
             )
         return Lake.from_json(opened.sources, os.path.dirname(os.path.abspath(path)))
     lake = Lake.of(source, filesystem)
+    lake.refuse_tables()
     if opened is None:
         return lake
     kind, uri = opened.sources["filesystem"], opened.sources["uri"]
