@@ -29,6 +29,7 @@ fs = pytest.importorskip("pyarrow.fs")
 from tamis.parquet import RowGroup, SkippingIndex, manifest  # noqa: E402
 from tamis.parquet import columns as families  # noqa: E402
 from tamis.parquet.columns import ACCEPTED, Predicate, family  # noqa: E402
+from tamis.parquet.lake import Lake  # noqa: E402
 
 UTC = datetime.UTC
 
@@ -711,9 +712,71 @@ def test_sources(lake):
     assert names(lake / "*" / "*" / "*.parquet") == [deep]
     assert names([lake / "0.parquet", lake / "1.parquet", lake / "0.parquet"]) == three[:2]
     assert names(lake / deep) == [deep]
-    assert names(f"file://{lake}/?.parquet") == three
+    assert names(f"file://{lake}/[0-9].parquet") == three
+    assert names([f"file://{lake}/0.parquet", f"file://{lake}/deep"]) == [*three[:1], deep]
     with pytest.raises(TypeError, match="source must be a path, a pattern or a list"):
         SkippingIndex.build([5], columns="user")
+
+
+def test_the_options_of_a_uri_are_no_pattern():
+    if not hasattr(fs, "S3FileSystem"):
+        pytest.skip("pyarrow without S3")
+    options = "?endpoint_override=localhost:1&region=us-east-1&scheme=http"
+    for path in ("bucket/events/*.parquet", "bucket/events/[0-9].parquet", "bucket/events"):
+        lake = Lake.of(f"s3://key:secret@{path}{options}")
+        assert lake.sources == (path,)
+        assert "localhost:1" in str(lake.filesystem.__reduce__())
+        assert "secret" not in str(lake.to_json())
+
+
+TABLES = {
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Iceberg": "metadata/v1.metadata.json",
+    "Hudi": ".hoodie/hoodie.properties",
+}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_the_folder_of_a_table_is_refused(tmp_path, name, remote):
+    table = tmp_path / "lake" / "table"
+    (table / "data").mkdir(parents=True)
+    for path in (table / "a.parquet", table / "data" / "b.parquet"):
+        pq.write_table(users(0, 100), path)
+    filesystem = fs.SubTreeFileSystem("/", fs.LocalFileSystem()) if remote else None
+    options = {"columns": ["user"], "path": tmp_path / "i.tamis", "filesystem": filesystem}
+    before = SkippingIndex.build(str(tmp_path / "lake"), **options)
+    (table / "metadata").mkdir()  # a folder of this name is not yet a table
+    assert before.scan({"user": "user 5"}).num_rows == 2
+    log = table / TABLES[name]
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("{}")
+    said = rf"folder of a {name} table.*/lake/table has .*current files instead"
+    for source in (
+        tmp_path / "lake",
+        table,
+        table / "*.parquet",
+        table / "data",
+        table / "data" / "*.parquet",
+        tmp_path / "lake" / "**" / "*.parquet",
+    ):
+        with pytest.raises(ValueError, match=said):
+            SkippingIndex.build(str(source), **options)
+        with pytest.raises(ValueError, match=said):
+            SkippingIndex.open(
+                tmp_path / "i.tamis", source=str(source), filesystem=filesystem
+            ).dataset()
+    for query in (before.scan, before.row_groups, before.dataset):
+        with pytest.raises(ValueError, match=said):
+            query({"user": "user 5"})
+    with pytest.raises(ValueError, match=said):
+        before.add(str(table))
+    files = [str(table / "a.parquet"), str(table / "data" / "b.parquet")]
+    ix = SkippingIndex.build(files[:1], **options)
+    assert ix.scan({"user": "user 5"}).num_rows == 1
+    ix = SkippingIndex.open(tmp_path / "i.tamis", source=files, filesystem=filesystem)
+    assert ix.scan({"user": "user 5"}).num_rows == 2
+    assert ix.stats.unknown_files == 1
 
 
 def test_any_file_system_of_pyarrow(lake):
@@ -1200,3 +1263,114 @@ def test_an_index_without_files_has_columns(lake):
             assert rows.num_rows == 0
             assert rows.schema.names == ["user", "n"]
             assert rows.schema.types == [pa.string(), pa.int64()]
+
+
+def nodes(content, path=()):
+    """The places of all values in JSON."""
+    yield path
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in items:
+            yield from nodes(value, (*path, key))
+
+
+def nested(depth):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+JSON = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from(
+        [0, 1, -1, 2**31, 2**63, 2**64, 10**400, 0.5, float("nan"), float("inf"), 1e400]
+    ),
+    st.sampled_from(
+        ["", "\0", "\ud800", "..", "/", "*", "[z-a]", "**/" * 9, "x" * 5000, "y/" * 3000]
+    ),
+    st.sampled_from(
+        ["user", "n", "text", "decimal", "auto", "s3", "file", "local", "AAAA", "AAAAAAAAAAA="]
+    ),
+    st.text(max_size=5),
+    st.sampled_from([[], {}, [[]], [["user", "text"]], [["n", "integer"], ["n", "integer"]]]),
+    st.just(nested(500)),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@pytest.fixture(scope="module")
+def small_lake(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forged")
+    pq.write_table(users(0, 60), folder / "a.parquet", row_group_size=20)
+    pq.write_table(users(60, 60), folder / "b.parquet", row_group_size=20)
+    ix = SkippingIndex.build(folder, columns=["user", "n"], path=folder / "index.tamis")
+    ix.remove(folder / "b.parquet")
+    return folder, (folder / "index.tamis").read_bytes()
+
+
+@settings(max_examples=3000 if SOAK else 300)
+@given(st.data())
+def test_a_forged_manifest_is_refused_or_works(small_lake, data):
+    folder, content = small_lake
+    path = folder / "index.tamis"
+    path.write_bytes(content)
+    both = data.draw(st.booleans())
+    value = data.draw(JSON)
+    turn = itertools.count()
+
+    def change(content):
+        if next(turn) == 1 and not both:
+            return content
+        places = [place for place in nodes(content) if place]
+        *above, last = data.draw(st.sampled_from(places))
+        holder = content
+        for key in above:
+            holder = holder[key]
+        if data.draw(st.integers(0, 5)) == 0:
+            del holder[last]
+        else:
+            holder[last] = value
+        return content
+
+    forge(path, change)
+    works_or_refused(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"sources":' * 50_000, "{", "5", "NaN", "9" * 5000, '{"sources": {}}']
+)
+def test_a_manifest_of_any_json_is_refused(small_lake, text):
+    folder, content = small_lake
+    path = folder / "index.tamis"
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    length = len(text).to_bytes(8, "little")
+    tail = int.from_bytes(content[-16:-8], "little")
+    frame = json.loads(content[-32 - tail : -32])["frame"]
+    for forged in (
+        content[:frame] + digest + length + text.encode() + content[-32 - tail :],
+        content[: -32 - tail] + text.encode() + digest + length + content[-8:],
+        content[:frame] + 2 * (digest + length + text.encode()) + digest + length + content[-8:],
+    ):
+        path.write_bytes(forged)
+        works_or_refused(path)
+
+
+def works_or_refused(path):
+    """Whether an index is refused, or answers all queries."""
+    try:
+        ix = SkippingIndex.open(path)
+    except tamis.FormatError:
+        return
+    except ValueError as error:
+        assert str(error).startswith("source must be given: ")  # noqa: PT017
+        return
+    for where in ({name: None} for name in ix.columns):
+        ix.row_groups(where)
+        assert ix.dataset(where, on_error="skip").to_table().num_rows >= 0
+        assert ix.scan(where, on_error="skip").num_rows >= 0
+    assert ix.size_in_bytes >= 0
+    assert 0 <= ix.expected_fpr <= 1
+    ix.allocate(memory=10**6, utility="accesses")

@@ -62,7 +62,7 @@ def open_state(
         options = replace(options, **opened.sources["options"])
     manifest, collection = opened.manifest if opened else None, None
     if opened and manifest and opened.frame is not None:
-        collection = open_collection(path, opened.frame, manifest, hybrid)
+        collection = open_collection(path, opened.frame, manifest, options.seed, hybrid)
     if manifest is None:
         manifest = empty_manifest(lake, opened.sources["columns"] if opened else None)
     weights = np.ones(len(manifest.rows))
@@ -84,6 +84,7 @@ def _opened_lake(
             )
         return Lake.from_json(opened.sources, os.path.dirname(os.path.abspath(path)))
     lake = Lake.of(source, filesystem)
+    lake.refuse_tables()
     if opened is None:
         return lake
     kind, uri = opened.sources["filesystem"], opened.sources["uri"]
@@ -153,16 +154,20 @@ def write_state(state: State, path: str) -> int:
     return frame
 
 
-def open_collection(path: str, frame: int, manifest: Manifest, hybrid: bool) -> Collection | None:
+def open_collection(
+    path: str, frame: int, manifest: Manifest, seed: int, hybrid: bool
+) -> Collection | None:
     """Open the filters of an index; None if they are damaged or do not belong to the manifest."""
     parts = len(manifest.columns)
     try:
         collection = Collection.open(
             path, parts=parts, length=frame, hybrid=hybrid, salvage=True, allocate=False
         )
-    except FormatError:
+        utilities(collection.utility, parts * len(manifest.rows))
+        last = int(collection.names[-1]) if len(collection) else 0
+    except ValueError:  # also a FormatError
         return None
-    return collection if len(collection) == parts * len(manifest.rows) else None
+    return collection if collection.seed == seed and 0 <= last < 2**63 else None
 
 
 def empty_manifest(lake: Lake, columns: Sequence[tuple[str, str]] | None) -> Manifest:

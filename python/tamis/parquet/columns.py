@@ -86,6 +86,13 @@ def family(kind: pa.DataType) -> str | None:
     return None
 
 
+def holds(kind: pa.DataType | None, own: str) -> bool:
+    """Whether a type of the schema of all files is one of a family, see `unifiable`."""
+    if kind is None:
+        return False
+    return family(kind) == own or (own in ("integer", "decimal") and pa.types.is_decimal(kind))
+
+
 def filterable(kind: pa.DataType) -> pa.DataType:
     """Return a type with the same values that pyarrow can compare: it cannot compare them all."""
     if kind == pa.string_view():

@@ -113,6 +113,7 @@ class SkippingIndex:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
         lake = Lake.of(source, filesystem)
+        lake.refuse_tables()
         stamps = lake.files()
         if not stamps:
             raise FileNotFoundError(f"source matches no files: {source!r}")
@@ -234,6 +235,7 @@ class SkippingIndex:
         """Index more files, or files that were removed, as `refresh` does."""
         with self._updating:
             other = self._state.lake.of_same(source)
+            other.refuse_tables()
             if not other.files():
                 raise FileNotFoundError(f"source matches no files: {source!r}")
             return self._update(self._state.lake.with_source(other), progress)
@@ -381,7 +383,8 @@ class SkippingIndex:
             # Writing needs no bits in memory.
             frame = building.write_state(state.allocate(state.least_bytes), self._path)
             self._rewrite = False
-            saved = building.open_collection(self._path, frame, state.manifest, hybrid)
+            seed = state.options.seed
+            saved = building.open_collection(self._path, frame, state.manifest, seed, hybrid)
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
         with self._lock:

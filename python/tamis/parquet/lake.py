@@ -15,12 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from tamis.parquet.listing import Stamp, is_below, list_local, list_remote, split_pattern
+from tamis.parquet.listing import (
+    TABLE_LOGS,
+    Stamp,
+    is_below,
+    list_local,
+    list_names,
+    list_remote,
+    refuse_table,
+    split_pattern,
+)
 from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, a folder, a pattern with ``*``, ``?``, ``[…]`` or ``**``, or a list of them."""
+"""A file, a folder, a pattern with ``*``, ``?`` (not in a URI), ``[…]`` or ``**``, or a list."""
 
 _TAIL = 8  # bytes of the length of a footer and of the magic
 
@@ -118,6 +127,25 @@ class Lake:
                 found.update(list_remote(self.filesystem, source))
         return {path: found[path] for path in sorted(found) if path not in self.excluded}
 
+    def refuse_tables(self) -> None:
+        """Raise if a source is within the folder of a table; listing finds tables within a source.
+
+        Files that are named one by one may be those of a table.
+        """
+        heads = list(dict.fromkeys(split_pattern(source)[0] for source in self.sources))
+        infos = self.filesystem.get_file_info(heads)
+        waiting = [each.path for each in infos if each.type != fs.FileType.File]
+        seen = set()
+        while waiting:
+            above = waiting.pop().rstrip("/").rpartition("/")[0]
+            if above in seen or not above:
+                continue
+            seen.add(above)
+            waiting.append(above)
+            logs = self.filesystem.get_file_info([f"{above}/{log}" for log in TABLE_LOGS])
+            names = [each.base_name for each in logs if each.type == fs.FileType.Directory]
+            refuse_table(above, names, lambda path: list_names(self.filesystem, path))
+
     def footer(self, path: str) -> str | None:
         """Return a digest of the footer of a file, or None if it cannot be read."""
         try:
@@ -153,9 +181,11 @@ def as_filesystem(given: Any) -> fs.FileSystem:
 
 
 def _uri(name: str) -> tuple[fs.FileSystem, str]:
-    head, wild = split_pattern(name)
-    filesystem, path = fs.FileSystem.from_uri(head if wild else name)
-    return filesystem, path + name[len(head) :] if wild else path
+    """Return the file system of a URI and the path in it, in which ``*`` and ``[…]`` are wild."""
+    base, mark, options = name.partition("?")  # options of the file system, such as its endpoint
+    head, wild = split_pattern(base)
+    filesystem, path = fs.FileSystem.from_uri((head if wild else base) + mark + options)
+    return filesystem, path + base[len(head) :] if wild else glob.escape(path)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,6 +17,7 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 """Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
 
 _WILD = re.compile(r"[*?\[]")
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _ESCAPED = re.compile(r"\[([*?\[])\]")  # as `glob.escape` writes it
 
 
@@ -27,6 +29,16 @@ def split_pattern(source: str) -> tuple[str, bool]:
     wild = _WILD.search(source)
     assert wild is not None
     return source[: wild.start()].rpartition("/")[0] or "/", True
+
+
+TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata": "Iceberg"}
+"""Folders that make their parent a table; that of Iceberg has files ``*.metadata.json``."""
+
+FILES_OF_TABLES = {
+    "Delta": "deltalake.DeltaTable(…).file_uris()",
+    "Hudi": "the base files of its latest commit",
+    "Iceberg": "[task.file.file_path for task in table.scan().plan_files()] of pyiceberg",
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,10 @@ def list_local(source: str, folders: Sequence[str] | None) -> Iterator[tuple[str
     for path in found:
         try:
             status = os.stat(path)
-        except FileNotFoundError:
-            continue
+        except OSError as error:
+            if error.errno in _ABSENT:
+                continue
+            raise
         if stat.S_ISREG(status.st_mode):
             change = (status.st_ctime_ns, status.st_ino)
             yield path, Stamp(status.st_size, status.st_mtime_ns, change)
@@ -72,10 +86,40 @@ def list_remote(filesystem: fs.FileSystem, source: str) -> Iterator[tuple[str, S
         infos = [filesystem.get_file_info(head)]
     if wild or infos[0].type == fs.FileType.Directory:
         selector = fs.FileSelector(head, recursive=_deep(source), allow_not_found=True)
-        infos = [each for each in filesystem.get_file_info(selector) if matches(each.path)]
+        listed = filesystem.get_file_info(selector)
+        folders: dict[str, list[str]] = {head: []}
+        for each in listed:
+            folder, _, name = each.path.rpartition("/")
+            folders.setdefault(folder, []).append(name)
+        for folder, names in folders.items():
+            refuse_table(folder, names, lambda path: list_names(filesystem, path))
+        infos = [each for each in listed if matches(each.path)]
     for info in infos:
         if info.type == fs.FileType.File:
             yield info.path, Stamp(info.size, info.mtime_ns or 0)
+
+
+def list_names(filesystem: fs.FileSystem, folder: str) -> list[str]:
+    """Return the names in a folder; none if there is no such folder."""
+    selector = fs.FileSelector(folder, allow_not_found=True)
+    return [each.base_name for each in filesystem.get_file_info(selector)]
+
+
+def refuse_table(
+    folder: str, names: Iterable[str], list_folder: Callable[[str], list[str]]
+) -> None:
+    """Raise if a folder is a table: its log says which of its files and rows are current."""
+    for log in TABLE_LOGS.keys() & set(names):
+        if log == "metadata":
+            inside = list_folder(f"{folder.rstrip('/')}/{log}")
+            if not any(name.endswith(".metadata.json") for name in inside):
+                continue
+        table = TABLE_LOGS[log]
+        raise ValueError(
+            f"source must not be the folder of a {table} table, which also holds deleted and old "
+            f"rows: {folder} has {log}. Pass the list of its current files instead: "
+            f"{FILES_OF_TABLES[table]}"
+        )
 
 
 def is_below(path: str, folders: Sequence[str]) -> bool:
@@ -100,8 +144,11 @@ def _walk(head: str, deep: bool, folders: Sequence[str] | None) -> Iterator[str]
         folder, followed = waiting.pop()
         try:
             entries = list(os.scandir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except OSError as error:
+            if error.errno in _ABSENT:
+                continue
+            raise
+        refuse_table(folder, [entry.name for entry in entries], os.listdir)
         for entry in entries:
             path, links = f"{folder.rstrip('/')}/{entry.name}", followed
             if entry.is_symlink():
@@ -135,6 +182,11 @@ def _matcher(source: str) -> Callable[[str], bool]:
 def _visible(path: str) -> bool:
     """Whether no part of a path is hidden: writers hide files that are not data."""
     return not any(part[:1] in ("_", ".") for part in Path(path).parts)
+
+
+def check_pattern(source: str) -> None:
+    """Raise if a source is not a valid pattern."""
+    _matcher(source)
 
 
 def _pattern(source: str) -> re.Pattern[str]:

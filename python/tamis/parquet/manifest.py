@@ -22,12 +22,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tamis.errors import FormatError
-from tamis.parquet.columns import ACCEPTED, Codes
+from tamis.parquet.columns import ACCEPTED, Codes, holds
+from tamis.parquet.listing import check_pattern
+from tamis.planning.collection.allocation import KINDS
 from tamis.planning.collection.curves import Ints
 
 MAGIC = b"\x89tamislk"
 VERSION = 1
 _DIGEST = 16
+_LONGEST = 1 << 16  # characters of a path
 _FRAME_LENGTH = slice(40, 48)  # position in the header of a frame
 _FRAME_HEADER = 264  # bytes of a collection's header, whose checksum covers the whole frame
 
@@ -101,23 +104,97 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Manifest:
-        """Read what `to_json` returned."""
-        columns = {str(name): str(family) for name, family in content["columns"]}
-        files = tuple(
-            File(str(path), int(size), int(time), str(footer), int(groups))
-            for path, size, time, footer, groups in content["files"]
-        )
+        """Read what `to_json` returned; `ValueError` if it is anything else."""
+        columns = dict(_columns(content.get("columns")))
+        files = tuple(_file(each) for each in _list(content.get("files")))
         groups, width = sum(file.groups for file in files), len(columns)
-        rows = np.frombuffer(_bytes(content["rows"]), "<i8").astype(np.int64)
-        low, high = (
-            np.frombuffer(_bytes(content[name]), "<u8").astype(np.uint64).reshape(width, groups)
-            for name in ("low", "high")
-        )
-        known = all(family in ACCEPTED for family in columns.values())
-        if not known or rows.shape != (groups,) or any(file.groups < 0 for file in files):
-            raise ValueError("the parts of the manifest do not match")
-        schema = pa.ipc.read_schema(pa.py_buffer(_bytes(content["schema"])))
-        return cls(columns, schema, files, rows, low, high)
+        rows, low, high = (_bytes(content.get(name)) for name in ("rows", "low", "high"))
+        sizes = (8 * groups, 8 * groups * width, 8 * groups * width)
+        _require((len(rows), len(low), len(high)) == sizes, "arrays")
+        _require(len({file.path for file in files}) == len(files), "files")
+        counts = np.frombuffer(rows, "<i8").astype(np.int64)
+        _require(bool((counts >= 0).all()), "rows")
+        zones = [
+            np.frombuffer(each, "<u8").astype(np.uint64).reshape(width, groups)
+            for each in (low, high)
+        ]
+        schema = pa.ipc.read_schema(pa.py_buffer(_bytes(content.get("schema"))))
+        types = {field.name: field.type for field in schema}
+        _require(len(types) == len(schema), "schema")
+        _require(all(holds(types.get(name), kind) for name, kind in columns.items()), "schema")
+        return cls(columns, schema, files, counts, zones[0], zones[1])
+
+
+def read_sources(content: Any) -> dict[str, Any]:
+    """Return what an index stores of its lake and options; `ValueError` if it is anything else."""
+    _require(isinstance(content, dict), "sources")
+    uri, options = content.get("uri"), content.get("options")
+    sources, excluded = (
+        [_path(each) for each in _list(content.get(name))] for name in ("sources", "excluded")
+    )
+    for source in sources:
+        check_pattern(source)
+    _require(isinstance(options, dict), "options")
+    kind, fpr, seed, utility = (options.get(name) for name in ("kind", "fpr", "seed", "utility"))
+    _require(set(options) == {"kind", "fpr", "seed", "utility"}, "options")
+    _require(kind in ("auto", *KINDS), "kind")
+    _require(isinstance(fpr, float) and 0 < fpr < 1, "fpr")
+    return {
+        "filesystem": _string(content.get("filesystem")),
+        "uri": None if uri is None else _string(uri),
+        "sources": sources,
+        "excluded": excluded,
+        "columns": _columns(content.get("columns")),
+        "options": {
+            "kind": kind,
+            "fpr": fpr,
+            "seed": _integer(seed, 0, 2**64),
+            "utility": None if utility is None else _string(utility),
+        },
+    }
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"the {what} of the index are not valid")
+
+
+def _list(value: Any) -> list[Any]:
+    _require(isinstance(value, list), "lists")
+    return list(value)
+
+
+def _string(value: Any) -> str:
+    _require(isinstance(value, str), "names")
+    return str(value).encode().decode()  # half a surrogate pair raises
+
+
+def _path(value: Any) -> str:
+    _require(isinstance(value, str) and "\0" not in value and len(value) < _LONGEST, "paths")
+    os.fsencode(value)
+    return str(value)
+
+
+def _integer(value: Any, low: int, high: int) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and low <= value < high, "numbers")
+    return int(value)
+
+
+def _columns(value: Any) -> list[tuple[str, str]]:
+    pairs = [_list(each) for each in _list(value)]
+    _require(all(len(pair) == 2 for pair in pairs), "columns")
+    columns = [(_string(name), _string(kind)) for name, kind in pairs]
+    _require(all(kind in ACCEPTED for _, kind in columns), "columns")
+    _require(0 < len(columns) == len(dict(columns)), "columns")
+    return columns
+
+
+def _file(value: Any) -> File:
+    _require(isinstance(value, list) and len(value) == 5, "files")
+    path, size, time, footer, groups = value
+    sizes = _integer(size, 0, 2**63), _integer(time, -(2**63), 2**63)
+    return File(_path(path), *sizes, _string(footer), _integer(groups, 0, 2**31))
 
 
 _FILE = 300  # bytes of a `File` apart from its path
@@ -164,9 +241,9 @@ def read(path: str) -> Opened:
             tail = _checked(file.read(end - start), digest)
         file.seek(0)
         head = file.read(_FRAME_HEADER)
-        frame = int(tail["frame"]) if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
+        frame = tail.get("frame") if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
         body = None
-        if _FRAME_HEADER <= frame <= size - _DIGEST - 8:
+        if isinstance(frame, int) and _FRAME_HEADER <= frame <= size - _DIGEST - 8:
             file.seek(frame)
             digest, length = file.read(_DIGEST), file.read(8)
             if int.from_bytes(length, "little") <= size:
@@ -175,15 +252,21 @@ def read(path: str) -> Opened:
     if readable is None:
         raise FormatError(f"{path}: not a skipping index, or damaged beyond recovery")
     if readable.get("version") != VERSION:
-        raise FormatError(f"{path}: version {readable.get('version')} is not supported")
+        raise FormatError(f"{path}: version {readable.get('version')!r} is not supported")
+    try:
+        sources = read_sources(readable["sources"])
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from None
     if body is None:
-        return Opened(readable["sources"], None, None)
+        return Opened(sources, None, None)
     try:
         manifest = Manifest.from_json(body)
-    except (KeyError, TypeError, ValueError, pa.ArrowException):
-        return Opened(readable["sources"], None, None)
+    except (ValueError, OSError, pa.ArrowException):
+        return Opened(sources, None, None)
+    if list(manifest.columns.items()) != sources["columns"]:
+        return Opened(sources, None, None)
     own = body.get("header") == _digest(head).hex()
-    return Opened(readable["sources"], manifest, frame if own else None, tail is not None and own)
+    return Opened(sources, manifest, frame if own else None, tail is not None and own)
 
 
 def _json(content: dict[str, Any]) -> bytes:
@@ -197,7 +280,10 @@ def _digest(content: bytes) -> bytes:
 def _checked(content: bytes, digest: bytes) -> dict[str, Any] | None:
     if _digest(content) != digest:
         return None
-    parsed = json.loads(content)
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
     known = isinstance(parsed, dict) and isinstance(parsed.get("sources"), dict)
     return parsed if known else None
 
@@ -206,5 +292,6 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _bytes(text: str) -> bytes:
+def _bytes(text: Any) -> bytes:
+    _require(isinstance(text, str), "arrays")
     return base64.b64decode(text, validate=True)
