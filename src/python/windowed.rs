@@ -83,7 +83,10 @@ impl Windowed {
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<f64>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
-        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, None));
+        filter.change(self_.py(), |_| {
+            windowed.pass(&[hash], generation, None);
+            Ok(())
+        })?;
         filter.check_room(self_.py())
     }
 
@@ -111,7 +114,10 @@ impl Windowed {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let (hash, generation) = (filter.hash(key)?, moment(windowed, at)?);
         let mut out = [false];
-        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, Some(&mut out)));
+        filter.change(self_.py(), |_| {
+            windowed.pass(&[hash], generation, Some(&mut out));
+            Ok(())
+        })?;
         filter.check_room(self_.py())?;
         Ok(out[0])
     }
@@ -143,7 +149,10 @@ impl Windowed {
     fn advance(self_: &Bound<'_, Self>, at: Option<f64>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let generation = moment(windowed, at)?;
-        filter.change(self_.py(), |_| windowed.advance(generation));
+        filter.change(self_.py(), |_| {
+            windowed.advance(generation);
+            Ok(())
+        })?;
         Ok(())
     }
 }

@@ -93,7 +93,9 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
     """Open a filter from a file that `save` wrote; `FormatError` if it is damaged.
 
     With ``mmap`` it answers from the mapped file: checked as strictly, but shared with other
-    processes and not copied. Insertions stay private to this process.
+    processes and not copied. Insertions stay private to this process. As long as the file is
+    mapped, it may be replaced (as `save` does) or deleted, but never written to in place or
+    truncated: answers would be wrong, or the process end with ``SIGBUS``.
     """
     try:
         return _public(_native.open_file(os.fsdecode(path), mmap, key))
