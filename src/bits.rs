@@ -72,6 +72,12 @@ impl Buffer {
         self.len
     }
 
+    /// Whether the bytes are in the mapping of a file, where whoever writes to the file may change
+    /// them until they are written to here.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Mapping(_))
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -3,6 +3,8 @@
 import dataclasses
 import pickle
 import struct
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -409,3 +411,30 @@ def test_what_is_not_bytes_is_named():
     for data in ("text", [1, 2], None, np.zeros(4)):
         with pytest.raises(TypeError, match="data must be bytes or a buffer of them, not "):
             tamis.from_bytes(data)
+
+
+def test_mapped_files_that_are_written_to(tmp_path):
+    """Answers may be wrong, but nothing crashes, hangs or panics."""
+    command = [sys.executable, "scribble_worker.py", str(tmp_path)]
+    tests = Path(__file__).parent
+    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout.split("\n")[-2:]) == (0, ["good", ""]), done.stderr[-2000:]
+
+
+def test_a_mapped_filter_is_checked_again_before_it_is_written_to(tmp_path):
+    """Insertions would follow what is wrong in the file to anywhere."""
+    path = tmp_path / "f"
+    for cls in (tamis.Quotient, tamis.Telescoping):
+        cls.build(range(1000), fpr=2**-8).save(path)
+        f = tamis.load(path, mmap=True)
+        f.add("not in the file")
+        assert "not in the file" in f
+        f = tamis.load(path, mmap=True)
+        damaged = bytearray(path.read_bytes())
+        middle = len(damaged) // 2
+        damaged[middle : middle + 64] = bytes(64)
+        with path.open("r+b") as file:
+            file.write(damaged)
+        for change in (lambda f=f: f.add(1), lambda f=f: f.update([1]), lambda f=f: f.remove(1)):
+            with pytest.raises(tamis.FormatError):
+                change()

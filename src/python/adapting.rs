@@ -1,6 +1,7 @@
 //! Filters that adapt: the class of those that take a remote, and remotes that are Python objects.
 
 use super::batch;
+use super::error::intact;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use crate::error::{Error, Result};
@@ -122,10 +123,11 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
         let removed = match remote {
-            None => self_.py().detach(|| shared.remove(hash)),
+            None => self_.py().detach(|| intact(|| shared.remove(hash))?),
             Some(remote) => {
                 let mut remote = RemoteObject::new(remote);
-                let removed = self_.py().detach(|| shared.remove_with(hash, &mut remote));
+                let removed =
+                    self_.py().detach(|| intact(|| shared.remove_with(hash, &mut remote))?);
                 if let Some(raised) = remote.raised {
                     return Err(raised);
                 }
@@ -147,7 +149,8 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
         let (mut remote, mut moved) = (RemoteObject::new(remote), [false]);
-        let adapted = self_.py().detach(|| shared.adapt(&[hash], &mut moved, &mut remote));
+        let adapted =
+            self_.py().detach(|| intact(|| shared.adapt(&[hash], &mut moved, &mut remote))?);
         remote.result(adapted)?;
         Ok(moved[0])
     }
@@ -161,7 +164,8 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
         let (mut remote, mut moved) = (RemoteObject::new(remote), vec![false; hashes.len()]);
-        let adapted = self_.py().detach(|| shared.adapt(&hashes, &mut moved, &mut remote));
+        let adapted =
+            self_.py().detach(|| intact(|| shared.adapt(&hashes, &mut moved, &mut remote))?);
         remote.result(adapted)?;
         Ok(PyArray1::from_vec(self_.py(), moved))
     }
@@ -170,7 +174,7 @@ impl Adapting {
     fn grow(self_: &Bound<'_, Self>, remote: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, shared) = structure::<Shared>(self_)?;
         let mut remote = RemoteObject::new(remote);
-        let grown = self_.py().detach(|| shared.grow(&mut remote));
+        let grown = self_.py().detach(|| intact(|| shared.grow(&mut remote))?);
         remote.result(grown)
     }
 }
@@ -181,8 +185,8 @@ fn insert(
     hashes: &[Hash128],
     remote: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let Some(remote) = remote else { return Ok(py.detach(|| shared.insert(hashes))?) };
+    let Some(remote) = remote else { return Ok(py.detach(|| intact(|| shared.insert(hashes))?)?) };
     let mut remote = RemoteObject::new(remote);
-    let inserted = py.detach(|| shared.insert_with(hashes, &mut remote));
+    let inserted = py.detach(|| intact(|| shared.insert_with(hashes, &mut remote))?);
     remote.result(inserted)
 }

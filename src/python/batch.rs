@@ -2,6 +2,7 @@
 //! released where no Python object is touched, and on several threads where they help.
 
 use super::column::{CHUNK, Column, Keys};
+use super::error::intact;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
@@ -116,12 +117,14 @@ pub fn contains<'py>(
     // SAFETY: the array was just made, and nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
     match keys {
-        Keys::Column(column) => {
-            py.detach(|| contains_column(kernel, hasher, &column, out)).map_err(at_index)?;
-        }
-        Keys::Objects(list) => for_each_chunk(hasher, &list, |first, hashes| {
-            kernel.contains(hashes, &mut out[first..first + hashes.len()]);
-        })?,
+        Keys::Column(column) => py
+            .detach(|| intact(|| contains_column(kernel, hasher, &column, out)))?
+            .map_err(at_index)?,
+        Keys::Objects(list) => intact(|| {
+            for_each_chunk(hasher, &list, |first, hashes| {
+                kernel.contains(hashes, &mut out[first..first + hashes.len()]);
+            })
+        })??,
     }
     Ok(answers)
 }
@@ -244,7 +247,7 @@ pub fn insert(
             };
             py.detach(|| {
                 column.check().map_err(at_index)?;
-                insert_chunks(kernel, column.len(), chunks)
+                intact(|| insert_chunks(kernel, column.len(), chunks))?
             })
         }
         keys => {
@@ -255,7 +258,7 @@ pub fn insert(
                 all[range].chunks(step).for_each(chunk);
                 Ok(())
             };
-            py.detach(|| insert_chunks(kernel, all.len(), chunks))
+            py.detach(|| intact(|| insert_chunks(kernel, all.len(), chunks))?)
         }
     }
 }

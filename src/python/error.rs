@@ -1,9 +1,11 @@
 //! Kernel errors as the exceptions of `tamis.errors`.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use pyo3::exceptions::{PyKeyError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> PyErr {
@@ -24,6 +26,24 @@ pub fn of_tamis(name: &str, message: String) -> PyErr {
         Ok(class) => PyErr::from_type(class, message),
         Err(error) => error,
     })
+}
+
+/// Runs `work` on a structure; where that panics, it is a `FormatError`. Kernels check all bytes as
+/// they open them and index by what they have checked, so a panic means that bytes have changed since:
+/// a file was written to while it was mapped.
+#[inline(always)]
+pub fn intact<R>(work: impl FnOnce() -> R) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(damaged)
+}
+
+#[cold]
+fn damaged(panic: Box<dyn Any + Send>) -> Error {
+    let what = match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().map_or("?".into(), |text| (*text).into()),
+    };
+    let why = "a file that is mapped must not be written to, only replaced";
+    Error::Format(format!("the filter has changed since it was opened ({what}): {why}"))
 }
 
 /// A class of `tamis.errors`.

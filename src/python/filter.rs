@@ -2,10 +2,10 @@
 //! some take in, what few take back. `tamis.filters` derives the public classes from them.
 
 use super::batch;
-use super::error::class;
+use super::error::{class, intact};
 use super::handle::Handle;
 use super::keys::hash_object;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::hash::{HASH_KEYED, Hash128};
 use crate::kernel;
 use numpy::PyArray1;
@@ -54,13 +54,10 @@ impl Stored {
     pub(super) fn change<R: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&dyn kernel::Kernel) -> R + Send,
-    ) -> R {
-        if self.handle.kernel.busy() {
-            py.detach(|| work(&*self.handle.kernel))
-        } else {
-            work(&*self.handle.kernel)
-        }
+        work: impl FnOnce(&dyn kernel::Kernel) -> Result<R> + Send,
+    ) -> Result<R> {
+        let work = || intact(|| work(&*self.handle.kernel))?;
+        if self.handle.kernel.busy() { py.detach(work) } else { work() }
     }
 
     /// Says once that the filter has taken in more than it was made for.
@@ -130,14 +127,14 @@ impl Stored {
 
     /// The structure, copied.
     fn _copied(&self, py: Python<'_>) -> PyResult<Handle> {
-        let kernel = py.detach(|| self.handle.kernel.copy())?;
+        let kernel = py.detach(|| intact(|| self.handle.kernel.copy()))??;
         Ok(Handle { kernel, ..self._handle() })
     }
 
     /// Return the filter as bytes, as `save` writes them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let mut out = Vec::new();
-        py.detach(|| self.write(&mut out))?;
+        py.detach(|| intact(|| self.write(&mut out)))??;
         Ok(PyBytes::new(py, &out))
     }
 
@@ -147,10 +144,9 @@ impl Stored {
             // SAFETY: the caller keeps the descriptor open during this call.
             let file = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
             let mut out = BufWriter::with_capacity(1 << 16, File::from(file));
-            self.write(&mut out)?;
-            out.flush()
-        })?;
-        Ok(())
+            intact(|| self.write(&mut out))??;
+            Ok(out.flush()?)
+        })
     }
 }
 
@@ -169,10 +165,10 @@ impl Filter {
     fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let stored = self_.as_super().get();
         let hash = stored.hash(key)?;
-        Ok(match stored.handle.kernel.try_contains_one(hash) {
-            Some(answer) => answer,
-            None => key.py().detach(|| stored.handle.kernel.contains_one(hash)),
-        })
+        match intact(|| stored.handle.kernel.try_contains_one(hash))? {
+            Some(answer) => Ok(answer),
+            None => Ok(key.py().detach(|| intact(|| stored.handle.kernel.contains_one(hash)))?),
+        }
     }
 
     /// Return for each key whether it may be in the set.
@@ -187,16 +183,16 @@ impl Filter {
     /// The probability that an absent key is answered True, given what is stored: a random one, or
     /// where the filter knows its queries, one of those.
     #[getter]
-    fn expected_fpr(self_: &Bound<'_, Self>) -> f64 {
+    fn expected_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        self_.py().detach(|| stored.handle.kernel.rate())
+        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.rate()))?)
     }
 
     /// The false-positive rate of an absent key that is not in the workload.
     #[getter]
-    fn fpr_bound(self_: &Bound<'_, Self>) -> f64 {
+    fn fpr_bound(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        self_.py().detach(|| stored.handle.kernel.unseen_rate())
+        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.unseen_rate()))?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Structures as Python holds them: a handle, and the ways to open one from bytes.
 
 use super::batch::Distinct;
-use super::error::of_tamis;
+use super::error::{intact, of_tamis};
 use super::keys::{self, Secret, hasher, shown};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -123,7 +123,7 @@ pub fn open_file(
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))??;
-        open(region.bytes(), hasher, |section| Ok(region.part(section)))
+        intact(|| open(region.bytes(), hasher, |section| Ok(region.part(section))))?
     })
 }
 

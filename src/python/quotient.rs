@@ -1,6 +1,7 @@
 //! Quotient filters: made, built, merged, grown, truncated, looked into.
 
 use super::batch::Distinct;
+use super::error::intact;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -74,20 +75,20 @@ impl Quotient {
     fn count(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (stored, quotient) = structure::<Kernel>(self_)?;
         let hash = stored.hash(key)?;
-        Ok(self_.py().detach(|| quotient.look(|quotient| quotient.count(hash))))
+        Ok(self_.py().detach(|| intact(|| quotient.look(|quotient| quotient.count(hash))))?)
     }
 
     /// Double the capacity now: twice the slots, one remainder bit less, the same answers.
     fn grow(self_: &Bound<'_, Self>) -> PyResult<()> {
         let (_, quotient) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| quotient.double())?)
+        Ok(self_.py().detach(|| intact(|| quotient.double()))??)
     }
 
     /// The insertions of both.
     fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
         a.handle.check_hash(&b.handle)?;
-        let merged = self_.py().detach(|| x.merge(y))?;
+        let merged = self_.py().detach(|| intact(|| x.merge(y)))??;
         let capacity = merged.capacity().unwrap_or(a.handle.capacity);
         Ok(Handle { capacity, ..a.handle.with(merged) })
     }
@@ -95,14 +96,14 @@ impl Quotient {
     /// The same insertions with fewer bits of each remainder.
     fn _truncated(self_: &Bound<'_, Self>, bits: u32) -> PyResult<Handle> {
         let (stored, quotient) = structure::<Kernel>(self_)?;
-        Ok(stored.handle.with(self_.py().detach(|| quotient.truncated(bits))?))
+        Ok(stored.handle.with(self_.py().detach(|| intact(|| quotient.truncated(bits)))??))
     }
 
     /// The fingerprints of a range of quotients, in order.
     fn _fingerprints(self_: &Bound<'_, Self>, start: u64, stop: u64) -> PyResult<Fingerprints> {
         let (py, (_, growing)) = (self_.py(), structure::<Kernel>(self_)?);
         let (mut quotients, mut remainders, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-        py.detach(|| {
+        let mut read = || {
             growing.look(|quotient| {
                 for (quotient, remainder, count) in quotient.fingerprints(start..stop) {
                     quotients.push(quotient);
@@ -110,7 +111,8 @@ impl Quotient {
                     counts.push(count);
                 }
             });
-        });
+        };
+        py.detach(|| intact(&mut read))?;
         let numbers = |values| PyArray1::from_vec(py, values).unbind();
         Ok(Fingerprints {
             quotients: numbers(quotients),

@@ -2,6 +2,7 @@
 
 use super::adapting::Adapting;
 use super::batch::Distinct;
+use super::error::intact;
 use super::filter::structure;
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -117,7 +118,7 @@ impl AdaptiveQuotient {
     #[getter]
     fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (py, (_, shared)) = (self_.py(), structure::<Kernel>(self_)?);
-        let counts = py.detach(|| shared.look(|filter| filter.histogram()));
+        let counts = py.detach(|| intact(|| shared.look(|filter| filter.histogram())))?;
         Ok(PyArray1::from_vec(py, counts))
     }
 
@@ -125,7 +126,7 @@ impl AdaptiveQuotient {
     fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
         a.handle.check_hash(&b.handle)?;
-        let merged = self_.py().detach(|| x.merge(y))?;
+        let merged = self_.py().detach(|| intact(|| x.merge(y)))??;
         let capacity = merged.capacity().unwrap_or(a.handle.capacity);
         Ok(Handle { capacity, ..a.handle.with(merged) })
     }

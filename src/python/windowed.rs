@@ -84,7 +84,10 @@ impl Windowed {
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let (hash, generation) = (filter.hash(key)?, moment(windowed, at.map(|at| at.0))?);
-        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, None));
+        filter.change(self_.py(), |_| {
+            windowed.pass(&[hash], generation, None);
+            Ok(())
+        })?;
         filter.check_room(self_.py())
     }
 
@@ -112,7 +115,10 @@ impl Windowed {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let (hash, generation) = (filter.hash(key)?, moment(windowed, at.map(|at| at.0))?);
         let mut out = [false];
-        filter.change(self_.py(), |_| windowed.pass(&[hash], generation, Some(&mut out)));
+        filter.change(self_.py(), |_| {
+            windowed.pass(&[hash], generation, Some(&mut out));
+            Ok(())
+        })?;
         filter.check_room(self_.py())?;
         Ok(out[0])
     }
@@ -144,7 +150,10 @@ impl Windowed {
     fn advance(self_: &Bound<'_, Self>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let generation = moment(windowed, at.map(|at| at.0))?;
-        filter.change(self_.py(), |_| windowed.advance(generation));
+        filter.change(self_.py(), |_| {
+            windowed.advance(generation);
+            Ok(())
+        })?;
         Ok(())
     }
 }

@@ -152,7 +152,7 @@ impl Growing {
 
     /// Doubles the capacity: twice the quotients, one bit less of remainder.
     pub fn double(&self) -> Result<()> {
-        self.write().double()
+        self.write()?.double()
     }
 
     /// A filter of the same insertions with only so many bits of each remainder.
@@ -170,8 +170,10 @@ impl Growing {
         self.inner.read()
     }
 
-    fn write(&self) -> WriteGuard<'_, Inner> {
-        self.inner.write()
+    fn write(&self) -> Result<WriteGuard<'_, Inner>> {
+        let mut inner = self.inner.write();
+        inner.quotient.leave_mapping()?;
+        Ok(inner)
     }
 }
 
@@ -243,10 +245,10 @@ impl Kernel for Growing {
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
-        self.write().insert(hashes)
+        self.write()?.insert(hashes)
     }
 
     fn remove(&self, hash: Hash128) -> Result<()> {
-        self.write().quotient.remove(hash)
+        self.write()?.quotient.remove(hash)
     }
 }

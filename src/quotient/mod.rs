@@ -72,6 +72,15 @@ impl Quotient {
         Ok(Quotient { table: Table::new(quotients, remainder_bits)?, total: 0, distinct: 0 })
     }
 
+    /// Leaves the mapping of a file; see [`Table::out_of_mapping`].
+    pub(super) fn leave_mapping(&mut self) -> Result<()> {
+        if let Some(copy) = self.table.out_of_mapping() {
+            let (quotients, bits) = (self.table.quotients(), self.table.remainder_bits());
+            *self = Quotient::from_parts(quotients, bits, self.len(), self.distinct, copy?)?;
+        }
+        Ok(())
+    }
+
     /// How many keys were inserted and not removed, repetitions included; at most 2⁶⁴−1.
     pub fn len(&self) -> u64 {
         u64::try_from(self.total).unwrap_or(u64::MAX)

@@ -114,6 +114,13 @@ impl Table {
         Table { quotients, remainder_bits, stride, blocks, used: 0, fit, ones, buffer }
     }
 
+    /// The table in memory of its own, or `None` if it is there already. A mapped file may have
+    /// changed since it was checked. Answers from it are wrong then, but insertions would follow
+    /// offsets and runs to anywhere: so before the first, the table is copied and checked again.
+    pub(crate) fn out_of_mapping(&self) -> Option<Result<Buffer>> {
+        self.buffer.is_mapped().then(|| Buffer::copied(self.buffer.as_slice()))
+    }
+
     /// `Q`: how many quotients, occupied or not.
     pub fn quotients(&self) -> u64 {
         self.quotients

@@ -47,6 +47,20 @@ pub(super) fn blocks(table: &Table) -> usize {
 }
 
 impl Telescoping {
+    /// Leaves the mapping of a file; see [`Table::out_of_mapping`].
+    pub(super) fn leave_mapping(&mut self) -> Result<()> {
+        if let Some(copy) = self.table.out_of_mapping() {
+            let (quotients, bits) = (self.table.quotients(), self.table.remainder_bits());
+            let table = Table::from_bytes(quotients, bits, copy?)?;
+            if table.used_slots() != self.table.used_slots() {
+                let message = "the adaptive filter is damaged: it holds another number of keys";
+                return Err(Error::Format(message.into()));
+            }
+            self.table = table;
+        }
+        Ok(())
+    }
+
     /// The filter with these bytes of slots and of marks, which are untrusted.
     pub(super) fn open(
         (quotients, bits): (u64, u32),

@@ -82,7 +82,7 @@ impl Shared {
                 let quotient = filter.table().split(hashes[first]).0;
                 quotient..quotient + 1
             })?;
-            let mut inner = self.write();
+            let mut inner = self.write()?;
             if inner.filter.version() != version {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Shared {
     fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
         for _ in 0..TRIES {
             let (version, stored) = self.read_run(remote, |filter| filter.quotients_of(block))?;
-            let mut inner = self.write();
+            let mut inner = self.write()?;
             if inner.filter.version() == version {
                 return Ok(without_remote(inner.filter.forget(block, &stored))? > 0);
             }
@@ -132,7 +132,7 @@ impl Shared {
             self.grow(remote)?;
         }
         loop {
-            let mut inner = self.write();
+            let mut inner = self.write()?;
             let (inserted, step) = inner.filter.insert_batch(&hashes[done..]);
             done += inserted;
             let failed = match step {
@@ -141,7 +141,7 @@ impl Shared {
                 Err(Stop::Full(block)) => {
                     drop(inner);
                     let forgotten = self.forget(block, remote);
-                    inner = self.write();
+                    inner = self.write()?;
                     match forgotten {
                         Ok(true) => None,
                         Ok(false) => Some(full(block)),
@@ -164,7 +164,7 @@ impl Shared {
             let quotient = |filter: &Telescoping| filter.table().split(hash).0;
             let (version, stored) =
                 self.read_run(remote, |filter| quotient(filter)..quotient(filter) + 1)?;
-            let mut inner = self.write();
+            let mut inner = self.write()?;
             if inner.filter.version() != version {
                 continue;
             }
@@ -188,7 +188,7 @@ impl Shared {
         for _ in 0..TRIES {
             let version = self.look(Telescoping::version);
             let stored = remote.scan()?;
-            let mut inner = self.write();
+            let mut inner = self.write()?;
             if inner.filter.version() == version {
                 inner.filter = without_remote(inner.filter.grown(stored))?;
                 inner.capacity = capacity::doubled(inner.capacity);

@@ -128,8 +128,10 @@ impl Shared {
         self.inner.read()
     }
 
-    pub(super) fn write(&self) -> WriteGuard<'_, Inner> {
-        self.inner.write()
+    pub(super) fn write(&self) -> Result<WriteGuard<'_, Inner>> {
+        let mut inner = self.inner.write();
+        inner.filter.leave_mapping()?;
+        Ok(inner)
     }
 
     /// The filter of the insertions into both.
@@ -236,7 +238,7 @@ impl Kernel for Shared {
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
-        let mut inner = self.write();
+        let mut inner = self.write()?;
         if !inner.has_room(hashes.len()) {
             return Err(inner.no_room(hashes.len()));
         }
@@ -254,6 +256,6 @@ impl Kernel for Shared {
     }
 
     fn remove(&self, hash: Hash128) -> Result<()> {
-        without_remote(self.write().filter.remove(hash))
+        without_remote(self.write()?.filter.remove(hash))
     }
 }

@@ -90,6 +90,8 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
 
     With ``mmap``, the file is memory-mapped: it is verified in the same way, but not copied, and
     its memory is shared between processes. Insertions stay private to this process.
+    While the file is mapped, it may be replaced (as `save` does) or deleted, but never written to
+    in place or truncated: answers would be wrong, or the process would end with ``SIGBUS``.
     """
     try:
         return _public(_native.open_file(os.fsdecode(path), mmap, key))
