@@ -511,7 +511,7 @@ def overrun_is_visible(specimen):
                 f.update(more)
             assert f.to_bytes() == before
         return
-    with pytest.warns(tamis.CapacityWarning, match="made for 1000 keys"):
+    with pytest.warns(tamis.CapacityWarning, match="its capacity of 1000"):
         f.update(range(3000))
     f.update(range(3000, 3100))  # said once: a second warning would be an error here
     f.add("one more")

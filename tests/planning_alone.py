@@ -75,7 +75,9 @@ def use_scores():
     learned.plan(learned.segments(members, others), fpr=0.01)
     goal = {"bits": 2**14, "fpr": 0.01, "gap": 1000}
     for method in ("optimal", "paper"):
-        module("stable.groups").plan_stable([0.7, 0.3], [0.2, 0.8], **goal, method=method)
+        made = module("stable.groups").plan_stable([0.7, 0.3], [0.2, 0.8], **goal, method=method)
+        counts = {"inserted": [2, 8], "queried": [7, 3], "accepted": [1, 2]}
+        module("stable.drift").compare(made.groups, **counts)
     module("stable.scores").plan_scores(members, others, **goal)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def saves(tmp_path):
         tamis.parquet.SkippingIndex.build(folder, columns=["user"], path=tmp_path / f"{i}", fpr=fpr)
         for i, fpr in enumerate((0.1, 0.001))
     ]
-    yield "index", indexes[0].save, indexes[1].save, tamis.parquet.SkippingIndex.open
+    read = partial(tamis.parquet.SkippingIndex.open, source=folder)
+    yield "index", indexes[0].save, indexes[1].save, read
 
 
 NAMES = ["filter", "collection", "text", "snapshot", "report", "workload", "index"]
