@@ -340,7 +340,10 @@ def test_refuses_bad_arguments():
         made().swapped(MODEL, MEMBERS[:10], [])
     with pytest.raises(ValueError, match="groups must be from 1 to 64, not 65"):
         tamis.StableLearned.plan([0.5], [0.5], bits=2**14, fpr=0.01, gap=100, groups=65)
-    with pytest.raises(ValueError, match=r"no threshold leaves room .* bits=8"):
+    with pytest.raises(
+        ValueError,
+        match=r"bits is 8 .* no threshold leaves a stable filter room",
+    ):
         tamis.StableLearned.plan(
             MODEL.scores(MEMBERS), MODEL.scores(OTHERS), bits=8, fpr=1e-6, gap=100, groups=1
         )
