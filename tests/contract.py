@@ -662,6 +662,42 @@ def is_saved_while_one_adds(specimen):
     assert not failures
 
 
+@check_of_sets
+def is_merged_while_others_add(specimen):
+    """Two threads merge two filters in either order, and each with itself, while both take keys."""
+    merges = specimen.build([1], fpr=0.01)
+    try:
+        merges | merges
+    except (tamis.IncompatibleError, TypeError):
+        return
+    n = 20_000
+    f, g = (specimen.make(4 * n if specimen.bounded else n, fpr=2**-8) for _ in range(2))
+    f.update(np.arange(100))
+    failures, done = [], threading.Event()
+
+    def merge(one, other):
+        while not done.is_set():
+            try:
+                for both in (one | other, other | one, one | one):
+                    if not both.contains(np.arange(100)).all():
+                        failures.append("a key is missing")
+            except tamis.TamisError as error:
+                failures.append(error)
+
+    merging = [threading.Thread(target=merge, args=pair, daemon=True) for pair in ((f, g), (g, f))]
+    g.update(np.arange(100))
+    for thread in merging:
+        thread.start()
+    for start in range(100, n, 100):
+        f.update(np.arange(start, start + 100))
+        g.update(np.arange(start, start + 100))
+    done.set()
+    for thread in merging:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "a merge hangs"
+    assert not failures
+
+
 class Injected(Exception):
     """A failure made by `fails_at_every_step`."""
 

@@ -568,3 +568,30 @@ def test_hashes_as_a_remote():
     assert sorted(tuple(row) for part in table.scan() for row in part.tolist()) == expected
     with pytest.raises(KeyError):
         table.remove("not there")
+
+
+@pytest.mark.parametrize("cls", [tamis.Telescoping, tamis.Extending])
+def test_a_filter_merges_with_itself_while_it_grows(cls):
+    keys = np.arange(3000)
+    remote, small = Hashes(keys, seed=1), cls.build(keys, fpr=2**-6, seed=1)
+    growing, failures, done = [small.copy()], [], threading.Event()
+
+    def merge():
+        while not done.is_set():
+            f = growing[0]
+            try:
+                f | f
+            except tamis.CapacityError:
+                continue  # twice its keys do not fit
+            except tamis.IncompatibleError as error:
+                failures.append(error)
+
+    merging = threading.Thread(target=merge)
+    merging.start()
+    for _ in range(60):
+        growing[0] = small.copy()
+        for _ in range(4):
+            growing[0].grow(remote)
+    done.set()
+    merging.join()
+    assert not failures

@@ -136,10 +136,12 @@ impl Shared {
 
     /// The filter of the insertions into both.
     pub fn merge(&self, other: &Shared) -> Result<Shared> {
-        // One after the other: a copy of the first, so that no thread holds two locks.
+        // One after the other: a copy of the first, so that no thread holds two locks. A filter with
+        // itself is that copy twice, which cannot grow in between.
         let copy = self.duplicate()?;
         let one = copy.read();
-        let two = other.read();
+        let second = (!std::ptr::eq(self, other)).then(|| other.read());
+        let two = second.as_ref().unwrap_or(&one);
         let capacity = one.capacity.max(two.capacity);
         let merged = Inner { filter: without_remote(one.filter.merged(&two.filter))?, capacity };
         if !merged.has_room(0) {
