@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
 
-# A Bloom layer that accepts more than half is of little use; how much coarser it gets at a time;
-# and the finest, for a layer that was planned to be empty.
+# A Bloom layer that accepts more than half is of little use; how much coarser it gets at a time, of
+# which a layer of a very low rate would need hundreds; and a rate for a layer that was planned to
+# be empty, and so has none.
 _COARSEST = 0.5
-_STEP = 1.05
-_FINEST = 2.0**-32
+_STEP, _LONG_STEP = 1.05, 2.0
+_LOW = 2.0**-32
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Layer:
         kind = KINDS[self.kind]
         fineness: dict[str, Any] = {"fingerprint_bits": self.fingerprint or 0}
         if kind.continuous:
-            fineness = {"fpr": min(max(self.rate, _FINEST), 1 - _FINEST)}
+            fineness = {"fpr": min(self.rate or _LOW, 1 - _LOW)}
         return kind.layer_size(
             items, **fineness, **({"layout": self.layout} if self.layout else {})
         )
@@ -60,7 +61,8 @@ class Layer:
         """Return the next coarser layer, or None if this is the coarsest."""
         lengths = KINDS[self.kind].lengths
         if lengths is None:
-            rate = min(max(self.rate, _FINEST), 1 - _FINEST) * _STEP
+            rate = min(self.rate or _LOW, 1 - _LOW)
+            rate *= _STEP if rate >= _LOW else _LONG_STEP
             return None if rate > _COARSEST else replace(self, rate=rate)
         if self.fingerprint is None or self.fingerprint <= lengths.start:
             return None
