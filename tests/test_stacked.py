@@ -247,6 +247,18 @@ def test_bad_negatives_are_named():
             stack(alternating("bloom"), 3, range(10), bad)
 
 
+@pytest.mark.parametrize("last", ["auto", "alternating"])
+@pytest.mark.parametrize("fpr", [1e-9, 1e-13, 1e-19])
+def test_a_very_low_rate_is_built_as_planned(last, fpr):
+    w = tamis.Workload.zipf(1.0, universe=10**5, sample=10**4)
+    known = range(FIRST_NEGATIVE, FIRST_NEGATIVE + 10**4)
+    f = tamis.Stacked.build(range(1000), w, negatives=known, fpr=fpr, last=last)
+    # Where no negative passes the first layer there are no others, which would have helped a bit.
+    assert f.expected_fpr <= 1.5 * fpr
+    with pytest.raises(ValueError, match="fpr must be at least"):
+        tamis.Stacked.build(range(1000), w, negatives=known, fpr=1e-21, last=last)
+
+
 def test_a_plan_takes_as_many_negatives_as_it_says():
     plan = dataclasses.replace(planned(("ribbon", "function"), 1), negatives=5000)
     pa = pytest.importorskip("pyarrow")

@@ -26,11 +26,11 @@ MALFORMED = (
 _MOST_LAYERS = 64
 _ONE = 1 + 1e-9  # a share, with rounding
 
-# The highest useful rate of a Bloom layer, the factor by which it gets coarser, and the lowest
-# rate, for a layer that was planned to be empty.
+# The highest useful rate of a Bloom layer; the factor by which it gets coarser, and a larger one
+# for very low rates; and a rate for a layer that was planned to be empty.
 _COARSEST = 0.5
-_STEP = 1.05
-_FINEST = 2.0**-32
+_STEP, _LONG_STEP = 1.05, 2.0
+_LOW = 2.0**-32
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Layer:
         kind = KINDS[self.kind]
         fineness: dict[str, Any] = {"fingerprint_bits": self.fingerprint or 0}
         if kind.continuous:
-            fineness = {"fpr": min(max(self.rate, _FINEST), 1 - _FINEST)}
+            fineness = {"fpr": min(self.rate or _LOW, 1 - _LOW)}
         return kind.layer_size(
             items, **fineness, **({"layout": self.layout} if self.layout else {})
         )
@@ -70,7 +70,8 @@ class Layer:
         """Return the next coarser layer, or None if this is the coarsest."""
         lengths = KINDS[self.kind].lengths
         if lengths is None:
-            rate = min(max(self.rate, _FINEST), 1 - _FINEST) * _STEP
+            rate = min(self.rate or _LOW, 1 - _LOW)
+            rate *= _STEP if rate >= _LOW else _LONG_STEP
             return None if rate > _COARSEST else replace(self, rate=rate)
         if self.fingerprint is None or self.fingerprint <= lengths.start:
             return None

@@ -8,13 +8,20 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, check_workload, one_of, whole
+from tamis.planning.arguments import (
+    MOST_BITS_PER_KEY,
+    MOST_KEYS,
+    check_rate_or_budget,
+    check_workload,
+    one_of,
+    whole,
+)
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import equal, exact, lengths, metrics, varied
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
-from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.realize import realize
 from tamis.planning.stacked.sweep import Search, better, sweep
@@ -72,33 +79,51 @@ def plan(
     )  # fmt: skip
     kinds = _kinds(layer, last, rates, updates)
     curve = workload.curve if workload is not None and keys else _NOTHING
+    allowance = lengths.Allowance()
     for margin in _MARGINS:
-        found = _best(_tightened(goal, margin), curve, kinds, last, rates, updates)
-        if found is None:
+        tightened = _tightened(goal, margin)
+        found = _candidates(tightened, curve, kinds, last, rates, updates, allowance)
+        if not found:
             break
-        # For small sets, rounding to whole bits matters, which searches over rates ignore.
-        plans = [realize(found, goal)]
-        if not found.lengths and (one := plain(found.kind, goal)):
-            plans.append(realize(one, goal))
+        # Whole bits and items decide in small layers. Searches over rates do not see them, so what
+        # each of them found is made a plan before one is chosen.
+        plans = [realize(each, goal) for each in found]
         if kept := [each for each in plans if _kept(each, goal)]:
-            best = min(kept, key=lambda each: _score(each, goal))
-            return replace(best, workload=workload)
+            return replace(min(kept, key=lambda each: _score(each, goal)), workload=workload)
     raise ValueError(_impossible(goal, curve, kinds, last, updates))
 
 
-def _best(
-    goal: Goal, curve: Frequencies, kinds: list[str], last: Last, rates: Rates, updates: bool
-) -> Stack | None:
-    """Find the best stack of all kinds."""
+def _candidates(
+    goal: Goal,
+    curve: Frequencies,
+    kinds: list[str],
+    last: Last,
+    rates: Rates,
+    updates: bool,
+    allowance: lengths.Allowance,
+) -> list[Stack]:
+    """Find the stacks of which one is the best when their sizes are whole numbers.
+
+    Layers of fingerprints have whole sizes from the start, so of them it is the best of all kinds.
+    """
     best: Stack | None = None
+    of_rates: list[Stack] = []
     for kind in kinds:
-        best = better(best, plain(kind, goal), goal)
-        for search, tolerance in _searches(kind, last, updates):
+        one, searches = plain(kind, goal), _searches(kind, last, updates, allowance)
+        if KINDS[kind].continuous:
+            stacks = [sweep(search, goal, curve, tolerance) for search, tolerance in searches]
+            of_rates += [stack for stack in (one, *stacks) if stack]
+            continue
+        best = better(best, one, goal)
+        for search, tolerance in searches:
             best = sweep(search, goal, curve, tolerance, best)
-    # Varied rates gain a few percent: not enough for Bloom layers to win if equal rates do not.
-    if best and len(best.rates) > len(best.lengths) + 1 and rates == "varied":
-        best = varied.improve(best, goal, curve)
-    return best
+    found = [best, *of_rates] if best else of_rates
+    alternating = [stack for stack in of_rates if len(stack.rates) > 1]
+    if rates == "varied" and alternating:
+        best = min(found, key=goal.score)
+        if best in alternating or varied.worthwhile(goal, curve, best):
+            found = found + [varied.improve(stack, goal, curve) for stack in alternating]
+    return found
 
 
 def _tightened(goal: Goal, margin: float) -> Goal:
@@ -115,10 +140,12 @@ def _kept(plan: Plan, goal: Goal) -> bool:
     return rates and plan.bits <= goal.budget and plan.expected_checks <= goal.max_checks
 
 
-def _score(plan: Plan, goal: Goal) -> float:
-    if goal.smallest:
-        return plan.bits
-    return float(goal.value(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind))
+def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
+    """What is minimized; of equals, those of the lower bound and of fewer bits are better."""
+    value = plan.bits
+    if not goal.smallest:
+        value = goal.value(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind)
+    return float(value), plan.fpr_bound, plan.bits
 
 
 def plain(kind: str, goal: Goal) -> Stack | None:
@@ -130,7 +157,7 @@ def plain(kind: str, goal: Goal) -> Stack | None:
         rate = min(goal.fpr, goal.max_fpr_bound)
         bits = goal.keys * bits_per_item(rate)
     else:
-        rate = 2.0 ** (-bits / max(goal.keys, 1) * math.log(2))
+        rate = max(2.0 ** (-bits / max(goal.keys, 1) * math.log(2)), FLOOR)
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
@@ -138,13 +165,15 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
 
 
-def _searches(kind: str, last: Last, updates: bool) -> Iterator[tuple[Search, float]]:
+def _searches(
+    kind: str, last: Last, updates: bool, allowance: lengths.Allowance
+) -> Iterator[tuple[Search, float]]:
     """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
             yield equal.search, 2e-3
         else:
-            yield lengths.search_for(kind), 1e-2
+            yield lengths.search_for(kind, allowance), 1e-2
     if last != "alternating" and not updates:
         yield exact.search_for(kind), 1e-3
 
@@ -177,6 +206,8 @@ def _goal(
     check_cost: float | None,
 ) -> Goal:
     check_rate_or_budget(fpr, bits_per_key)
+    if fpr is not None and fpr < FLOOR:
+        raise ValueError(f"fpr must be at least {_rounded_up(FLOOR):.2g} for a stack, not {fpr}")
     for name, value in (
         ("max_fpr_bound", max_fpr_bound),
         ("max_checks", max_checks),
@@ -217,24 +248,44 @@ def _goal(
 
 def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, updates: bool) -> str:
     """Name the first constraint without which there is a plan, and describe that plan."""
+
+    def best(goal: Goal) -> Plan | None:
+        found = _candidates(goal, curve, kinds, last, "equal", updates, lengths.Allowance())
+        kept = [plan for stack in found if _kept(plan := realize(stack, goal), goal)]
+        return min(kept, key=lambda plan: _score(plan, goal), default=None)
+
     for name, relaxed in (
         ("max_checks", replace(goal, max_checks=math.inf)),
         ("max_fpr_bound", replace(goal, max_fpr_bound=1.0)),
         ("max_checks and max_fpr_bound", replace(goal, max_checks=math.inf, max_fpr_bound=1.0)),
     ):
-        best = _best(relaxed, curve, kinds, last, "equal", updates)
-        if best is not None:
-            found = realize(best, relaxed)
+        if found := best(relaxed):
             return (
                 f"no filter meets all constraints; without {name} there is one of "
                 f"{found.bits_per_key:.2f} bits per key with a bound of {found.fpr_bound:.3g} "
                 f"and {found.expected_checks:.3f} checks"
             )
+    layers = f"{' or '.join(kinds)} layers" if len(kinds) < len(LAYERS) else "a stack"
     if goal.smallest:
-        return f"no {' or '.join(kinds)} filter has a rate as low as fpr={goal.fpr}"
+        most = Goal(goal.keys, budget=MOST_BITS_PER_KEY * max(goal.keys, 1))
+        lowest = best(most)
+        assert lowest is not None
+        return (
+            f"fpr must be at least {_rounded_up(lowest.expected_fpr):.2g} for {layers} and this "
+            f"workload, not {goal.fpr}"
+        )
     least = min(_least_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
     given = goal.budget / max(goal.keys, 1)
-    return f"bits_per_key must be at least {least:.2f} for {goal.keys} keys, not {given:g}"
+    return (
+        f"bits_per_key must be at least {math.ceil(100 * least) / 100:.2f} for {layers}, "
+        f"not {given:g}"
+    )
+
+
+def _rounded_up(rate: float) -> float:
+    """The rate in two digits, not less."""
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 1) if rate else 1.0
+    return math.ceil(rate / unit) * unit
 
 
 def _least_bits(kind: str, keys: int) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array, Checks
 
 DEPTHS = (3, 5, 7)
@@ -42,7 +42,7 @@ class _Grid(NamedTuple):
 def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
     """Find the best stack of Bloom layers of equal rates."""
     bits = goal.budget / goal.keys
-    least = 2.0 ** -(bits * math.log(2) + 1) if not goal.smallest else goal.fpr / 4
+    least = max(2.0 ** -(bits * math.log(2) + 1), FLOOR) if not goal.smallest else goal.fpr / 4
     found = _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))
     return found if found and goal.score(found) < cutoff else None
 

@@ -14,7 +14,7 @@ import numpy as np
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
 from tamis.planning.stacked.sweep import Search
 
@@ -63,8 +63,8 @@ def _first_layers(kind: str, goal: Goal) -> tuple[Array, Array, Array]:
     """Rate, fingerprint length and bits of each layer that the keys could have."""
     lengths = KINDS[kind].lengths
     if lengths is None:
-        least = 2.0 ** -(goal.budget / goal.keys) if not goal.smallest else goal.fpr / 4
-        rates = np.geomspace(max(least, 1e-300), _LARGEST, _POINTS)
+        least = goal.fpr / 4 if goal.smallest else 2.0 ** -(goal.budget / goal.keys)
+        rates = np.geomspace(max(least, FLOOR), _LARGEST, _POINTS)
         return rates, np.zeros(_POINTS), goal.keys * bits_per_item(rates)
     layers = [fingerprint_layer(kind, goal.keys, length) for length in lengths]
     bits, rates = np.array(layers).T

@@ -34,6 +34,13 @@ class Stack(NamedTuple):
     value: float
 
     @property
+    def expected_fpr(self) -> float:
+        """EFPR, the rate under the workload."""
+        if self.exact:
+            return float(metrics.exact_rate(self.rates[0], self.psi))
+        return float(metrics.expected_rate(self.rates, self.psi))
+
+    @property
     def fpr_bound(self) -> float:
         """EFPB, the rate under any workload."""
         return self.rates[0] / 2 if self.exact else float(metrics.infrequent_rate(self.rates))

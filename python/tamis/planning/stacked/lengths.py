@@ -115,10 +115,14 @@ class _Search:
     psi: float
     cutoff: float
     best: Stack | None = None
-    best_rate: float = 1.0
+    best_rate: float = field(init=False)
     deepest: int = field(default_factory=lambda: DEEPEST)
     left: int = PREFIXES
     slack: float = SLACK
+
+    def __post_init__(self) -> None:
+        # Stacks of other numbers of negatives are known, which the best one must be better than.
+        self.best_rate = self.rate_limit(Checks(0.0, 0.0, 0.0))
 
     def extend(self, prefix: _Prefix) -> None:
         """Try every way to go on from a prefix: with one layer, and with pairs."""

@@ -13,7 +13,7 @@ from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.stacked import metrics
-from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 
 # The usual range of the scale, the number of halvings of the range, and the largest scale.
@@ -33,7 +33,9 @@ def realize(stack: Stack, goal: Goal) -> Plan:
         if goal.smallest:
             expected, bound, _ = _predicted(stack, layers)
             return expected > goal.fpr or bound > goal.max_fpr_bound
-        return sum(layer.bits for layer in layers) <= goal.budget
+        # No more than it takes to err at `FLOOR` whatever the workload.
+        fits = sum(layer.bits for layer in layers) <= goal.budget
+        return fits and _predicted(stack, layers)[1] > FLOOR
 
     low, high = _BRACKET
     if not too_small(low):

@@ -21,19 +21,20 @@ import numpy as np
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Frequencies
-from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
 from tamis.planning.stacked.sweep import better
 
 DEPTH = 7
 """Layers of a stack of varied rates: two more change the rate by less than one percent."""
 
-_COARSEST, _FINEST = 0.02, 40.0  # log2(1/α)
+_COARSEST, _FINEST = 0.02, 40.0  # log2(1/α), or finer where equal rates are
 _GENERATIONS = 60
 _MEMBERS = 7  # per variable
 _PENALTY = 100.0
 _STEP = 1e-6
 _ITERATIONS = 200
+_RANKS = 200  # numbers of negatives, and rates of the others, for a lower bound
 
 
 def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
@@ -43,7 +44,8 @@ def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     problem = _Problem(goal, curve)
     start = np.full(DEPTH + 1, -math.log2(stack.rates[0]))
     start[-1] = math.log(stack.negatives)
-    bounds = [(_COARSEST, _FINEST)] * DEPTH + [(0.0, math.log(curve.size))]
+    finest = max(_FINEST, start[0] + 1)
+    bounds = [(_COARSEST, finest)] * DEPTH + [(0.0, math.log(curve.size))]
     evolved = differential_evolution(
         lambda members: problem.penalized(members.T),
         bounds,
@@ -60,6 +62,31 @@ def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
         best = better(best, problem.stack(problem.polished(point, bounds)), goal)
     assert best is not None
     return best
+
+
+def worthwhile(goal: Goal, curve: Frequencies, best: Stack) -> bool:
+    """Whether Bloom layers of any rates could be better than a stack, by their information.
+
+    A filter that accepts all keys, a share φ of n known negatives and ε of all others takes at
+    least log2(1/ε) + n/|P|·d(φ‖ε) bits per key, d being the relative entropy, and one of Bloom
+    layers 1/ln 2 times as much. Between two numbers of negatives it takes no less than with the
+    fewer negatives and the larger ψ.
+    """
+    if goal.check_cost or any(goal.penalties):
+        return True
+    rate = goal.fpr if goal.smallest else best.expected_fpr
+    if rate <= FLOOR:
+        return False
+    ranks = np.unique(np.geomspace(1, curve.size, _RANKS).astype(np.int64))
+    psi = np.clip(np.asarray(curve.psi(ranks), float), 0.0, 1 - 1e-12)[1:, None]
+    most = np.minimum(rate / (1 - psi), 1 - 1e-9)
+    unknown = most * np.geomspace(1e-4, 1, _RANKS)
+    known = np.clip((rate - (1 - psi) * unknown) / np.maximum(psi, 1e-300), 1e-300, unknown)
+    entropy = known * np.log2(known / unknown)
+    entropy += (1 - known) * (np.log1p(-known) - np.log1p(-unknown)) / math.log(2)
+    least = ranks[:-1, None] * entropy - goal.keys * np.log2(unknown)
+    bits = best.bits if goal.smallest else goal.budget
+    return bool(least.min(initial=math.inf) / math.log(2) < bits)
 
 
 @dataclass(frozen=True)
