@@ -14,6 +14,11 @@ pub const LINE: usize = 64;
 /// Bytes aligned to a cache line: allocated here, or inside a private mapping of a file.
 ///
 /// The memory is zeroed or mapped, never uninitialized, and stays in place until drop.
+///
+/// A kernel chooses one of two ways to share it between threads. Either all of it is behind a lock, and
+/// readers and the writer use slices. Or readers run beside the writer: then both use
+/// [`Buffer::words`] or [`Buffer::lines`] alone, and take a slice only while the writer is locked out
+/// (to save or copy the filter), which others may read atomically meanwhile.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -27,7 +32,7 @@ enum Owner {
 }
 
 // SAFETY: a Buffer is the only owner of its bytes, like a Vec; shared access to them is read-only
-// or through atomics.
+// or through atomics, never both at a time where one of them writes (see above).
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -83,10 +88,11 @@ impl Buffer {
         self.len == 0
     }
 
-    /// The bytes.
+    /// The bytes. Of a kernel that writes through [`Buffer::words`], only while its writer is locked out.
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialized bytes for as long as self lives.
+        // SAFETY: `start` points to `len` initialized bytes for as long as self lives, which nobody
+        // writes to meanwhile: as for `Buffer`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -100,7 +106,7 @@ impl Buffer {
     /// The whole 64-bit words, for kernels whose readers run beside one writer.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: aligned to 64 bytes, and AtomicU64 has the layout of u64. Such kernels touch the
+        // SAFETY: aligned to 64 bytes, and AtomicU64 has the layout of u64. Such kernels write to the
         // bytes through these atomics alone while they are shared.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
     }

@@ -156,9 +156,7 @@ struct Writer;
 impl Writer {
     #[inline]
     fn new() -> Writer {
-        let writing = WRITING.get();
-        WRITING.set(writing + 1);
-        if writing == 0 {
+        if WRITING.with(|writing| writing.replace(writing.get() + 1)) == 0 {
             // Either the forking thread sees this writer, or this one sees that it is forking.
             WRITERS.fetch_add(1, SeqCst);
             while FORKING.load(SeqCst) > 0 {
@@ -174,9 +172,7 @@ impl Writer {
 impl Drop for Writer {
     #[inline]
     fn drop(&mut self) {
-        let writing = WRITING.get() - 1;
-        WRITING.set(writing);
-        if writing == 0 {
+        if WRITING.with(|writing| writing.replace(writing.get() - 1)) == 1 {
             WRITERS.fetch_sub(1, Release);
         }
     }

@@ -193,10 +193,12 @@ struct Strided {
     _buffer: PyUntypedBuffer,
 }
 
-// SAFETY: only `start`'s memory is touched without the interpreter; the buffer keeps it in place,
-// and is released when the part is dropped, by the thread that holds the interpreter.
+// SAFETY: only `start`'s memory is touched without the interpreter; the buffer keeps it in place and as
+// long as it is, and is released when the part is dropped, by the thread that holds the interpreter.
 unsafe impl Send for Strided {}
-// SAFETY: as above; shared access only reads.
+// SAFETY: as above; shared access only reads. Another thread of Python may write to the memory, though
+// it should not. Lengths come from the buffer, never from the items, so that gives other hashes, and no
+// access elsewhere.
 unsafe impl Sync for Strided {}
 
 /// What the items of a buffer are.

@@ -147,8 +147,9 @@ impl Region {
         let mut file = File::open(path)?;
         let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         if mmap && len > 0 {
-            // SAFETY: saved files are replaced, never changed in place, so the mapping keeps its
-            // content; copy-on-write keeps our insertions out of the file.
+            // SAFETY: saved files are replaced, never changed in place, and callers are asked for the
+            // same (docs/format.md), so the mapping keeps its content; copy-on-write keeps our
+            // insertions out of the file. What a file does that breaks this: see `intact`.
             let mapping = MmapRaw::from(unsafe { MmapOptions::new().map_copy(&file)? });
             let (start, len) = (mapping.as_mut_ptr(), mapping.len());
             return Ok(Ok(Region { start, len, owner: Arc::new(mapping) }));
@@ -163,8 +164,9 @@ impl Region {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the owner keeps `len` bytes at `start`, and no buffer of them is written to
-        // before the frame is open.
+        // SAFETY: the owner keeps `len` bytes at `start`. The buffers that `part` makes of them are
+        // read while this slice lives, and written to only after the frame is open: until then no
+        // other thread has them, and no kernel changes what it opens.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
