@@ -96,7 +96,8 @@ class Stacked(_native.Stacked, Contract):
 
         ``negatives`` are the most frequent ones first, as a column or as an iterator of columns
         that need not fit in memory together; without them, those of the plan's workload. The first
-        ``plan.negatives`` of them are used. Layers
+        ``plan.negatives`` of them are used. If there are fewer, or if some are keys, `psi` and
+        `expected_fpr` are those of the negatives that are left, by the plan's workload. Layers
         have the plan's rates, and sizes by what reaches them; where that is more than planned and
         would exceed the plan's budget, the last layers get coarser. ``capacity`` is for keys that
         will be added, if that is more than the keys now.
