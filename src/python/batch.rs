@@ -278,7 +278,7 @@ fn insert_chunks(
     });
     if result.is_err() {
         chunks(0..inserted, &mut |hashes| {
-            hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
+            hashes.iter().for_each(|&hash| drop(kernel.undo(hash)));
         });
     }
     result
