@@ -144,6 +144,10 @@ pub trait Kernel: Any + Send + Sync {
     fn remove(&self, _hash: Hash128) -> Result<()> {
         Err(Error::Parameter("keys cannot be removed from this filter".into()))
     }
+    /// Removes a hash of a batch that was refused midway, as if it had never been inserted.
+    fn undo(&self, hash: Hash128) -> Result<()> {
+        self.remove(hash)
+    }
 }
 
 /// Writes the frame of a filter that was built with this hash (its id and tag).

@@ -91,7 +91,35 @@ def test_build_query_verify_inspect(run):
     code, out, _ = run("inspect a.tamis --json")
     assert json.loads(out)["kind"] == "Ribbon"
     assert "bits per key" in run("inspect a.tamis")[1]
-    assert run("verify a.tamis --absent log.txt --json")[0] == 0
+
+
+def test_verify_sets_aside_keys_among_the_absent_ones(run):
+    run("build keys.txt --fpr 0.01 -o a.tamis")
+    code, out, _ = run("verify a.tamis --absent keys.txt")
+    assert code == 1
+    assert "100 % measured" in out
+    assert "--keys sets those aside" in out
+    code, out, _ = run("verify a.tamis --keys keys.txt --absent log.txt --json")
+    assert code == 0
+    found = json.loads(out)
+    absent = [asked for asked in ASKED if asked not in set(KEYS)]
+    assert found["set_aside"] == len(ASKED) - len(absent)
+    assert found["measured_fpr"] == tamis.load("a.tamis").contains(absent).mean()
+    assert "set aside" in run("verify a.tamis --keys keys.txt --absent log.txt")[1]
+    assert "all 2,000 are among --keys" in refused(
+        run("verify a.tamis --keys keys.txt --absent keys.txt")
+    )
+
+
+def test_verify_weighs_false_positives_by_how_often_they_are_asked(run, folder):
+    """One unlucky key that is queried often is no evidence against a filter; many keys are."""
+    run("build keys.txt --fpr 0.01 -o a.tamis")
+    others = [f"absent{i}" for i in range(20_000)]
+    wrong = np.flatnonzero(tamis.load("a.tamis").contains(others))
+    (folder / "hot.txt").write_text("\n".join([*others[:500], *[others[wrong[0]]] * 500]))
+    assert run("verify a.tamis --absent hot.txt")[0] == 0
+    (folder / "wrong.txt").write_text("\n".join(others[i] for i in wrong))
+    assert run("verify a.tamis --absent wrong.txt")[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_a_batch_that_is_refused_midway_leaves_nothing():
     known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 20_000)
     f = stack(alternating("quotient"), 1, np.arange(n), known, capacity=3 * n)
     held, stopped = f.contains(asked), f.contains(known)
+    rates = (f.expected_fpr, f.known_fpr, f.fpr_bound)
     more = np.arange(n, 40 * n)
     for batch in (more, more.tolist(), [f"key {i}" for i in more]):
         with pytest.raises(tamis.CapacityError, match="cannot double"):
@@ -119,6 +120,7 @@ def test_a_batch_that_is_refused_midway_leaves_nothing():
         assert len(f) == n
         assert (f.contains(asked) == held).all()
         assert (f.contains(known) == stopped).all()
+        assert (f.expected_fpr, f.known_fpr, f.fpr_bound) == rates
 
 
 def test_expected_fpr_is_that_of_the_workload():
@@ -245,6 +247,53 @@ def test_bad_negatives_are_named():
     ):
         with pytest.raises(error, match="keys"):
             stack(alternating("bloom"), 3, range(10), bad)
+
+
+def weighted_rate(f, asked, weights):
+    """The rate over these absent keys by frequency, and its deviation: a filter errs per key."""
+    p = f.contains(asked)
+    deviation = np.sqrt((weights**2 * np.where(p, 1, f.expected_fpr)).sum())
+    return (weights * p).sum() / weights.sum(), deviation / weights.sum()
+
+
+@pytest.mark.parametrize("last", ["alternating", "exact"])
+@pytest.mark.parametrize("given", [10, 1000, None], ids=str)
+def test_fewer_negatives_than_planned_are_less_of_the_queries(last, given):
+    w = tamis.Workload.zipf(1.0, universe=10**5, sample=5 * 10**4)
+    asked = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 10**5)
+    weights = 1 / np.arange(1, 10**5 + 1)
+    rates, expected, spread = [], [], []
+    for seed in range(5):
+        f = tamis.Stacked.build(
+            range(10_000), w, negatives=asked[:given], bits_per_key=8, last=last, seed=seed
+        )
+        rate, deviation = weighted_rate(f, asked, weights)
+        rates.append(rate)
+        expected.append(f.expected_fpr)
+        spread.append(deviation)
+    if given is not None:
+        assert f.psi == pytest.approx(w.psi(given))
+    assert abs(np.mean(rates) - np.mean(expected)) < SIGMAS * np.linalg.norm(spread) / 5
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+def test_negatives_that_are_keys_are_none_of_the_queries_for_absent_keys(shards):
+    """The most frequent negatives are keys: what is left of the workload is flatter."""
+    w = tamis.Workload.zipf(1.0, universe=10**5, sample=5 * 10**4)
+    negatives = np.arange(5 * 10**4)
+    keys = np.arange(0, 40_000, 4)  # the first, fifth, ... of the negatives
+    absent = np.setdiff1d(np.arange(10**5), keys)
+    weights = 1 / (1.0 + absent)
+    psi = (1 / (1.0 + np.setdiff1d(negatives, keys))).sum() / weights.sum()
+    wishes = {"workload": w, "negatives": negatives, "bits_per_key": 8, "last": "exact"}
+    if shards is None:
+        f = tamis.Stacked.build(keys, **wishes)
+        assert f.keys_among_negatives == len(keys)
+        assert f.psi == pytest.approx(psi, rel=1e-6)
+    else:
+        f = tamis.Sharded.build(keys, filter=tamis.Stacked, shards=shards, **wishes)
+    rate, deviation = weighted_rate(f, absent, weights)
+    assert abs(rate - f.expected_fpr) < SIGMAS * deviation
 
 
 @pytest.mark.parametrize("last", ["auto", "alternating"])

@@ -183,17 +183,18 @@ fn collect(py: Python<'_>, hasher: &Hasher, keys: Keys<'_>) -> PyResult<Vec<Hash
     Ok(all)
 }
 
-/// The hashes of those keys that a kernel accepts, in their order, and how many keys there are.
+/// The hashes of those keys that a kernel accepts, each with its index, and how many keys there are.
 pub fn accepted(
     py: Python<'_>,
     kernel: &dyn Kernel,
     hasher: &Hasher,
     keys: &Bound<'_, PyAny>,
-) -> PyResult<(Vec<Hash128>, usize)> {
-    let keep = |kept: &mut Vec<Hash128>, hashes: &[Hash128]| {
+) -> PyResult<(Vec<(Hash128, usize)>, usize)> {
+    let keep = |kept: &mut Vec<(Hash128, usize)>, first: usize, hashes: &[Hash128]| {
         let mut answers = [false; CHUNK];
         kernel.contains(hashes, &mut answers[..hashes.len()]);
-        kept.extend(hashes.iter().zip(answers).filter(|(_, yes)| *yes).map(|(&hash, _)| hash));
+        let each = hashes.iter().copied().zip(first..).zip(answers);
+        kept.extend(each.filter(|(_, yes)| *yes).map(|(hash_and_index, _)| hash_and_index));
     };
     let keys = Keys::new(keys)?;
     let count = keys.len();
@@ -201,7 +202,9 @@ pub fn accepted(
         Keys::Column(column) => {
             let collect = |range: Range<usize>| {
                 let mut kept = Vec::new();
-                column.for_each_chunk(hasher, range, |_, hashes| keep(&mut kept, hashes))?;
+                column.for_each_chunk(hasher, range, |first, hashes| {
+                    keep(&mut kept, first, hashes);
+                })?;
                 Ok(kept)
             };
             let threads = threads(column.len(), THREADED_BUILD);
@@ -210,7 +213,7 @@ pub fn accepted(
         }
         Keys::Objects(list) => {
             let mut kept = Vec::new();
-            for_each_chunk(hasher, &list, |_, hashes| keep(&mut kept, hashes))?;
+            for_each_chunk(hasher, &list, |first, hashes| keep(&mut kept, first, hashes))?;
             kept
         }
     };
@@ -282,7 +285,7 @@ fn insert_chunks(
     });
     if result.is_err() || read.is_err() {
         let _ = chunks(0..inserted, &mut |hashes| {
-            hashes.iter().for_each(|&hash| drop(kernel.remove(hash)));
+            hashes.iter().for_each(|&hash| drop(kernel.undo(hash)));
         });
     }
     read.map_err(at_index)?;

@@ -11,6 +11,7 @@ use crate::kernel::Kernel;
 use crate::lock::{ReadGuard, RwLock};
 use crate::sharded::shard_of;
 use crate::stack::Stack;
+use numpy::PyArray1;
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,13 +21,27 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Negatives {
     first: Handle,
-    survivors: RwLock<Vec<Hash128>>,
+    /// Each with its rank: how many were added before it.
+    survivors: RwLock<Vec<(Hash128, usize)>>,
     /// How many were added.
     given: AtomicUsize,
 }
 
 impl Negatives {
-    fn survivors(&self) -> ReadGuard<'_, Vec<Hash128>> {
+    /// Some of the survivors, in the order in which each was first added.
+    fn ranked(&self, some: &Distinct) -> std::vec::IntoIter<(Hash128, usize)> {
+        let mut left: BTreeSet<Hash128> = some.hashes.partitions().flatten().copied().collect();
+        let mut found: Vec<_> =
+            self.survivors().iter().filter(|(hash, _)| left.remove(hash)).copied().collect();
+        found.sort_by_key(|&(_, rank)| rank);
+        found.into_iter()
+    }
+
+    fn hashes(&self) -> Vec<Hash128> {
+        self.survivors().iter().map(|&(hash, _)| hash).collect()
+    }
+
+    fn survivors(&self) -> ReadGuard<'_, Vec<(Hash128, usize)>> {
         self.survivors.read()
     }
 }
@@ -41,9 +56,10 @@ impl Negatives {
     /// Adds a column of negatives.
     fn add(&self, py: Python<'_>, negatives: &Bound<'_, PyAny>) -> PyResult<()> {
         let Handle { kernel, hasher, .. } = &self.first;
-        let (mut accepted, given) = batch::accepted(py, &**kernel, hasher, negatives)?;
-        self.given.fetch_add(given, Relaxed);
-        self.survivors.write().append(&mut accepted);
+        let (accepted, given) = batch::accepted(py, &**kernel, hasher, negatives)?;
+        let before = self.given.fetch_add(given, Relaxed);
+        let ranked = accepted.into_iter().map(|(hash, index)| (hash, before + index));
+        self.survivors.write().extend(ranked);
         Ok(())
     }
 
@@ -56,8 +72,8 @@ impl Negatives {
     /// Those that come to each of `shards` shards, the first layers of which were joined to one.
     fn by_shard(&self, shards: u64) -> Vec<Negatives> {
         let mut parts = vec![Vec::new(); shards as usize];
-        for &hash in self.survivors().iter() {
-            parts[shard_of(hash, shards)].push(hash);
+        for &(hash, rank) in self.survivors().iter() {
+            parts[shard_of(hash, shards)].push((hash, rank));
         }
         let part = |survivors| Negatives {
             first: self.first.clone(),
@@ -69,17 +85,20 @@ impl Negatives {
 
     /// The distinct survivors, keys among them.
     fn distinct(&self, py: Python<'_>, keys: &Distinct) -> PyResult<Distinct> {
-        py.detach(|| Ok(keys.with(collected(&self.survivors(), keys.threads)?)))
+        py.detach(|| Ok(keys.with(collected(&self.hashes(), keys.threads)?)))
+    }
+
+    /// How many negatives were added before each of these survivors, in rising order.
+    fn ranks<'py>(&self, py: Python<'py>, some: &Distinct) -> Bound<'py, PyArray1<u64>> {
+        let ranks = py.detach(|| self.ranked(some).map(|(_, rank)| rank as u64).collect());
+        PyArray1::from_vec(py, ranks)
     }
 
     /// The `count` of these survivors that were added first.
     fn earliest(&self, py: Python<'_>, negatives: &Distinct, count: usize) -> PyResult<Distinct> {
         py.detach(|| {
-            let mut left: BTreeSet<Hash128> =
-                negatives.hashes.partitions().flatten().copied().collect();
-            let survivors = self.survivors();
-            let came = survivors.iter().filter(|hash| left.remove(hash)).take(count);
-            let earliest: Vec<Hash128> = came.copied().collect();
+            let came = self.ranked(negatives).take(count);
+            let earliest: Vec<Hash128> = came.map(|(hash, _)| hash).collect();
             Ok(negatives.with(collected(&earliest, 1)?))
         })
     }

@@ -194,6 +194,24 @@ impl Stack {
         Ok(())
     }
 
+    /// Takes a hash out of every layer of keys that it reaches.
+    fn take_out(&self, hash: Hash128) -> Result<()> {
+        if !self.deletes() {
+            return Err(Error::Parameter(
+                "keys cannot be removed from this stack, because a layer of keys does not support it".into(),
+            ));
+        }
+        let routes = self.routes(&[hash]);
+        let layers = self.layers.iter().step_by(2).zip(routes.iter().flatten());
+        if layers.clone().any(|(layer, &seen)| !layer.contains_one(seen)) {
+            return Err(Error::Absent("the key is surely absent".into()));
+        }
+        for (layer, &seen) in layers {
+            layer.remove(seen)?;
+        }
+        Ok(())
+    }
+
     /// Notes that one of `count` keys has left.
     fn lost_one(&self, written: &mut Written, count: u64) {
         if self.knowledge.built[0] > 0.0 {
@@ -377,22 +395,16 @@ impl Kernel for Stack {
 
     /// Out of each layer of keys down to the first layer of negatives that rejects.
     fn remove(&self, hash: Hash128) -> Result<()> {
-        if !self.deletes() {
-            return Err(Error::Parameter(
-                "keys cannot be removed from this stack, because a layer of keys does not support it".into(),
-            ));
-        }
         let mut written = self.written();
         let count = self.count();
-        let routes = self.routes(&[hash]);
-        let layers = self.layers.iter().step_by(2).zip(routes.iter().flatten());
-        if layers.clone().any(|(layer, &seen)| !layer.contains_one(seen)) {
-            return Err(Error::Absent("the key is surely absent".into()));
-        }
-        for (layer, &seen) in layers {
-            layer.remove(seen)?;
-        }
+        self.take_out(hash)?;
         self.lost_one(&mut written, count);
         Ok(())
+    }
+
+    /// As a removal, but none of the keys of the build has left.
+    fn undo(&self, hash: Hash128) -> Result<()> {
+        let _alone = self.written();
+        self.take_out(hash)
     }
 }

@@ -98,10 +98,11 @@ class Stacked(_native.Stacked, Contract):
 
         ``negatives`` are the known negatives, the most frequent first (default: those of the
         plan's workload): a column, or an iterator of columns that need not fit in memory together.
-        The first ``plan.negatives`` of them are used. Layers have the planned rates, and are sized
-        for the keys and negatives that reach them. If these are more than planned and would exceed
-        the plan's budget, the last layers get coarser. ``capacity`` is the number of keys to make
-        room for, if keys will be added.
+        The first ``plan.negatives`` of them are used. If there are fewer, or if some are keys,
+        `psi` and `expected_fpr` are those of the negatives that are left. Layers have the planned
+        rates, and are sized for the keys and negatives that reach them. If these are more than
+        planned and would exceed the plan's budget, the last layers get coarser. ``capacity`` is
+        the number of keys to make room for, if keys will be added.
         """
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from tamis import _native, filters
 from tamis._types import Keys
@@ -56,6 +57,24 @@ class Recipe(NamedTuple):
             negatives = plan.workload.head(plan.negatives)
         return cls(plan, negatives, room)
 
+    def known_share(self, known: int, given: int, keys: npt.NDArray[Any], share: float) -> float:
+        """Predict which share of the queries for absent keys are for known negatives (ψ).
+
+        The most frequent ``known`` of those given are. Those at the ranks ``keys`` turned out to be
+        keys, so queries for them are none for absent keys; where a stack is one of several shards,
+        they are among a ``share`` of all queries. Without a workload, ψ is that of the plan,
+        whatever is given.
+        """
+        if self.plan.workload is None:
+            return self.plan.psi * (known / given)
+        curve, ranks = self.plan.workload.curve, keys.astype(np.int64)
+        of_keys = np.asarray(curve.psi(ranks + 1) - curve.psi(ranks)) / share
+        absent = 1 - float(of_keys.sum())
+        if absent <= 0:
+            return 0.0
+        found = float(curve.psi(known)) - float(of_keys[ranks < known].sum())
+        return min(max(found / absent, 0.0), 1.0)
+
     def survivors(self, first: _native.Handle) -> _native.Negatives:
         """Return the negatives that the first layer accepts."""
         survivors = _native.Negatives(first)
@@ -83,11 +102,11 @@ class StackBuild:
     """A stack under construction: its layers, and what reaches the next layer."""
 
     def __init__(self, recipe: Recipe, keys: _native.Distinct, share: float = 1.0) -> None:
-        """Start with these keys, and this share of the recipe's capacity."""
+        """Start with these keys, and this share of the recipe's capacity and queries."""
+        self.recipe, self.share = recipe, share
         self.all_keys = self.keys = keys
         self.room = max(len(keys), math.ceil(recipe.capacity * share))
         self.planned = list(recipe.plan.layers)
-        self.psi = recipe.plan.psi if len(self.planned) > 1 else 0.0
         budget = recipe.plan.budget
         self.budget = None if budget is None else math.floor(budget * max(self.room, 1))
         self.layers: list[_native.Handle] = []
@@ -104,20 +123,24 @@ class StackBuild:
         given = survivors.distinct(self.all_keys)
         # Keys pass the first layer, so every key among the negatives is found here.
         self.negatives = given.without(self.all_keys)
-        overlap = len(given) - len(self.negatives)
+        overlap = given.without(self.negatives)
+        known = survivors.given
         while len(self.layers) < len(self.planned) and len(self.keys):
             self._make_room()
             index = len(self.layers)
             if index == len(self.planned):
                 break
             if self.planned[index].kind == "function":
-                self.psi *= self._add_function(survivors)
+                known = self._add_function(survivors)
                 break
             if len(self.negatives) == 0 or not self._add_pair():
                 break
-        psi = self.psi if survivors.given else 0.0
+        psi = 0.0
+        if survivors.given:
+            keys = survivors.ranks(overlap)
+            psi = self.recipe.known_share(known, survivors.given, keys, self.share)
         exhausted = survivors.given > 0 and len(self.negatives) == 0
-        return _native.Stacked._join(self.layers, psi, overlap, exhausted, self.room)
+        return _native.Stacked._join(self.layers, psi, len(overlap), exhausted, self.room)
 
     def _add(self, layer: Layer, items: _native.Distinct, room: int) -> None:
         """Build the next layer as planned, or coarser if it exceeds the budget."""
@@ -142,8 +165,8 @@ class StackBuild:
         self.keys = self.keys.accepted_by(self.layers[index], index)
         self._make_room()
         if len(self.planned) > index + 1:
-            room = -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
-            self._add(self.planned[index + 1], self.keys, room)
+            layer = self.planned[index + 1]
+            self._add(layer, self.keys, self._room_below())
         if len(self.layers) < index + 2 or not self._fits(0):
             self.layers, self.used, self.keys = before, used, keys
             return False
@@ -151,9 +174,16 @@ class StackBuild:
         self.negatives = self.negatives.accepted_by(last, index + 1)
         return True
 
-    def _add_function(self, survivors: _native.Negatives) -> float:
-        """Build the exact last layer; return the fraction of the negatives that it stores."""
-        index, negatives, known = len(self.layers), self.negatives, 1.0
+    def _room_below(self) -> int:
+        """Predict how many keys come to a layer below when the stack is at its capacity."""
+        return -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
+
+    def _add_function(self, survivors: _native.Negatives) -> int:
+        """Build the exact last layer; return how many negatives it knows.
+
+        Where not all fit, those after the first that is left out are as unknown as any other.
+        """
+        index, negatives, known = len(self.layers), self.negatives, survivors.given
         while True:
             assigned = _native.Assigned.at_layer(index, self.keys, negatives)
             size = ribbon.size(len(assigned), fingerprint_bits=1)
@@ -162,12 +192,12 @@ class StackBuild:
             if self._fits(bits):
                 break
             assert self.budget is not None
-            # The earliest negatives are the most frequent; the others become unknown.
+            # The earliest negatives are the most frequent.
             keep = len(negatives) - max(self.used + bits - self.budget, len(negatives) // 256)
             if keep < 0:
-                return 1.0  # without the function, the layers above answer for all negatives
+                return survivors.given  # the layers above answer for all
             negatives = survivors.earliest(self.negatives, keep)
-            known = len(negatives) / max(len(self.negatives), 1)
+            known = int(survivors.ranks(self.negatives)[keep])
         self.layers.append(kernel)
         self.used += bits
         return known
