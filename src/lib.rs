@@ -12,6 +12,7 @@
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
+//! | [`split`]      | hashes on their way to a build elsewhere         |                                   |
 //! | [`stack`]      | alternating layers of keys and known negatives   | Deeds et al. 2021                 |
 //! | [`adaptive_stack`] | a stack that learns from false positives     | Deeds et al. 2021, section 6      |
 //! | [`model`]      | classifiers as flat data: scoring                | Lucchese et al. 2015              |
@@ -56,6 +57,7 @@ mod processor;
 pub mod quotient;
 pub mod ribbon;
 pub mod sharded;
+pub mod split;
 pub mod stable;
 pub mod stable_learned;
 pub mod stack;

@@ -8,8 +8,9 @@
 //! rate = Σ rate_i / S
 //! ```
 //!
-//! Shards are built one by one or side by side, in memory or from disk, and merged with nothing
-//! but their names in a table; `src/python/sharded.rs` does that.
+//! Shards are built one by one or side by side, in memory, from disk or on other machines
+//! (`split.rs`). Until all are joined, some may be missing: a filter accepts every key of a missing
+//! shard, so it never rejects a key that was added, and its rate says so.
 
 use crate::bits::reduce;
 use crate::error::{Error, Result};
@@ -47,25 +48,48 @@ fn may_be(kind: &Kind) -> bool {
 /// Filters of one kind, one per range of hashes.
 pub struct Sharded {
     shards: Vec<Arc<dyn Kernel>>,
+    /// Which shards are present, in ascending order.
+    present: Vec<usize>,
 }
 
 impl Sharded {
-    /// Joins shards in the order of their ranges.
-    pub fn new(shards: Vec<Arc<dyn Kernel>>) -> Result<Sharded> {
-        if shards.is_empty() || shards.len() as u64 > MOST_SHARDS {
-            let message = format!("shards must be from 1 to {MOST_SHARDS}, not {}", shards.len());
+    /// Joins shards, each with its index among `total`; at least one, each at most once.
+    pub fn new(total: u64, mut shards: Vec<(usize, Arc<dyn Kernel>)>) -> Result<Sharded> {
+        if !(1..=MOST_SHARDS).contains(&total) {
+            let message = format!("shards must be from 1 to {MOST_SHARDS}, not {total}");
             return Err(Error::Parameter(message));
         }
-        let kind = shards[0].kind().number;
-        if shards.iter().any(|shard| !may_be(shard.kind()) || shard.kind().number != kind) {
+        shards.sort_by_key(|(index, _)| *index);
+        let present: Vec<usize> = shards.iter().map(|(index, _)| *index).collect();
+        let twice = present.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let outside = present.last().copied().filter(|&last| last as u64 >= total);
+        if let Some(index) = outside.or(twice) {
+            let how = if outside.is_some() { "does not exist" } else { "is given twice" };
+            return Err(Error::Parameter(format!("shard {index} of {total} {how}")));
+        }
+        let Some(kind) = shards.first().map(|(_, shard)| shard.kind().number) else {
+            return Err(Error::Parameter("shards is empty; pass at least one".into()));
+        };
+        let other = |(_, shard): &(usize, Arc<dyn Kernel>)| {
+            !may_be(shard.kind()) || shard.kind().number != kind
+        };
+        if shards.iter().any(other) {
             return Err(Error::Parameter("shards are of one kind, and not sharded again".into()));
         }
-        Ok(Sharded { shards })
+        let mut all: Vec<Arc<dyn Kernel>> = Vec::new();
+        all.resize_with(total as usize, || Arc::new(Missing));
+        shards.into_iter().for_each(|(index, shard)| all[index] = shard);
+        Ok(Sharded { shards: all, present })
     }
 
-    /// The shards, in the order of their ranges.
-    pub fn shards(&self) -> &[Arc<dyn Kernel>] {
-        &self.shards
+    /// How many shards there are, missing ones included.
+    pub fn total(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shards that are present, each with its index.
+    pub fn present(&self) -> impl Iterator<Item = (usize, &Arc<dyn Kernel>)> {
+        self.present.iter().map(|&index| (index, &self.shards[index]))
     }
 
     /// Opens what a frame holds: each section is the frame of a shard.
@@ -75,17 +99,24 @@ impl Sharded {
         opening: &Opening<'_>,
     ) -> Result<Sharded> {
         let damaged = |what: &str| Error::Format(format!("the sharded filter is damaged: {what}"));
-        let &[shards] = &head.parameters[..] else {
-            return Err(damaged("it has not one parameter"));
+        let (total, present): (u64, Vec<usize>) = match &head.parameters[..] {
+            [] => return Err(damaged("it has no parameters")),
+            &[total] => (total, (0..sections.len()).collect()),
+            [total, present @ ..] => (*total, present.iter().map(|&i| i as usize).collect()),
         };
-        if shards != sections.len() as u64 {
+        let whole = head.parameters.len() == 1;
+        if present.len() != sections.len() || whole != (sections.len() as u64 == total) {
             return Err(damaged("its shards are not as many as it says"));
         }
-        let open = |section: &Section<'_>| {
-            opening.nested(section, may_be)?.ok_or_else(|| damaged("a shard is not one"))
+        if present.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(damaged("its shards are not in order"));
+        }
+        let open = |(&index, section): (&usize, &Section<'_>)| {
+            let shard = opening.nested(section, may_be)?;
+            Ok((index, shard.ok_or_else(|| damaged("a shard is not one"))?))
         };
-        let shards = sections.iter().map(open).collect::<Result<_>>()?;
-        let sharded = Sharded::new(shards).map_err(|error| damaged(&error.to_string()))?;
+        let shards = present.iter().zip(sections).map(open).collect::<Result<_>>()?;
+        let sharded = Sharded::new(total, shards).map_err(|error| damaged(&error.to_string()))?;
         if sharded.count() != head.count {
             return Err(damaged("its shards hold another number of keys"));
         }
@@ -146,15 +177,50 @@ impl Kernel for Sharded {
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let shards = self.shards.iter().map(|shard| shard.copy()).collect::<Result<_>>()?;
-        Ok(Arc::new(Sharded { shards }))
+        Ok(Arc::new(Sharded { shards, present: self.present.clone() }))
     }
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let frames: Vec<Vec<u8>> =
-            self.shards.iter().map(|shard| kernel::nested(&**shard)).collect();
+            self.present().map(|(_, shard)| kernel::nested(&**shard)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        let parameters = vec![self.shards.len() as u64];
+        let mut parameters = vec![self.total() as u64];
+        if self.present.len() < self.total() {
+            parameters.extend(self.present.iter().map(|&index| index as u64));
+        }
         look(Content { parameters, count: self.count(), capacity: None, sections });
     }
+}
+
+/// A shard that is not here: it may hold any key.
+struct Missing;
+
+impl Kernel for Missing {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn contains(&self, _hashes: &[Hash128], out: &mut [bool]) {
+        out.fill(true);
+    }
+
+    fn count(&self) -> u64 {
+        0
+    }
+
+    fn size_in_bits(&self) -> u64 {
+        0
+    }
+
+    fn rate(&self) -> f64 {
+        1.0
+    }
+
+    fn copy(&self) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(Missing))
+    }
+
+    /// Never saved: [`Sharded`] saves the shards that are present.
+    fn frozen(&self, _look: &mut dyn FnMut(Content<'_>)) {}
 }

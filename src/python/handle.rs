@@ -195,29 +195,24 @@ fn open(
 
 /// The hash that a frame was written with: of its own, or the one that is given if it is secret.
 pub fn hasher_of(head: &format::Head, keyed: Option<Hasher>) -> PyResult<Hasher> {
-    Ok(match (head.hash, keyed) {
-        (HASH_SEEDED, None) => Hasher::seeded(head.tag),
-        (HASH_KEYED, Some(keyed)) if keyed.tag() == head.tag => keyed,
+    hasher_for(head.hash, head.tag, keyed, "this filter was built")
+}
+
+/// The hash of this family and tag; `what` is said in errors.
+pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyResult<Hasher> {
+    let incompatible = |text: String| Err(of_tamis("IncompatibleError", text));
+    match (hash, keyed) {
+        (HASH_SEEDED, None) => Ok(Hasher::seeded(tag)),
+        (HASH_KEYED, Some(keyed)) if keyed.tag() == tag => Ok(keyed),
         (HASH_KEYED, Some(_)) => {
-            return Err(of_tamis(
-                "IncompatibleError",
-                format!("key is not the one this filter was built with ({:016x})", head.tag),
-            ));
+            incompatible(format!("key is not the one that {what} with ({tag:016x})"))
         }
         (HASH_KEYED, None) => {
-            return Err(of_tamis(
-                "IncompatibleError",
-                format!("this filter was built with a secret key ({:016x}): give key=", head.tag),
-            ));
+            incompatible(format!("{what} with a secret key ({tag:016x}): pass key="))
         }
-        (HASH_SEEDED, Some(_)) => {
-            return Err(of_tamis(
-                "IncompatibleError",
-                format!("key is given, but this filter was built with seed {}", head.tag),
-            ));
-        }
+        (HASH_SEEDED, Some(_)) => incompatible(format!("key is given, but {what} with seed {tag}")),
         (other, _) => {
-            return Err(of_tamis("FormatError", format!("hash {other} is unknown to this tamis")));
+            Err(of_tamis("FormatError", format!("hash {other} is unknown to this tamis")))
         }
-    })
+    }
 }

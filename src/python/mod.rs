@@ -37,6 +37,7 @@ mod model;
 mod quotient;
 mod ribbon;
 mod sharded;
+mod split;
 mod stable;
 mod stable_learned;
 mod stacked;
@@ -86,6 +87,8 @@ mod _native {
     use super::ribbon::Ribbon;
     #[pymodule_export]
     use super::sharded::{Sharded, Spill};
+    #[pymodule_export]
+    use super::split::{Shard, split};
     #[pymodule_export]
     use super::stable::StableBloom;
     #[pymodule_export]

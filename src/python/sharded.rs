@@ -184,21 +184,38 @@ impl Sharded {
         Ok(Filter::new(handle).add_subclass(Sharded))
     }
 
-    /// One filter of shards, in the order of their ranges.
+    /// One filter of shards, each with its index among `total`; of the sum of their capacities unless
+    /// one is given.
     #[staticmethod]
-    fn _join(shards: Vec<PyRef<'_, Handle>>) -> PyResult<Handle> {
-        let Some(first) = shards.first() else {
+    #[pyo3(signature = (shards, total, capacity=None))]
+    fn _join(
+        shards: Vec<(usize, PyRef<'_, Handle>)>,
+        total: u64,
+        capacity: Option<u64>,
+    ) -> PyResult<Handle> {
+        let Some((_, first)) = shards.first() else {
             return Err(PyValueError::new_err("shards is empty; pass at least one"));
         };
-        shards.iter().try_for_each(|shard| first.check_hash(shard))?;
-        let capacity = shards.iter().map(|shard| shard.capacity).sum();
-        let kernels = shards.iter().map(|shard| shard.kernel.clone()).collect();
-        Ok(Handle::empty(Kernel::new(kernels)?, capacity, first.hasher.clone()))
+        shards.iter().try_for_each(|(_, shard)| first.check_hash(shard))?;
+        let sum = || shards.iter().map(|(_, shard)| shard.capacity).sum();
+        let capacity = capacity.unwrap_or_else(sum);
+        let kernels = shards.iter().map(|(index, shard)| (*index, shard.kernel.clone())).collect();
+        Ok(Handle::empty(Kernel::new(total, kernels)?, capacity, first.hasher.clone()))
+    }
+
+    /// The shards that are present, each with its index.
+    fn _present(self_: &Bound<'_, Self>) -> PyResult<Vec<(usize, Handle)>> {
+        let (stored, sharded) = structure::<Kernel>(self_)?;
+        let handle = |(index, kernel): (usize, &std::sync::Arc<dyn crate::kernel::Kernel>)| {
+            let (kernel, capacity) = (kernel.clone(), kernel.count());
+            (index, Handle { kernel, capacity, hasher: stored.handle.hasher.clone() })
+        };
+        Ok(sharded.present().map(handle).collect())
     }
 
     /// The number of shards.
     #[getter]
     fn shards(self_: &Bound<'_, Self>) -> PyResult<usize> {
-        Ok(structure::<Kernel>(self_)?.1.shards().len())
+        Ok(structure::<Kernel>(self_)?.1.total())
     }
 }

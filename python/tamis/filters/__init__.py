@@ -20,7 +20,7 @@ from tamis.filters.fuse import Fuse
 from tamis.filters.learned_bloom import LearnedBloom
 from tamis.filters.quotient import Quotient
 from tamis.filters.ribbon import Ribbon
-from tamis.filters.sharded import Sharded
+from tamis.filters.sharded import Sharded, split
 from tamis.filters.stable import StableBloom
 from tamis.filters.stable_learned import StableLearned
 from tamis.filters.stacked import Stacked
@@ -49,6 +49,7 @@ __all__ = [
     "Windowed",
     "from_bytes",
     "load",
+    "split",
 ]
 
 CLASSES: dict[str, type[Saved]] = {

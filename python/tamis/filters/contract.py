@@ -43,6 +43,44 @@ class Contract(_native.Filter, Saved):
         raise IncompatibleError(f"{name} filters cannot be merged; these can: {names}")
 
     @classmethod
+    def from_hashes(cls, *parts: bytes, key: bytes | None = None, **arguments: Any) -> Any:
+        """Build a filter from hashes of keys, made elsewhere by `tamis.split`.
+
+        Other arguments are those of `build`. Parts of the only shard give a filter of this class.
+        Parts of one shard of several give a `Sharded` filter that has only this shard, for
+        `Sharded.join`; it accepts every key of the other shards.
+
+        >>> import tamis
+        >>> parts = [tamis.split(keys, 1)[0] for keys in (["ada", "grace"], ["edsger"])]
+        >>> "ada" in tamis.Ribbon.from_hashes(*parts, fpr=0.01)
+        True
+        """
+        if not cls._takes_hashes():
+            names = ", ".join(
+                each.__name__
+                for each in filters.CLASSES.values()
+                if issubclass(each, Contract) and each._takes_hashes()
+            )
+            raise TypeError(
+                f"{cls.__name__} filters cannot be built from hashes; these can: {names}"
+            )
+        shard = _native.Shard(parts, key)
+        kernel = cls._shard_kernel(shard, **arguments)
+        if shard.shards == 1:
+            return cls._of(kernel)
+        return filters.Sharded._of(filters.Sharded._join([(shard.index, kernel)], shard.shards))
+
+    @classmethod
+    def _takes_hashes(cls) -> bool:
+        """Tell whether a filter is built from nothing but keys and a size."""
+        return KINDS[cls._kind].sizes is not None
+
+    @classmethod
+    def _shard_kernel(cls, shard: _native.Shard, **arguments: Any) -> _native.Handle:
+        """Build the kernel of one shard from the arguments of `build`."""
+        return cls._plan_kernel(shard.keys, **arguments)
+
+    @classmethod
     def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
         """Choose a size for these keys from the arguments of `build`, and build the kernel."""
         sizes = KINDS[cls._kind].sizes

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import FilePath, Keys
+from tamis.errors import IncompatibleError
 from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
+from tamis.planning.arguments import whole
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -86,16 +88,92 @@ class Sharded(_native.Sharded, Contract):
                 spill.add(batch)
             return cls._of(_joined(spill, filter, shards, threads, arguments))
 
+    @classmethod
+    def join(
+        cls, shards: Mapping[int, Sharded] | Iterable[Sharded], *, partial: bool = False
+    ) -> Self:
+        """Join the shards that `from_hashes` built, perhaps on other machines, to one filter.
+
+        Every shard knows its place, so the order does not matter; in a mapping, its index must
+        agree. A missing shard is an error unless ``partial`` is true: the filter then accepts every
+        key of that shard.
+
+        >>> import tamis
+        >>> parts = tamis.split(range(1000), 4)
+        >>> f = Sharded.join(tamis.Fuse.from_hashes(part, fpr=0.01) for part in parts)
+        >>> f.shards, bool(f.contains(range(1000)).all())
+        (4, True)
+        """
+        given = list(shards.items() if isinstance(shards, Mapping) else enumerate(shards))
+        if not given:
+            raise ValueError("shards is empty; pass at least one")
+        found: dict[int, _native.Handle] = {}
+        for place, shard in given:
+            if not isinstance(shard, Sharded):
+                raise TypeError(
+                    f"shards[{place!r}] must be a Sharded filter, which from_hashes returns for "
+                    f"one shard of several, not {shard!r}"
+                )
+            if shard.shards != given[0][1].shards:
+                raise IncompatibleError(
+                    "shards must be split alike: one filter has "
+                    f"{given[0][1].shards} shards, another {shard.shards}"
+                )
+            for index, kernel in shard._present():
+                if isinstance(shards, Mapping) and index != place:
+                    raise ValueError(f"shards[{place!r}] is shard {index}, not shard {place!r}")
+                if index in found:
+                    raise ValueError(f"shards has shard {index} twice")
+                found[index] = kernel
+        total = given[0][1].shards
+        capacity = sum(shard.capacity for _, shard in given)
+        joined = cls._of(cls._join(list(found.items()), total, capacity))
+        if joined.missing and not partial:
+            raise ValueError(
+                f"shards lacks {_listed(joined.missing)} of {total}; pass partial=True to join "
+                "what is there"
+            )
+        return joined
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The shards that are missing; their keys are all accepted."""
+        present = {index for index, _ in self._present()}
+        return tuple(index for index in range(self.shards) if index not in present)
+
     def _describe(self) -> str:
-        return f"{self.shards} shards"
+        missing = f", {len(self.missing)} missing" if self.missing else ""
+        return f"{self.shards} shards{missing}"
 
 
-def _partitions(shards: int | None) -> int:
+def split(
+    keys: Keys, shards: SupportsIndex, *, seed: int = 0, key: bytes | None = None
+) -> list[bytes]:
+    """Split keys by shard: return, for each shard, the hashes of its keys as bytes.
+
+    A filter of all keys can be built on several machines: each splits its own keys, all parts of
+    one shard are brought to one place, where ``from_hashes`` builds the shard, and `Sharded.join`
+    joins the shards. A part takes 16 bytes per key, and says how its keys were hashed and which
+    shard it belongs to. It does not contain the secret ``key``.
+
+    >>> import tamis
+    >>> one, two = tamis.split(range(10), 2), tamis.split(range(10, 20), 2)
+    >>> shards = [tamis.Ribbon.from_hashes(*parts, fpr=0.01) for parts in zip(one, two)]
+    >>> len(tamis.Sharded.join(shards))
+    20
+    """
+    return _native.split(keys, _partitions(shards), seed=seed, key=key)
+
+
+def _listed(shards: tuple[int, ...]) -> str:
+    some = ", ".join(map(str, shards[:5])) + (", …" if len(shards) > 5 else "")
+    return f"shard {some}" if len(shards) == 1 else f"shards {some}"
+
+
+def _partitions(shards: SupportsIndex | None) -> int:
     if shards is None:
         return PARTITIONS
-    if not 1 <= shards <= MOST_SHARDS:
-        raise ValueError(f"shards must be from 1 to {MOST_SHARDS}, not {shards}")
-    return shards
+    return whole("shards", shards, MOST_SHARDS, least=1)
 
 
 def _joined(
@@ -122,12 +200,16 @@ def _joined(
         if issubclass(filter, Stacked):
             keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
             recipe = Recipe.of(keys, **arguments)
-            return Sharded._join(_stacks(recipe, distinct, shards, pool))
+            return _in_order(_stacks(recipe, distinct, shards, pool))
 
         def built(shard: int) -> _native.Handle:
             return filter._plan_kernel(distinct(shard), **arguments)
 
-        return Sharded._join(list(pool.map(built, range(shards))))
+        return _in_order(list(pool.map(built, range(shards))))
+
+
+def _in_order(shards: list[_native.Handle]) -> _native.Handle:
+    return Sharded._join(list(enumerate(shards)), len(shards))
 
 
 def _stacks(
@@ -139,7 +221,7 @@ def _stacks(
         return StackBuild(recipe, distinct(shard, keep=True), 1 / shards).first()
 
     firsts = list(pool.map(begun, range(shards)))
-    survivors = recipe.survivors(Sharded._join(firsts)).by_shard(shards)
+    survivors = recipe.survivors(_in_order(firsts)).by_shard(shards)
 
     def finished(shard: int) -> _native.Handle:
         build = StackBuild(recipe, distinct(shard), 1 / shards)

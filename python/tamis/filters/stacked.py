@@ -116,6 +116,23 @@ class Stacked(_native.Stacked, Contract):
         first = build.first()
         return build.finish(first, recipe.survivors(first))
 
+    @classmethod
+    def _takes_hashes(cls) -> bool:
+        return True
+
+    @classmethod
+    def _shard_kernel(cls, shard: _native.Shard, **arguments: Any) -> _native.Handle:
+        if shard.shards == 1:
+            return cls._plan_kernel(shard.keys, **arguments)
+        if arguments.get("plan") is None:
+            raise ValueError(
+                "plan must be a plan for the keys of all shards, as tamis.plan returns, not None"
+            )
+        recipe = Recipe.of(len(shard.keys), **arguments)
+        build = StackBuild(recipe, shard.keys, 1 / shard.shards)
+        first = build.first()
+        return build.finish(first, recipe.survivors(first).by_shard(shard.shards)[shard.index])
+
     @property
     def inserts(self) -> bool:  # type: ignore[override]
         """Whether keys can be added: every layer of keys supports insertion."""

@@ -1,0 +1,145 @@
+//! Keys on their way to a build elsewhere: hashed and split by shard, and put together again.
+
+use super::batch::{Distinct, for_each};
+use super::column::Keys;
+use super::handle::hasher_for;
+use super::keys::{self, Secret, hasher, shown};
+use crate::distinct;
+use crate::error::Error;
+use crate::hash::Hash128;
+use crate::sharded::{MOST_SHARDS, shard_of};
+use crate::split::{Part, write};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Split keys by shard: a part per shard, with the hashes of its keys.
+#[pyfunction]
+#[pyo3(signature = (keys, shards, *, seed=0, key=None))]
+pub fn split<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyAny>,
+    shards: u64,
+    #[pyo3(from_py_with = keys::seed)] seed: u64,
+    #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    if !(1..=MOST_SHARDS).contains(&shards) {
+        let message = format!("shards must be from 1 to {MOST_SHARDS}, not {shards}");
+        return Err(PyValueError::new_err(message));
+    }
+    let hasher = hasher(seed, key)?;
+    let mut hashes: Vec<Vec<Hash128>> = vec![Vec::new(); shards as usize];
+    for_each(py, &hasher, Keys::new(keys)?, |_, some| {
+        some.iter().for_each(|&hash| hashes[shard_of(hash, shards)].push(hash));
+    })?;
+    let part = |(shard, hashes): (usize, Vec<Hash128>)| {
+        let bytes = py.detach(|| write(&hashes, shard as u64, shards, &hasher));
+        PyBytes::new(py, &bytes)
+    };
+    Ok(hashes.into_iter().enumerate().map(part).collect())
+}
+
+/// The keys of parts of one shard.
+#[pyclass(frozen, get_all, module = "tamis._native")]
+pub struct Shard {
+    /// The keys.
+    keys: Py<Distinct>,
+    /// Which shard they belong to.
+    index: u64,
+    /// Of how many.
+    shards: u64,
+}
+
+#[pymethods]
+impl Shard {
+    #[new]
+    #[pyo3(signature = (parts, key=None))]
+    fn new(
+        py: Python<'_>,
+        parts: Vec<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+    ) -> PyResult<Shard> {
+        let bytes: Vec<PyBackedPart> = parts
+            .iter()
+            .enumerate()
+            .map(|(i, part)| PyBackedPart::new(i, part))
+            .collect::<PyResult<_>>()?;
+        let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
+        let read: Vec<Part<'_>> = bytes
+            .iter()
+            .enumerate()
+            .map(|(i, bytes)| {
+                Part::read(bytes.as_slice()).map_err(|error| match error {
+                    Error::Format(text) => Error::Format(format!("parts[{i}]: {text}")),
+                    other => other,
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        let Some(first) = read.first() else {
+            return Err(PyValueError::new_err("parts is empty; pass at least one"));
+        };
+        for (i, part) in read.iter().enumerate() {
+            if (part.shard, part.shards) != (first.shard, first.shards) {
+                return Err(PyValueError::new_err(format!(
+                    "parts must belong to one shard: parts[0] belongs to shard {} of {}, parts[{i}] \
+                     to shard {} of {}",
+                    first.shard, first.shards, part.shard, part.shards
+                )));
+            }
+            if part.hash != first.hash {
+                return Err(Error::Incompatible(format!(
+                    "parts must be hashed with the same seed or key: those of parts[{i}] differ from \
+                     those of parts[0]"
+                ))
+                .into());
+            }
+        }
+        let (id, tag) = first.hash;
+        let hasher = hasher_for(id, tag, keyed, "these parts were split")?;
+        let count = read.iter().map(Part::len).sum();
+        let hashes = py.detach(|| {
+            let mut partitions = distinct::Partitions::new(count, count)?;
+            let mut some = Vec::with_capacity(1024);
+            for part in &read {
+                let mut hashes = part.hashes();
+                while {
+                    some.clear();
+                    some.extend(hashes.by_ref().take(1024));
+                    !some.is_empty()
+                } {
+                    partitions.extend(&some);
+                }
+            }
+            distinct::Distinct::new(vec![partitions], 1)
+        })?;
+        let (index, shards) = (first.shard, first.shards);
+        Ok(Shard { keys: Py::new(py, Distinct { hashes, hasher, threads: 1 })?, index, shards })
+    }
+}
+
+/// The bytes of a part: the caller's own if they never change, else a copy.
+enum PyBackedPart<'py> {
+    Own(Bound<'py, PyBytes>),
+    Copy(Vec<u8>),
+}
+
+impl<'py> PyBackedPart<'py> {
+    fn new(index: usize, part: &Bound<'py, PyAny>) -> PyResult<PyBackedPart<'py>> {
+        if let Ok(bytes) = part.cast::<PyBytes>() {
+            return Ok(PyBackedPart::Own(bytes.clone()));
+        }
+        let buffer = PyBuffer::<u8>::get(part).map_err(|_| {
+            let message = "must be bytes that tamis.split made, or a buffer of them, not";
+            PyTypeError::new_err(format!("parts[{index}] {message} {}", shown(part)))
+        })?;
+        Ok(PyBackedPart::Copy(buffer.to_vec(part.py())?))
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            PyBackedPart::Own(bytes) => bytes.as_bytes(),
+            PyBackedPart::Copy(bytes) => bytes,
+        }
+    }
+}

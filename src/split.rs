@@ -1,0 +1,89 @@
+//! Hashes of keys on their way to a build elsewhere: in another process, or on another machine.
+//!
+//! A part holds the hashes of some keys that belong to one of `shards` shards. It is a frame like
+//! that of a filter, so it says how the keys were hashed and any damage to it is found: with another
+//! seed, or in the place of another shard, these hashes would make a filter that rejects its keys.
+//! The parameters are the shard and the number of shards; the one section has the hashes, 16 bytes
+//! each (`hi`, then `lo`), in the order of the keys and with repetitions.
+
+use crate::error::{Error, Result};
+use crate::format::{self, Head, SECTION_HASHES, Section};
+use crate::hash::{Hash128, Hasher};
+use crate::sharded::MOST_SHARDS;
+
+/// The kind of a part in its frame. It is no structure that can be opened: see docs/format.md.
+const NUMBER: u16 = 64;
+
+/// A part, read.
+pub struct Part<'a> {
+    /// Which hash the keys were hashed with, as [`Hasher::id`] and [`Hasher::tag`] say.
+    pub hash: (u16, u64),
+    /// Which shard the keys belong to.
+    pub shard: u64,
+    /// Of how many.
+    pub shards: u64,
+    hashes: &'a [[u8; 16]],
+}
+
+impl Part<'_> {
+    /// Reads a part and checks it.
+    pub fn read(bytes: &[u8]) -> Result<Part<'_>> {
+        let damaged = |what: &str| Error::Format(format!("the part is damaged: {what}"));
+        let (head, sections) = format::read(bytes)?;
+        if head.kind != NUMBER {
+            let message = "this is not a part that tamis.split made, but a saved filter";
+            return Err(Error::Format(message.into()));
+        }
+        let (&[shard, shards], &[Section { kind: SECTION_HASHES, piece: 0, bytes }]) =
+            (&head.parameters[..], &sections[..])
+        else {
+            return Err(damaged("it is not two parameters and a section of hashes"));
+        };
+        let (hashes, rest) = bytes.as_chunks::<16>();
+        if !rest.is_empty() || hashes.len() as u64 != head.count || head.count != head.capacity {
+            return Err(damaged("it holds another number of hashes than it says"));
+        }
+        if !(1..=MOST_SHARDS).contains(&shards) || shard >= shards {
+            return Err(damaged("there is no such shard"));
+        }
+        Ok(Part { hash: (head.hash, head.tag), shard, shards, hashes })
+    }
+
+    /// How many hashes it holds, repetitions included.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// The hashes.
+    pub fn hashes(&self) -> impl Iterator<Item = Hash128> {
+        self.hashes.iter().map(|pair| {
+            let (hi, lo) = pair.split_at(8);
+            let word =
+                |half: &[u8]| half.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            Hash128 { hi: word(hi), lo: word(lo) }
+        })
+    }
+}
+
+/// Writes the part of a shard.
+pub fn write(hashes: &[Hash128], shard: u64, shards: u64, hasher: &Hasher) -> Vec<u8> {
+    let words = hashes.iter().flat_map(|hash| [hash.hi, hash.lo]);
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    let count = hashes.len() as u64;
+    let (hash, tag) = (hasher.id(), hasher.tag());
+    let parameters = vec![shard, shards];
+    let head = Head { kind: NUMBER, hash, tag, count, capacity: count, parameters };
+    let mut out = Vec::with_capacity(bytes.len() + 256);
+    // Writing to memory does not fail.
+    let _ = format::write(
+        &head,
+        &[Section { kind: SECTION_HASHES, piece: 0, bytes: &bytes }],
+        &mut out,
+    );
+    out
+}
