@@ -60,6 +60,7 @@ __all__ = [
     "ScoreGroup",
     "ScoreRegion",
     "ScoredKeys",
+    "Shard",
     "Sharded",
     "Sliced",
     "Spill",
@@ -77,6 +78,7 @@ __all__ = [
     "kinds",
     "open_bytes",
     "open_file",
+    "split",
     "text_grams",
     "words",
 ]
