@@ -20,6 +20,10 @@ $(VENV)/built: $(VENV)/tools $(RUST)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release
 	touch $@
 
+$(VENV)/spark: $(VENV)/tools
+	$(BIN)/python -m pip install --quiet --group spark
+	touch $@
+
 $(VENV)/peers: $(VENV)/tools
 	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
@@ -42,7 +46,7 @@ types: $(VENV)/built
 	$(BIN)/mypy
 	$(BIN)/stubtest tamis._native
 
-test: $(VENV)/built
+test: $(VENV)/built $(VENV)/spark
 	.ci/servers
 	cargo test --quiet
 	$(BIN)/python -m pytest --quiet --numprocesses auto

@@ -64,7 +64,7 @@ __all__ = [
 __all__ += _filters.__all__
 __all__.sort()
 
-_INTEGRATIONS = ("parquet", "report", "text")
+_INTEGRATIONS = ("parquet", "report", "spark", "text")
 """Modules that are imported on first use, to keep ``import tamis`` fast."""
 
 

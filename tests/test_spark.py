@@ -1,0 +1,237 @@
+"""`tamis.spark` in a real Spark, on two local cores, and once with workers in other processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tamis
+
+REQUIRED = os.environ.get("TAMIS_SERVERS") == "required" and sys.version_info < (3, 15)
+if not REQUIRED:
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs a Java runtime", allow_module_level=True)
+
+# All in one worker of the tests: a session of Spark is one Java process.
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("default")]
+SECRET = bytes(range(16))
+OPTIONS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[2]")
+        for name, value in OPTIONS.items():
+            builder = builder.config(name, value)
+        folder = tmp_path_factory.mktemp("spark")
+        session = builder.config("spark.sql.warehouse.dir", str(folder)).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def users(spark: Any) -> Any:
+    """20,000 numbers, some twice, with nulls, as numbers, text and bytes, in five partitions."""
+    numbers = spark.range(0, 20_000).union(spark.range(0, 3000)).repartition(5)
+    nulls = spark.createDataFrame([(None,)] * 3, "id long")
+    everything = numbers.union(nulls)
+    return everything.selectExpr(
+        "id", "concat('user', id) as name", "cast(concat('b', id) as binary) as raw"
+    )
+
+
+NUMBERS = list(range(20_000))
+NAMES = [f"user{i}" for i in NUMBERS]
+
+
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [("id", NUMBERS), ("name", NAMES), ("raw", [f"b{i}".encode() for i in NUMBERS])],
+)
+def test_a_build_has_the_bytes_of_a_local_one(users: Any, column: str, keys: list[Any]) -> None:
+    import tamis.spark
+
+    built = tamis.spark.build(users, column, fpr=0.01, shards=8)
+    assert built.to_bytes() == tamis.Sharded.build(keys, fpr=0.01, shards=8).to_bytes()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("cls", [tamis.Fuse, tamis.Quotient])
+def test_other_classes_seeds_and_secret_keys(users: Any, cls: Any, shards: int) -> None:
+    import tamis.spark
+
+    key = None if cls is tamis.Fuse else SECRET
+    hash: dict[str, Any] = {"seed": 5} if key is None else {"key": key}
+    built = tamis.spark.build(users, "id", filter=cls, fpr=0.01, shards=shards, **hash)
+    if shards == 1:
+        local = cls.build(NUMBERS, fpr=0.01, **hash)
+    else:
+        local = tamis.Sharded.build(NUMBERS, filter=cls, fpr=0.01, shards=shards, **hash)
+    assert type(built) is type(local)
+    assert built.to_bytes() == local.to_bytes()
+
+
+def test_a_filter_with_a_capacity_is_merged(users: Any, tmp_path: Path) -> None:
+    import tamis.spark
+
+    path = tmp_path / "users.tamis"
+    built = tamis.spark.build(
+        users, "name", filter=tamis.Bloom, capacity=30_000, fpr=0.01, path=path
+    )
+    expected = tamis.Bloom(30_000, fpr=0.01)
+    expected.update(NAMES)
+    assert type(built) is tamis.Bloom
+    assert (built.contains(NAMES)).all()
+    others = [f"nobody{i}" for i in range(10_000)]
+    assert (built.contains(others) == expected.contains(others)).all()
+    assert tamis.load(path).to_bytes() == built.to_bytes()
+    with pytest.raises(ValueError, match="capacity must be None for a Ribbon filter"):
+        tamis.spark.build(users, "name", capacity=10, fpr=0.01)
+
+
+def test_stacks_are_planned_for_all_shards(users: Any) -> None:
+    import tamis.spark
+
+    queries = [f"nobody{i % 1000 if i % 3 else i}" for i in range(30_000)]
+    workload = tamis.Workload.from_queries(queries)
+    built = tamis.spark.build(
+        users, "name", filter=tamis.Stacked, workload=workload, bits_per_key=8, shards=2
+    )
+    assert built.contains(NAMES).all()
+    plain = tamis.Sharded.build(NAMES, bits_per_key=8, shards=2)
+    assert built.contains(queries).mean() < plain.contains(queries).mean()
+
+
+def test_no_rows(spark: Any) -> None:
+    import tamis.spark
+
+    for shards in (1, 4):
+        built = tamis.spark.build(spark.range(0), "id", fpr=0.01, shards=shards)
+        assert len(built) == 0
+        assert not built.contains([1, 2, 3]).any()
+        assert tamis.spark.keep(spark.range(5), "id", built).count() == 0
+
+
+def test_keep_gives_the_rows_that_the_filter_accepts(users: Any, tmp_path: Path) -> None:
+    import tamis.spark
+
+    some = [f"user{i}" for i in range(0, 20_000, 7)]
+    built = tamis.Ribbon.build(some, fpr=0.05)
+    accepted = set(built.contains(NAMES).nonzero()[0].tolist())
+    path = tmp_path / "some.tamis"
+    built.save(path)
+    for filter in (built, path, str(path)):
+        rows = tamis.spark.keep(users, "name", filter).select("id").distinct().collect()
+        assert {row.id for row in rows} == accepted
+    keyed = tamis.Ribbon.build(some, fpr=0.001, key=SECRET)
+    rows = tamis.spark.keep(users, "name", keyed, key=SECRET).distinct().collect()
+    assert set(some) <= {row.name for row in rows}
+
+
+def test_a_function_for_sql(spark: Any, users: Any) -> None:
+    import tamis.spark
+
+    built = tamis.Ribbon.build(range(100), fpr=0.001)
+    tamis.spark.register(spark, "known_user", built)
+    users.createOrReplaceTempView("log")
+    expected = int(built.contains(NUMBERS).sum() + built.contains(range(3000)).sum())
+    assert spark.sql("SELECT count(*) AS n FROM log WHERE known_user(id)").head().n == expected
+    nulls = spark.sql("SELECT count(*) AS n FROM log WHERE id IS NULL AND NOT known_user(id)")
+    assert nulls.head().n == 3
+
+
+def test_a_semi_join_is_exact(spark: Any) -> None:
+    import tamis.spark
+
+    left = spark.range(0, 5000).selectExpr("concat('k', id % 500) as a", "id % 3 as b", "id as c")
+    left = left.union(spark.sql("SELECT CAST(NULL AS string), 1L, 1L"))
+    right = spark.range(0, 60).selectExpr("concat('k', id * 10) as a", "id % 3 as b", "1 as d")
+    right = right.union(spark.sql("SELECT CAST(NULL AS string), 1L, 1"))
+    for on in ("a", ["a", "b"]):
+        names = [on] if isinstance(on, str) else on
+        expected = left.join(right, names, "left_semi").collect()
+        found = tamis.spark.semi_join(left, right, on, fpr=0.1, shards=2).collect()
+        assert sorted(found, key=str) == sorted(expected, key=str)
+        assert found
+    other = right.selectExpr("a", "cast(b as int) as b")
+    with pytest.raises(TypeError, match="'b' is bigint on the left and int on the right"):
+        tamis.spark.semi_join(left, other, ["a", "b"])
+    floats = left.selectExpr("cast(b as double) as b")
+    with pytest.raises(TypeError, match="'b' is double"):
+        tamis.spark.semi_join(floats, floats, "b")
+    with pytest.raises(ValueError, match="on must be"):
+        tamis.spark.semi_join(left, right, [])
+
+
+def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path: Path) -> None:
+    import tamis.spark
+
+    with pytest.raises(ValueError, match="column must be one of id, name, raw, not 'nam'"):
+        tamis.spark.build(users, "nam", fpr=0.01)
+    floats = users.selectExpr("cast(id as double) as id")
+    with pytest.raises(TypeError, match="'id' is of type double"):
+        tamis.spark.build(floats, "id", fpr=0.01)
+    with pytest.raises(TypeError, match="'id' is of type double"):
+        tamis.spark.keep(floats, "id", tamis.Ribbon.build([1], fpr=0.01))
+    with pytest.raises(ValueError, match="shards must be from 1 to"):
+        tamis.spark.build(users, "id", fpr=0.01, shards=0)
+    with pytest.raises(ValueError, match="fpr"):
+        tamis.spark.build(users, "id", filter=tamis.Bloom, capacity=10, fpr=7)
+    with pytest.raises(FileNotFoundError):
+        tamis.spark.keep(users, "id", tmp_path / "missing.tamis")
+
+
+def test_workers_in_other_processes(tmp_path: Path) -> None:
+    """On a cluster of two workers everything that a task needs is pickled and sent."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import warnings
+            warnings.simplefilter("ignore")
+            import tamis, tamis.spark
+            from pyspark.sql import SparkSession
+            builder = SparkSession.builder.master("local-cluster[2,1,768]")
+            for name, value in {OPTIONS!r}.items():
+                builder = builder.config(name, value)
+            spark = builder.config("spark.executor.memory", "512m").getOrCreate()
+            spark.sparkContext.setLogLevel("ERROR")
+            key = bytes(range(16))
+            built = tamis.spark.build(spark.range(5000), "id", fpr=0.01, shards=4, key=key)
+            local = tamis.Sharded.build(range(5000), fpr=0.01, shards=4, key=key)
+            assert built.to_bytes() == local.to_bytes()
+            kept = tamis.spark.keep(spark.range(2500, 20000), "id", built, key=key).count()
+            assert kept == local.contains(range(2500, 20000)).sum(), kept
+            print("as expected")
+            """
+        )
+    )
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    out = subprocess.run(
+        [sys.executable, str(script)], env=env, cwd=tmp_path, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
+    assert "as expected" in out.stdout, out.stdout + out.stderr
