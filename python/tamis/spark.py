@@ -1,8 +1,8 @@
 """`tamis.spark`: build and use filters in Apache Spark.
 
 Keys are hashed where they are, and only their hashes, 16 bytes per key, cross the shuffle. Each
-shard of a filter is built by one task, so the memory of a task depends on the size of a shard, not on
-the number of keys. The result has the same bytes as that of `tamis.Sharded.build`.
+shard of a filter is built by one task, so the memory of a task depends on the size of a shard, not
+on the number of keys. The result has the same bytes as that of `tamis.Sharded.build`.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def build(
 ) -> Any:
     """Build a filter of the values of a column of text, bytes or integers. Nulls are skipped.
 
-    ``filter`` is the class of the shards; other arguments are passed to its ``build``. The result is
-    a `Sharded` filter, or with ``shards=1`` one of the class itself. ``path`` also saves it there.
+    ``filter`` is the class of the shards; other arguments are passed to its ``build``. The result
+    is a `Sharded` filter, or with ``shards=1`` one of the class itself. ``path`` also saves it.
 
     With ``capacity``, a filter of a class that can be merged, such as `Bloom`, is built as one:
     each task builds one of this capacity, and they are merged. A `Stacked` filter is planned for
