@@ -164,7 +164,9 @@ def _planned(
     keys: DataFrame, workload: Workload | None, capacity: int | None, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a stack with a plan for the estimated number of keys."""
-    build = {name: arguments.pop(name) for name in ("plan", "negatives") if name in arguments}
+    build: dict[str, Any] = {
+        name: arguments.pop(name) for name in ("plan", "negatives") if name in arguments
+    }
     if build.get("plan") is None:
         estimate = functions.approx_count_distinct(keys.columns[0], 0.01)
         count = keys.select(estimate).head()[0]
