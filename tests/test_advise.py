@@ -242,16 +242,15 @@ def test_small_sets_and_odd_budgets_are_told_of(keys, bits_per_key, needs):
         assert advice.choices or advice.ruled_out
 
 
-def test_a_log_tells_of_drift():
-    """Values that come in one stretch of time each: leaving one out, nearly all look known."""
+def test_a_log_shows_drift():
+    """Each value is queried in one interval of time; in random order, nearly all look known."""
     rng = np.random.default_rng(9)
     log = 10**6 + np.sort(rng.integers(0, 2000, 40_000)) + rng.integers(0, 200, 40_000)
-    w = tamis.Workload.from_queries(log, keys=range(1000))
+    w = tamis.Workload.from_queries(rng.permutation(log), keys=range(1000))
     still = tamis.advise(range(1000), w, bits_per_key=9)
     moving = tamis.advise(range(1000), w, bits_per_key=9, log=log)
-    after, before = log[20_000:], log[:20_000]
     assert w.unseen < 0.01
-    assert moving.situation.workload.unseen == pytest.approx(1 - np.isin(after, before).mean())
+    assert moving.situation.workload.unseen == tamis.Workload.from_queries(log).unseen > 0.5
     assert moving.best.expected_fpr > 10 * still.best.expected_fpr
     assert any("log=" in each for each in still.unjudged)
     assert w.unseen < 0.01  # the workload that was given stays as it was

@@ -1,7 +1,10 @@
 """Workloads against counting by hand, for every form of column, and against bad input."""
 
+import json
 import math
+import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +16,11 @@ from tamis import Workload
 from tamis._columns import as_list
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 pl = pytest.importorskip("polars")
 pd = pytest.importorskip("pandas")
+
+FOLDER = Path(os.environ.get("TAMIS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 texts = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=60)
 
@@ -30,18 +36,32 @@ FORMS = {
 }
 
 
+def left_out(queries):
+    """The fraction of queries that differ from all others, one by one."""
+    alone = sum(query not in queries[:i] + queries[i + 1 :] for i, query in enumerate(queries))
+    return alone / len(queries) if queries else 0.0
+
+
 def by_hand(queries, keys=()):
-    """Counts, ψ and ℓ of a log, by the book: leave each question out in turn."""
+    """Counts, ψ and ℓ of a log by definition: leave out each query in turn, and split the log."""
     negatives = [query for query in queries if query not in keys]
-    total = len(negatives)
-    alone = sum(
-        query not in negatives[:i] + negatives[i + 1 :] for i, query in enumerate(negatives)
-    )
-    unseen = alone / total if total else 1.0
+    if not negatives:
+        return {}, [0.0], 1.0
+    half = len(negatives) // 2
+    before, after = negatives[:half], negatives[half:]
+    of_all, of_half = left_out(negatives), left_out(before)
+    split = sum(query not in before for query in after) / len(after)
+    unseen = of_all
+    if half:
+        continued = min(1.0, max(of_all, of_all + split - of_half))
+        slower = (of_all + 1 / len(negatives)) / (of_half + 1 / half)
+        unseen = max(of_all, math.sqrt(continued * split * min(1.0, slower)))
     counts = Counter(negatives).most_common()
+    discount = sum(count == 1 for _, count in counts) / len(counts)
+    rest = sum(count - discount for _, count in counts)
     psi = [0.0]
     for _, count in counts:
-        psi.append(psi[-1] + (1 - unseen) * count / total)
+        psi.append(psi[-1] + (1 - unseen) * (count - discount) / rest if rest else 0.0)
     return dict(counts), psi, unseen
 
 
@@ -95,7 +115,9 @@ def test_a_sketch_keeps_its_error(batches, room):
     for value, count in exact.items():
         assert count - w.error <= kept.get(value, 0) <= count
     if w.error:
-        assert w.unseen == pytest.approx(1 - sum(kept.values()) / total)
+        lost = 1 - sum(kept.values()) / total
+        assert w.unseen == pytest.approx(lost) or w.unseen_method == "split in time"
+        assert w.unseen >= lost - 1e-12
 
 
 def test_equal_input_gives_equal_order():
@@ -104,6 +126,122 @@ def test_equal_input_gives_equal_order():
     one = Workload.from_queries(queries)
     two = Workload.from_queries(rng.permutation(queries))
     assert np.array_equal(one.head(1000), two.head(1000))
+
+
+def test_the_size_of_batches_does_not_change_the_estimate():
+    rng = np.random.default_rng(2)
+    log = np.sort(rng.integers(0, 3000, 20_000)) + rng.integers(0, 300, 20_000)
+    whole = Workload.from_queries(log, keys=range(100))
+    for parts in (2, 7, 400):
+        w = Workload.from_batches(np.array_split(log, parts), keys=range(100))
+        assert (w.unseen, w.unseen_method) == (whole.unseen, "split in time")
+        assert w.psi(50) == whole.psi(50)
+
+
+def test_a_log_that_drifts_has_more_unseen_values():
+    """Each value is queried in one interval of time; leave-one-out finds nearly all known."""
+    rng = np.random.default_rng(9)
+    log = np.sort(rng.integers(0, 2000, 40_000)) + rng.integers(0, 200, 40_000)
+    known, later = log[:30_000], log[30_000:]
+    w = Workload.from_queries(known)
+    truth = 1 - np.isin(later, known).mean()
+    assert w.unseen_method == "split in time"
+    assert "split in time" in str(w)
+    assert truth / 2 < w.unseen < truth * 2
+    shuffled = Workload.from_queries(rng.permutation(known))
+    assert shuffled.unseen < 0.01
+    assert shuffled.with_log(known).unseen == w.unseen
+    assert w.with_log(rng.permutation(known)) is w
+
+
+def test_drift_is_seen_if_counts_do_not_fit():
+    rng = np.random.default_rng(9)
+    log = np.repeat([1, 2], 20_000) * 100 + rng.zipf(2.0, 40_000) % 100
+    log[::100] = 10**6 + np.arange(400)
+    w = Workload.from_batches(np.array_split(log, 40), room=250)
+    assert w.error > 0
+    assert w.unseen_method == "split in time"
+    assert w.unseen == pytest.approx(0.99, abs=0.02)  # all values of the second half are new
+
+
+def test_a_saved_workload_keeps_its_estimate(tmp_path):
+    rng = np.random.default_rng(3)
+    log = np.sort(rng.zipf(1.5, 5000) % 1000 + np.arange(5000) // 10)
+    later = Workload.from_queries(log[2500:])
+    w = Workload.from_queries(log)
+    w.save(tmp_path / "w.parquet")
+    again = Workload.load(tmp_path / "w.parquet")
+    assert w.unseen_method == again.unseen_method == "split in time"
+    assert w.unseen == pytest.approx(again.unseen)
+    assert w.discount == again.discount > 0
+    assert again.psi(10) == pytest.approx(w.psi(10))
+    assert again.drift(w).total_variation == pytest.approx(0)
+    assert again.drift(later).total_variation == pytest.approx(w.drift(later).total_variation)
+    assert "split in time" in str(again)
+
+
+def test_workloads_of_earlier_versions_are_not_smoothed(tmp_path):
+    """Their files have neither a method nor a discount."""
+    Workload.from_counts([1, 2], [3, 1], unseen=0.2).save(tmp_path / "w.parquet")
+    table = pq.read_table(tmp_path / "w.parquet")
+    known = json.loads(table.schema.metadata[b"tamis"])
+    for change, message in (
+        ({"discount": None, "unseen_method": None}, None),
+        ({"discount": 1.5}, "discount must be from 0 to 1"),
+        ({"unseen_method": "guess"}, "unseen_method is 'guess'"),
+    ):
+        changed = {k: v for k, v in (known | change).items() if v is not None}
+        pq.write_table(
+            table.replace_schema_metadata({"tamis": json.dumps(changed)}), tmp_path / "x.parquet"
+        )
+        if message is None:
+            old = Workload.load(tmp_path / "x.parquet")
+            assert (old.psi(1), old.discount, old.unseen_method) == (pytest.approx(0.6), 0, "given")
+        else:
+            with pytest.raises(tamis.FormatError, match=message):
+                Workload.load(tmp_path / "x.parquet")
+
+
+def test_the_unseen_fraction_of_counts_is_given():
+    """Counts have no order in time, and may be in any unit."""
+    w = Workload.from_counts([1, 2, 3], [1, 1, 1])
+    assert (w.unseen, w.unseen_method, w.discount) == (0.0, "given", 0.0)
+    assert w.psi(1) == pytest.approx(1 / 3)
+
+
+def test_the_head_of_a_short_log():
+    """Unseen values are not taken from frequent ones in proportion; ψ(10) was .081, not .198."""
+    rng = np.random.default_rng(4)
+    universe = 10**6
+    frequencies = 1 / np.arange(1, universe + 1)
+    frequencies /= frequencies.sum()
+    found = [
+        Workload.from_queries(rng.choice(universe, 1000, p=frequencies)).psi(10) for _ in range(20)
+    ]
+    assert np.mean(found) == pytest.approx(frequencies[:10].sum(), rel=0.05)
+
+
+TRACES = ["twitter52", "orm_busy", "web07", "web12"]
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("seed", range(3))
+def test_rates_on_real_logs_are_predicted_within_a_factor_of_two(name, seed):
+    """Half of the values are keys; the first half of the log is known, the second is queried."""
+    file = FOLDER / f"trace_{name}.parquet"
+    if not file.exists():
+        pytest.skip(f"{file} does not exist")
+    trace = pq.read_table(file, columns=["key"]).column(0).to_numpy()
+    values = np.unique(trace)
+    keys = np.random.default_rng(seed).choice(values, len(values) // 2, replace=False)
+    known, asked = np.array_split(trace, 2)
+    asked = asked[~np.isin(asked, keys)]
+    w = Workload.from_queries(known, keys=keys)
+    for wishes in ({}, {"layer": "quotient", "last": "alternating"}):
+        p = tamis.plan(len(keys), w, bits_per_key=8, **wishes)
+        # A few values make up most queries, so the rate of one filter varies a lot.
+        rate = np.mean([p.build(keys, seed=s).contains(asked).mean() for s in range(8)])
+        assert rate / 2 < p.expected_fpr < 2 * rate
 
 
 def test_an_estimate_of_what_is_unseen():
@@ -236,7 +374,7 @@ def test_drift_of_shapes():
 
 
 def test_description_and_plot():
-    w = Workload.from_queries(["a"] * 6 + ["b"] * 3 + ["k"], keys=["k"])
+    w = Workload.from_queries(["a", "b", "a"] * 3 + ["k"], keys=["k"])
     assert "1 queries (10.0%) for keys in the set were removed" in str(w)
     assert "most frequent: 'a', 'b'" in str(w)
     assert repr(w) == "<tamis.Workload: 2 values, unseen 0>"

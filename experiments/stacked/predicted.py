@@ -11,9 +11,9 @@ import math
 import time
 
 import numpy as np
-from tamis.planning.layers import bloom_bits
 
 import tamis
+from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 
 KEYS, UNIVERSE, SAMPLE = 10**6, 10**8, 5 * 10**7
@@ -73,7 +73,7 @@ def figure_2() -> None:
         print(f"{rate:<8}" + "".join(f"{max(n, 0):<12.2f}" for n in found))
     print("\nand the bits per key that Bloom stacks of equal rates save at a rate of 0.01")
     for ratio in (0.1, 1.0, 10.0):
-        saved = [metrics.space_saving(0.01, psi, ratio, bloom_bits) for psi in shares]
+        saved = [metrics.space_saving(0.01, psi, ratio, bits_per_item) for psi in shares]
         print(f"|N_f|/|P| = {ratio:<5}" + "".join(f"{bits:<10.2f}" for bits in saved))
 
 

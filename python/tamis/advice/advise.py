@@ -41,7 +41,6 @@ from tamis.planning.arguments import (
 )
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
-from tamis.planning.stacked.frequencies import Steps
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -212,7 +211,8 @@ def advise(
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
     there = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
-        workload = _drifting(workload, keys, log)
+        known: Any = None if isinstance(keys, int | np.integer) else keys
+        workload = workload.with_log(log, keys=known)
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
@@ -276,25 +276,6 @@ def _stream_gaps(workload: Workload | None, log: Any, keys: int) -> Gaps:
     if log is None:
         return drawn_gaps(workload, keys)
     return logged_gaps(_native.hash_keys(log)[:, 0], keys)
-
-
-def _drifting(workload: Workload, keys: Any, log: Any) -> Workload:
-    """Return the workload with the fraction of unseen values in the second half of the log.
-
-    The estimate by leaving one query out holds for queries in random order. Over time, the queried
-    keys change, and more of them are unseen.
-    """
-    queried = _native.hash_keys(log)[:, 0]
-    if not isinstance(keys, int | np.integer):
-        queried = queried[~np.isin(queried, _native.hash_keys(keys)[:, 0])]
-    before, after = np.array_split(queried, 2)
-    unseen = float(1 - np.isin(after, before).mean()) if len(after) else 0.0
-    if workload.counts is None or unseen <= workload.unseen:
-        return workload
-    workload = copy.copy(workload)
-    assert workload.counts is not None
-    workload.curve = Steps.of(workload.counts, total=1 - unseen)
-    return workload
 
 
 def _present(

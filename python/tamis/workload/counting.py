@@ -11,18 +11,41 @@ was subtracted, which is at most the number of queries divided by ``room``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
 from tamis._columns import column, join, take
+from tamis.workload.unseen import Unseen, estimate, estimate_incomplete
 
 Hashes = npt.NDArray[np.uint64]
 
 _PENDING = 1 << 21
 """Distinct values collected before a merge, so that small batches are not merged one by one."""
+
+_NEVER = np.iinfo(np.int64).max
+"""The position of a query that was never made."""
+
+
+class _Part(NamedTuple):
+    """Distinct values: hashes in ascending order, counts, and positions of the first two queries.
+
+    Positions are among the queries that are counted. A value that occurs once has no second.
+    """
+
+    hashes: Hashes
+    counts: npt.NDArray[Any]
+    values: Any
+    first: npt.NDArray[np.int64]
+    second: npt.NDArray[np.int64]
+
+    def take(self, keep: npt.NDArray[np.int64]) -> _Part:
+        values = take(self.values, keep)
+        return _Part(
+            self.hashes[keep], self.counts[keep], values, self.first[keep], self.second[keep]
+        )
 
 
 def hashes(keys: Any) -> Hashes:
@@ -43,7 +66,8 @@ class ValueCounts:
         self.total: float = 0
         self.counted = 0
         self._keys = np.sort(hashes(keys)) if keys is not None else np.zeros(0, np.uint64)
-        self._parts: list[tuple[Hashes, npt.NDArray[Any], Any]] = []
+        self._parts: list[_Part] = []
+        self._at = 0
         self._merged = 0
         self._waiting = 0
 
@@ -54,22 +78,32 @@ class ValueCounts:
             return
         found = hashes(values)
         self.counted += len(found)
-        order = np.argsort(found)
+        order = np.argsort(found, kind="stable")
         found = found[order]
         starts = _starts(found)
         found = found[starts]
-        if counts is None:
-            counts = np.diff(starts, append=len(order))
-        else:
-            counts = np.add.reduceat(counts[order], starts)
+        lengths = np.diff(starts, append=len(order))
+        counts = lengths if counts is None else np.add.reduceat(counts[order], starts)
         keep = ~self._is_key(found)
         self.removed += counts[~keep].sum().item()
-        self.total += counts[keep].sum().item()
         if not keep.any():
             return
-        found, counts, first = found[keep], counts[keep], order[starts[keep]]
-        self._parts.append((found, counts, take(values, first)))
-        self._waiting += len(found)
+        # Positions among all queries counted so far, including those before this batch.
+        counted = np.empty(len(order), np.bool_)
+        counted[order] = np.repeat(keep, lengths)
+        at = self._at + np.cumsum(counted) - 1
+        self._at = int(at[-1]) + 1
+        self.total += counts[keep].sum().item()
+        again = order[np.minimum(starts + 1, len(order) - 1)]
+        part = _Part(
+            found,
+            counts,
+            take(values, order[starts]),
+            at[order[starts]],
+            np.where(lengths > 1, at[again], _NEVER),
+        )
+        self._parts.append(part.take(np.flatnonzero(keep)))
+        self._waiting += len(self._parts[-1].hashes)
         if self._waiting > max(_PENDING, self._merged):
             self._merge()
 
@@ -78,37 +112,56 @@ class ValueCounts:
         self._merge()
         if not self._parts:
             return np.zeros(0, np.int64), []
-        _, counts, values = self._parts[0]
+        counts, values = self._parts[0].counts, self._parts[0].values
         falling = counts.max(initial=0) - counts
         if counts.dtype.kind in "iu" and falling.max(initial=0) < 2**16:
             falling = falling.astype(np.uint16)  # radix sort, several times faster
         order = np.argsort(falling, kind="stable")
         return counts[order], take(values, order)
 
+    def unseen(self) -> Unseen:
+        """Estimate what fraction of later queries is for other values."""
+        self._merge()
+        if not self._parts:
+            return Unseen(1.0, "leave-one-out", 0.0)
+        part = self._parts[0]
+        if self.error:
+            return estimate_incomplete(part.counts, part.first, int(self.total))
+        return estimate(part.counts, part.first, part.second)
+
     def _merge(self) -> None:
         if len(self._parts) > 1:
-            found = np.concatenate([part[0] for part in self._parts])
-            counts = np.concatenate([part[1] for part in self._parts])
-            values = join([part[2] for part in self._parts])
-            order = np.argsort(found)
-            found = found[order]
+            found, counts, first, second = (
+                np.concatenate([getattr(part, name) for part in self._parts])
+                for name in ("hashes", "counts", "first", "second")
+            )
+            values = join([part.values for part in self._parts])
+            order = np.argsort(found, kind="stable")  # parts are in the order of time
+            found, first, second = found[order], first[order], second[order]
             starts = _starts(found)
-            counts = np.add.reduceat(counts[order], starts)
-            self._parts = [(found[starts], counts, take(values, order[starts]))]
-        if self._parts and len(self._parts[0][0]) > self.room:
-            self._parts = [self._reduce(*self._parts[0])]
-        self._merged = len(self._parts[0][0]) if self._parts else 0
+            later = first.copy()
+            later[starts] = _NEVER
+            self._parts = [
+                _Part(
+                    found[starts],
+                    np.add.reduceat(counts[order], starts),
+                    take(values, order[starts]),
+                    first[starts],
+                    np.minimum.reduceat(np.minimum(later, second), starts),
+                )
+            ]
+        if self._parts and len(self._parts[0].hashes) > self.room:
+            self._parts = [self._reduce(self._parts[0])]
+        self._merged = len(self._parts[0].hashes) if self._parts else 0
         self._waiting = 0
 
-    def _reduce(
-        self, found: Hashes, counts: npt.NDArray[Any], values: Any
-    ) -> tuple[Hashes, npt.NDArray[Any], Any]:
+    def _reduce(self, part: _Part) -> _Part:
         """Subtract the largest count that does not fit from all counts."""
-        at = len(counts) - self.room - 1
-        least = np.partition(counts, at)[at]
+        at = len(part.counts) - self.room - 1
+        least = np.partition(part.counts, at)[at]
         self.error += least.item()
-        keep = np.flatnonzero(counts > least)
-        return found[keep], counts[keep] - least, take(values, keep)
+        kept = part.take(np.flatnonzero(part.counts > least))
+        return kept._replace(counts=kept.counts - least)
 
     def _is_key(self, found: Hashes) -> npt.NDArray[np.bool_]:
         if not len(self._keys):

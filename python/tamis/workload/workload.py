@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
+from tamis.workload.unseen import Method, Unseen
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -36,13 +38,14 @@ class Workload:
     a distribution without values (`zipf`, `from_shape`). ``curve`` is ψ; ``unseen`` (ℓ) is the
     fraction of the queries for absent keys that are for values not in the workload; ``present`` is
     the fraction of all queries that are for keys in the set, and ``removed`` their number;
-    ``error`` is by how much a count may be too low.
+    ``error`` is by how much a count may be too low. ``unseen_method`` says how ℓ was estimated,
+    and ``discount`` is subtracted from each count to smooth the frequencies.
 
     >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
     >>> w.head(2), w.removed, round(w.unseen, 3)
     (['a', 'b'], 1, 0.167)
-    >>> round(w.psi(2), 3)
-    0.694
+    >>> round(w.psi(2), 3), w.unseen_method
+    (0.722, 'leave-one-out')
     """
 
     def __init__(
@@ -54,21 +57,26 @@ class Workload:
         removed: float = 0,
         present: float = 0.0,
         error: float = 0,
+        unseen_method: Method = "given",
+        discount: float = 0.0,
     ) -> None:
         self.curve = curve
         self.counts = counts
         self.removed = removed
         self.present = present
         self.error = error
+        self.unseen_method = unseen_method
+        self.discount = discount
         self._values = values
 
     @classmethod
     def from_queries(cls, queries: Keys, *, keys: Keys | None = None) -> Self:
-        """Count the queries of a log; queries for ``keys`` are removed.
+        """Count the queries of a log, oldest first; queries for ``keys`` are removed.
 
-        The fraction ℓ of queries for unseen values is estimated by leaving one out: it is the
-        fraction of queries whose value occurs only once. The values share the remaining 1 − ℓ in
-        proportion to their counts (Deeds, Hentschel, Idreos 2021, 5.1).
+        The fraction ℓ of later queries for unseen values is estimated by leaving one out and by
+        splitting the log in time. The larger estimate is used; ``unseen_method`` says which it is.
+        The values share the remaining 1 − ℓ in proportion to their smoothed counts
+        (`tamis.workload.unseen`).
         """
         return cls.from_batches([queries], keys=keys, room=MOST_KEYS)
 
@@ -93,9 +101,7 @@ class Workload:
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
-        kept = counts.sum().item() if len(counts) else 0
-        lost = counter.total - kept if counter.error else np.count_nonzero(counts == 1)
-        return cls._counted(counter, counts, values, lost / counter.total if counter.total else 1.0)
+        return cls._counted(counter, counts, values, counter.unseen())
 
     @classmethod
     def from_counts(
@@ -108,8 +114,9 @@ class Workload:
     ) -> Self:
         """Create a workload from values and how often each is queried.
 
-        ``counts`` can be any numbers in proportion to the frequencies. ``unseen`` is the fraction
-        of queries for other values. The counts of equal values are added up; values with a count
+        ``counts`` can be any numbers in proportion to the frequencies; they are not smoothed.
+        ``unseen`` is the fraction of queries for other values; counts have no order in time, and it
+        is not estimated from them. The counts of equal values are added up; values with a count
         of 0 are dropped.
 
         >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
@@ -126,7 +133,8 @@ class Workload:
         if counter.counted != len(weights):
             raise ValueError(_lengths(values, weights))
         queried = int(np.count_nonzero(ranked))
-        return cls._counted(counter, ranked[:queried], found[:queried], unseen)
+        known = Unseen(unseen, "given", 0.0)
+        return cls._counted(counter, ranked[:queried], found[:queried], known)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
@@ -162,17 +170,32 @@ class Workload:
 
     @classmethod
     def _counted(
-        cls, counter: ValueCounts, counts: npt.NDArray[Any], values: Any, unseen: float
+        cls, counter: ValueCounts, counts: npt.NDArray[Any], values: Any, unseen: Unseen
     ) -> Self:
         queries = counter.total + counter.removed
         return cls(
-            Steps.of(counts, total=1 - unseen),
+            Steps.of(counts - unseen.discount, total=1 - unseen.share),
             values=values,
             counts=counts,
             removed=counter.removed,
             present=counter.removed / queries if queries else 0.0,
             error=counter.error,
+            unseen_method=unseen.method,
+            discount=unseen.discount,
         )
+
+    def with_log(self, queries: Keys, *, keys: Keys | None = None) -> Workload:
+        """Return this workload with ℓ as estimated from a log, if that is larger.
+
+        ``queries`` are in order, oldest first; those for ``keys`` are ignored.
+        """
+        other = type(self).from_queries(queries, keys=keys)
+        if self.counts is None or not len(other) or other.unseen <= self.unseen:
+            return self
+        changed = copy.copy(self)
+        changed.curve = Steps.of(self.counts - self.discount, total=1 - other.unseen)
+        changed.unseen_method = other.unseen_method
+        return changed
 
     def __len__(self) -> int:
         """Return the number of known negatives."""
@@ -229,8 +252,9 @@ class Workload:
 
     def _frequencies(self) -> npt.NDArray[np.float64]:
         assert self.counts is not None
-        total = self.counts.sum()
-        return self.counts * ((1 - self.unseen) / total if total else 0.0)
+        smoothed = self.counts - self.discount
+        total = smoothed.sum()
+        return np.asarray(smoothed * ((1 - self.unseen) / total if total else 0.0))
 
     def save(self, path: FilePath) -> None:
         """Write the values and their counts to a Parquet file, atomically."""
@@ -245,6 +269,8 @@ class Workload:
             "removed": self.removed,
             "present": self.present,
             "error": self.error,
+            "unseen_method": self.unseen_method,
+            "discount": self.discount,
         }
         if isinstance(self.curve, Zipf):
             known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
@@ -273,17 +299,23 @@ class Workload:
             rest = {name: known[name] for name in ("removed", "present", "error")}
             for name, value in rest.items():
                 _weights(name, [value])
+            rest["unseen_method"] = known.get("unseen_method", "given")  # older files have neither
+            if rest["unseen_method"] not in get_args(Method):
+                raise ValueError(f"unseen_method is {rest['unseen_method']!r}")
+            discount = rest["discount"] = _share("discount", known.get("discount", 0.0))
             total = 1 - _share("unseen", known["unseen"])
             _weights("count", counts)
             if (counts[1:] > counts[:-1]).any():
                 raise ValueError("counts are not in descending order")
+            if len(counts) and counts[-1] < discount:
+                raise ValueError(f"discount is {discount}, larger than a count")
         except (*MALFORMED, OSError) as error:
             # pyarrow has a plain OSError, without a number, for a damaged file.
             if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
                 raise
             raise FormatError(f"{os.fsdecode(path)} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
-        return cls(Steps.of(counts, total=total), values=values, counts=counts, **rest)
+        return cls(Steps.of(counts - discount, total=total), values=values, counts=counts, **rest)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the frequency of each rank on logarithmic scales; return the axes."""
@@ -314,7 +346,10 @@ class Workload:
         return f"<tamis.Workload: {len(self):,} {what}, unseen {self.unseen:.4g}>"
 
     def __str__(self) -> str:
-        lines = [f"{len(self):,} known negatives; {self.unseen:.1%} of the queries are for others"]
+        how = "" if self.unseen_method == "given" else f" ({self.unseen_method})"
+        lines = [
+            f"{len(self):,} known negatives; {self.unseen:.1%} of the queries are for others{how}"
+        ]
         if self.removed:
             lines.append(
                 f"{self.removed:,} queries ({self.present:.1%}) for keys in the set were removed"
