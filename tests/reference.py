@@ -391,6 +391,19 @@ class Ribbon:
     last: int
     levels: list
     bits: bytes
+    share: int = 0
+    extra_attempt: int = 0
+    extra: int = 0
+
+    @classmethod
+    def of(cls, values, bits):
+        """The ribbon with the parameters of a frame."""
+        layout, columns, kept, *rest = values
+        share, extra_attempt, extra, *rest = rest if layout & 2 else [0, 0, 0, *rest]
+        attempt, last, *levels = rest
+        return cls(
+            layout & 1, columns, kept, attempt, last, levels, bits, share, extra_attempt, extra
+        )
 
     def __post_init__(self):
         self.codes, at = [], 0
@@ -401,47 +414,81 @@ class Ribbon:
             self.codes.append([(0, 16, 40, 128)[code] for code in codes])
             at += -(-buckets // 32)
         self.solution = self.bits[-(-at // 8) * 64 :]
+        self.wide = [
+            64 * (1 + -(-(slots // 64 - 1) * self.share // 2**32)) if self.share else 0
+            for slots in self.levels
+        ]
+        self.slots = sum(self.levels) + self.last
 
     def equation(self, hash):
-        """The level of a hash (the last is -1), its start there, its row and the row's width."""
+        """The level of a hash (the last is -1), its start there, its row, and its hash there."""
         for level, slots in enumerate(self.levels):
             if level:
                 hash = remix(hash, 0x7269_6262_6F6E_0000 + level)
             start = reduce(hash[0], slots - 64)
             if start % 128 >= self.codes[level][start // 128]:
-                return level, start, hash[1] | 1, 64
-        hi, lo = remix(hash, 0x7269_6262_6F6E_0100 + self.attempt)
-        hi, lo = mix13(hi + lo & MASK), hi ^ (lo << 32 & MASK | lo >> 32)
-        width = min(self.last, 256)
-        row = sum(mix13(lo + i & MASK) << 64 * i for i in range(4)) & (1 << width) - 1
-        return -1, reduce(hi, self.last - width + 1), row, width
+                row = hash[1] | 1
+                return level, start, [row >> i & 1 for i in range(64)], hash
+        hash = crossed(remix(hash, 0x7269_6262_6F6E_0100 + self.attempt))
+        return -1, *wide_equation(hash, self.last), hash
 
-    def position(self, level, slot, column):
-        """Where in the solution a slot of a column lies."""
+    def positions(self, level, start, width, column):
+        """Where in the solution the slots of a row in a column lie; none without that column."""
         before = sum(self.levels if level < 0 else self.levels[:level])
-        if self.layout == 1:
-            return column * (sum(self.levels) + self.last) + before + slot
-        if level < 0:
-            return self.columns * before + column * self.last + slot
-        block = (before + slot) // 64
-        return 64 * (block * self.columns + column) + slot % 64
-
-    def value(self, hash):
-        """Bit by column, None where the row reaches beyond what is kept."""
-        level, start, row, width = self.equation(hash)
-        for column in range(self.columns):
-            positions = [self.position(level, start + i, column) for i in range(width)]
-            if self.layout == 1 and positions and positions[-1] >= self.kept:
-                yield None
+        for slot in range(start, start + width):
+            if column == self.columns:
+                first = self.levels[level] - self.wide[level]
+                if level < 0 or start < first:
+                    return
+                if self.layout == 1:
+                    yield column * self.slots + sum(self.wide[:level]) + slot - first
+                    continue
+            if self.layout == 1:
+                yield column * self.slots + before + slot
+            elif level < 0:
+                yield self.columns * before + sum(self.wide) + column * self.last + slot
             else:
-                met = (self.solution[p // 8] >> p % 8 & row >> i for i, p in enumerate(positions))
-                yield sum(bit & 1 for bit in met) & 1
+                block, narrow = slot // 64, (self.levels[level] - self.wide[level]) // 64
+                words = self.columns * (before // 64 + block) + sum(self.wide[:level]) // 64
+                yield 64 * (words + max(block - narrow, 0) + column) + slot % 64
+
+    def agrees(self, row, positions, wanted):
+        """Whether the slots of a row add up to a bit; they do where not all of them are kept."""
+        positions = list(positions)
+        if len(positions) < len(row) or positions[-1] >= self.kept:
+            return True
+        met = (self.solution[p // 8] >> p % 8 & bit for p, bit in zip(positions, row, strict=True))
+        return sum(bit & 1 for bit in met) & 1 == wanted & 1
 
     def contains(self, hash):
-        if not self.equation(hash)[3]:
+        fingerprint = hash[0]
+        level, start, row, hash = self.equation(hash)
+        if not row:
             return False
-        bits = enumerate(self.value(hash))
-        return all(bit is None or bit == hash[0] >> column & 1 for column, bit in bits)
+        for column in range(self.columns + (self.share > 0)):
+            positions = self.positions(level, start, len(row), column)
+            if not self.agrees(row, positions, fingerprint >> column):
+                return False
+        whole = self.columns * self.slots
+        if level >= 0 or (hash[0] >> 32) + self.share < 2**32 or self.kept < whole:
+            return True
+        start, row = wide_equation(
+            crossed(remix(hash, 0x7269_6262_6F6E_8000 + self.extra_attempt)), self.extra
+        )
+        positions = range(whole + sum(self.wide) + start, whole + sum(self.wide) + start + len(row))
+        return bool(row) and self.agrees(row, positions, fingerprint >> self.columns)
+
+
+def crossed(hash):
+    hi, lo = hash
+    return mix13(hi + lo & MASK), hi ^ (lo << 32 & MASK | lo >> 32)
+
+
+def wide_equation(hash, slots):
+    """The start of a hash in a system of so many slots, and its row, at most 256 wide."""
+    width = min(slots, 256)
+    row = sum(mix13(hash[1] + i & MASK) << 64 * i for i in range(4))
+    return reduce(hash[0], slots - width + 1), [row >> i & 1 for i in range(width)]
 
 
 @dataclass

@@ -97,7 +97,7 @@ def test_answers_as_its_twin(n, columns, layout, seed):
     f = tamis.Ribbon.build(range(n), fpr=2.0**-columns, layout=layout, seed=seed)
     _, _, _, count, _, values, ((_, _, bits),) = parts(f.to_bytes())
     assert count == n
-    twin = Twin(*values[:3], values[3], values[4], values[5:], bits)
+    twin = Twin.of(values, bits)
     asked = range(max(n - 60, 0), n + 60)
     assert f.contains(asked).tolist() == [twin.contains(hash_key(key, seed)) for key in asked]
 
@@ -109,7 +109,7 @@ def test_answers_as_its_twin_with_levels(n, columns, layout, data):
         f = f.truncate(data.draw(st.floats(0, columns)))
     *_, values, ((_, _, bits),) = parts(f.to_bytes())
     assert len(values) == 6
-    twin = Twin(*values[:3], values[3], values[4], values[5:], bits)
+    twin = Twin.of(values, bits)
     asked = range(n - 100, n + 300)
     assert f.contains(asked).tolist() == [twin.contains(hash_key(key)) for key in asked]
 
@@ -121,7 +121,7 @@ def test_levels_by_levels():
     for layout in LAYOUTS:
         f = tamis.Ribbon.build(np.arange(n), fpr=2.0**-2, layout=layout)
         *_, values, ((_, _, bits),) = parts(f.to_bytes())
-        twin = Twin(*values[:3], values[3], values[4], values[5:], bits)
+        twin = Twin.of(values, bits)
         asked = range(n - 1500, n + 1500)
         assert f.contains(asked).tolist() == [twin.contains(hash_key(key)) for key in asked]
         assert f.contains(np.arange(n)).all()
@@ -160,7 +160,7 @@ def test_a_fraction_of_a_column_is_worth_its_bits():
     for share in (0.1, 0.5, 0.9):
         # Levels hold keys in proportion to their slots, so a share of one serves as many keys.
         assert f.truncate(3 + share).expected_fpr == pytest.approx(
-            planning.column_rate(3 + share, inside=share), rel=0.01
+            planning.column_rate(3 + share), rel=0.01
         )
 
 

@@ -119,7 +119,9 @@ impl Filter {
         }
         let kernel: Box<dyn Kernel> = match kind {
             Kind::Ribbon => {
-                Box::new(Ribbon::build(ribbon::Layout::Columns, hashes.into(), levels, keys)?)
+                let columns = hashes.into();
+                let sizes = ribbon::Sizes { columns, levels, ..Default::default() };
+                Box::new(Ribbon::build(ribbon::Layout::Columns, sizes, keys)?)
             }
             _ => {
                 let shape = bloom::Shape::new(kind.layout(), bits, hashes.into(), bits)?;
@@ -184,7 +186,9 @@ impl Filter {
     /// The shape of a ribbon, or an error if it is invalid.
     pub fn shape(&self) -> Result<ribbon::Shape> {
         let (columns, attempt) = (u32::from(self.hashes), u64::from(self.attempt));
-        ribbon::Shape::new(ribbon::Layout::Columns, columns, &self.levels, self.size, attempt)
+        let (levels, last) = (&self.levels[..], self.size);
+        let sizes = ribbon::Sizes { columns, levels, last, attempt, ..Default::default() };
+        ribbon::Shape::new(ribbon::Layout::Columns, sizes)
     }
 
     /// For a ribbon: bits before the columns, bits per column, and the width of a row (64 if there

@@ -3,15 +3,17 @@
 use super::batch::Distinct;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
-use crate::ribbon::{Layout, Ribbon as Kernel};
+use crate::ribbon::{Layout, Ribbon as Kernel, Sizes};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.ribbon.Size` says: the slots of each level that bumps, and columns.
+/// What `planning.ribbon.Size` says: columns, the share of keys with one more, of 2³², and the
+/// slots of each level that bumps.
 #[derive(FromPyObject)]
 pub struct Size {
     layout: String,
     columns: u32,
+    share: u32,
     levels: Vec<u64>,
 }
 
@@ -30,12 +32,13 @@ impl Ribbon {
     /// The filter of distinct keys, of this size.
     #[staticmethod]
     fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let Size { layout, columns, levels } = size;
+        let Size { layout, columns, share, levels } = size;
         let layout = Layout::named(&layout).ok_or_else(|| {
             let message = format!("layout must be 'interleaved' or 'columns', not '{layout}'");
             PyValueError::new_err(message)
         })?;
-        let kernel = py.detach(|| Kernel::build(layout, columns, &levels, &keys.hashes))?;
+        let sizes = Sizes { columns, share, levels: &levels, ..Sizes::default() };
+        let kernel = py.detach(|| Kernel::build(layout, sizes, &keys.hashes))?;
         Ok(Handle::built(kernel, keys, 0))
     }
 
@@ -45,10 +48,16 @@ impl Ribbon {
         Ok(structure::<Kernel>(self_)?.1.layout().name())
     }
 
-    /// How many columns it was built with.
+    /// How many columns all keys were built with.
     #[getter]
     fn _columns(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Kernel>(self_)?.1.columns())
+        Ok(structure::<Kernel>(self_)?.1.columns().0)
+    }
+
+    /// The share of the keys that were built with one column more, of 2³².
+    #[getter]
+    fn _share(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Kernel>(self_)?.1.columns().1)
     }
 
     /// Bits of a column.

@@ -9,10 +9,14 @@
 //! **The last level** takes what was bumped to it as a ribbon of width 256, which up to 256 slots is
 //! a dense system: n random equations in n + e unknowns are solvable with probability above
 //! 1 − 2^−e. It tries one independent hash after the other and has more room from time to time, so
-//! it always ends.
+//! it always ends. Its extra column is solved in the same way, for those that have it.
+//!
+//! **The extra column** of a level is solved for all equations, as if each had it; but only from
+//! the last slot to the first that stores it. Equations that start there never look further back.
 
-use super::shape::{BUCKET, Layout, Shape, THRESHOLDS};
-use super::solution::{Solution, last_level, next_level, row, wide_row};
+use super::mask;
+use super::shape::{BUCKET, Layout, Shape, Sizes, THRESHOLDS};
+use super::solution::{Solution, extra_level, last_level, next_level, row, wide_row};
 use super::system::{Added, Row, System, Wide};
 use crate::bits::{Buffer, reduce};
 use crate::error::{Error, Result};
@@ -36,15 +40,15 @@ struct Bumped {
 }
 
 /// Solves equations that come in the order of their hashes; the hashes are distinct and values
-/// have `columns` bits.
+/// have as many bits as there are columns, and one more for an extra one. What `sizes` says of the
+/// last level is found here.
 pub fn solve(
     layout: Layout,
-    columns: u32,
-    levels: &[u64],
+    sizes: Sizes<'_>,
     equations: impl Iterator<Item = Equation>,
 ) -> Result<Solution> {
     // Checked before any room is taken for it.
-    let Shape { levels, .. } = Shape::new(layout, columns, levels, 0, 0)?;
+    let Shape { levels, .. } = Shape::new(layout, sizes)?;
     let (mut systems, mut rest) = (Vec::new(), Vec::new());
     match levels.split_first() {
         None => rest.extend(equations),
@@ -61,11 +65,21 @@ pub fn solve(
             systems.push(bumped);
         }
     }
-    let (last, attempt) = solvable(&rest)?;
-    let slots: Vec<u64> = levels.iter().map(|level| level.slots).collect();
-    let shape = Shape::new(layout, columns, &slots, last.slots(), attempt)?;
+    let mut extra: Vec<Equation> = rest.clone();
+    rest.iter_mut().for_each(|equation| equation.value &= mask(sizes.columns));
+    let (last, attempt) = solvable(&rest, last_level)?;
+    let sizes = Sizes { last: last.slots(), attempt, ..sizes };
+    let shape = Shape::new(layout, sizes)?;
+    extra.retain_mut(|equation| {
+        equation.hash = last_level(equation.hash, attempt);
+        equation.value = equation.value.unbounded_shr(sizes.columns) & 1;
+        shape.has_extra(equation.hash)
+    });
+    let (extra, extra_attempt) = solvable(&extra, extra_level)?;
+    let shape = Shape::new(layout, Sizes { extra: extra.slots(), extra_attempt, ..sizes })?;
     let mut bits = Buffer::zeroed(8 * shape.words())?;
-    on_best!(_processor => write(&shape, &systems, &last, bits.as_mut_slice().as_chunks_mut().0));
+    let words = bits.as_mut_slice().as_chunks_mut().0;
+    on_best!(_processor => write(&shape, &systems, &last, &extra, words));
     Ok(Solution::new(shape, bits))
 }
 
@@ -133,8 +147,12 @@ fn last_slots(equations: u64, attempt: u64) -> u64 {
     equations + 1 + spread + attempt / 4 * (1 + equations / 256)
 }
 
-/// The last level in echelon form, and the attempt that it took.
-fn solvable(equations: &[Equation]) -> Result<(System<Wide>, u64)> {
+/// The last level or its extra column in echelon form, and the attempt that it took; `hashed` is
+/// the hash of an attempt.
+fn solvable(
+    equations: &[Equation],
+    hashed: impl Fn(Hash128, u64) -> Hash128,
+) -> Result<(System<Wide>, u64)> {
     if equations.is_empty() {
         return Ok((System::new(0)?, 0));
     }
@@ -145,7 +163,7 @@ fn solvable(equations: &[Equation]) -> Result<(System<Wide>, u64)> {
         let starts = slots - width + 1;
         sorted.clear();
         sorted.extend(
-            equations.iter().map(|equation| (last_level(equation.hash, attempt), equation.value)),
+            equations.iter().map(|equation| (hashed(equation.hash, attempt), equation.value)),
         );
         sorted.sort_unstable();
         let added = sorted.iter().all(|&(hash, value)| {
@@ -162,28 +180,42 @@ fn solvable(equations: &[Equation]) -> Result<(System<Wide>, u64)> {
 
 /// Solves every level into its place.
 #[inline(always)]
-fn write(shape: &Shape, systems: &[Bumped], last: &System<Wide>, words: &mut [[u8; 8]]) {
+fn write(
+    shape: &Shape,
+    systems: &[Bumped],
+    last: &System<Wide>,
+    extra: &System<Wide>,
+    words: &mut [[u8; 8]],
+) {
     let columns = shape.columns as usize;
     for (level, bumped) in shape.levels.iter().zip(systems) {
         for (word, code) in words[level.codes..].iter_mut().zip(&bumped.codes) {
             *word = code.to_le_bytes();
         }
+        let narrow = level.narrow_blocks();
         match shape.layout {
             Layout::Interleaved => {
-                let first = shape.solution + (level.offset / 64) as usize * columns;
-                bumped.system.solve(columns, |block, column, word| {
-                    words[first + block * columns + column] = word.to_le_bytes();
-                });
+                bumped.system.solve(columns, level.wide, |block, column, word| {
+                    let before = block * columns + block.saturating_sub(narrow);
+                    words[level.first + before + column] = word.to_le_bytes();
+                })
             }
-            Layout::Columns => bumped.system.solve(columns, |block, column, word| {
-                let bit = column as u64 * shape.slots + level.offset + 64 * block as u64;
+            Layout::Columns => bumped.system.solve(columns, level.wide, |block, column, word| {
+                let bit = if column < columns {
+                    column as u64 * shape.slots + level.offset + 64 * block as u64
+                } else {
+                    shape.whole_bits() + level.wide_offset + 64 * (block - narrow) as u64
+                };
                 put(&mut words[shape.solution..], bit, word);
             }),
         }
     }
-    last.solve(columns, |block, column, word| {
+    last.solve(columns, 0, |block, column, word| {
         let bit = shape.last_bit(column as u32) + 64 * block as u64;
         put(&mut words[shape.solution..], bit, word);
+    });
+    extra.solve(1, 0, |block, _, word| {
+        put(&mut words[shape.solution..], shape.extra.offset + 64 * block as u64, word);
     });
 }
 

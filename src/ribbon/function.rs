@@ -2,8 +2,8 @@
 
 use super::AHEAD;
 use super::build::{Equation, solve};
-use super::shape::Layout;
-use super::solution::{Solution, parameters};
+use super::shape::{Layout, Sizes};
+use super::solution::{Solution, columns, parameters};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
@@ -40,7 +40,8 @@ impl Function {
             let message = format!("values has {}; {bits} bits go to {most}", large.value);
             return Err(Error::Parameter(message));
         }
-        let solution = solve(Layout::Interleaved, bits, levels, equations.iter().copied())?;
+        let sizes = Sizes { columns: bits, levels, ..Sizes::default() };
+        let solution = solve(Layout::Interleaved, sizes, equations.iter().copied())?;
         Ok(Function { solution, count: equations.len() as u64 })
     }
 
@@ -50,9 +51,10 @@ impl Function {
         sections: &[Section<'_>],
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Function> {
-        let (&[bits], sizes) = parameters(head)?;
+        let (&[bits], rest) = parameters(head)?;
+        let sizes = Sizes { columns: columns(bits)?, ..Sizes::default() };
         let layout = Layout::Interleaved;
-        let solution = Solution::from_frame(layout, bits, None, sizes, sections, own)?;
+        let solution = Solution::from_frame(layout, None, sizes, rest, sections, own)?;
         Ok(Function { solution, count: head.count })
     }
 

@@ -11,6 +11,13 @@
 //! α = 2^−r      at m·r bits, m/n ≈ 1.005: close to the log2(1/α) bits per key that any filter needs
 //! ```
 //!
+//! Rates between are mixtures: a share g of the starts has one column more, which costs at most
+//! 0.086 bits per key over log2(1/α) (g = 0.557):
+//!
+//! ```text
+//! α = 2^−r·(1 − g/2)      at m·(r + g) bits
+//! ```
+//!
 //! Equations are kept narrow so that building takes linear time and a query touches two words per
 //! column: a row starts at slot ⌊hi·starts/2⁶⁴⌋ and has the coefficients lo, the first of them set
 //! (Dillinger, Walzer 2021). What does not fit is bumped, bucket by bucket, to a smaller level, so
@@ -31,18 +38,18 @@ mod tests;
 
 pub use build::Equation;
 pub use function::{Function, KIND as KIND_FUNCTION};
-pub use shape::{BUCKET, Layout, Level, MOST_COLUMNS, Shape, THRESHOLDS};
+pub use shape::{BUCKET, Layout, Level, MOST_COLUMNS, Shape, Sizes, THRESHOLDS};
 pub use solution::{last_level, next_level, row, wide_row};
 pub use system::Wide;
 
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::on_best;
-use solution::{Solution, parameters};
+use solution::{Solution, columns, damaged, parameters};
 use std::sync::Arc;
 
 /// Ribbon filters.
@@ -57,6 +64,8 @@ pub static KIND: Kind = Kind {
 };
 /// How many keys ahead of the answer its words are prefetched.
 const AHEAD: usize = 16;
+/// In a frame, added to the number of the layout where there is an extra column.
+const EXTRA: u64 = 2;
 
 /// The value that a key of the filter has: bits of the high half that hardly place it (the start
 /// is its top bits), so independent of its equation.
@@ -67,7 +76,7 @@ pub fn fingerprint(hash: Hash128) -> u32 {
 
 /// The low `columns` bits.
 fn mask(columns: u32) -> u32 {
-    u32::MAX >> (32 - columns.clamp(1, 32))
+    u32::MAX.unbounded_shr(32u32.saturating_sub(columns))
 }
 
 /// A ribbon filter over hashes.
@@ -77,20 +86,16 @@ pub struct Ribbon {
 }
 
 impl Ribbon {
-    /// The filter of these distinct hashes, with the slots of each level that bumps.
-    pub fn build(
-        layout: Layout,
-        columns: u32,
-        levels: &[u64],
-        hashes: &Distinct,
-    ) -> Result<Ribbon> {
-        let mask = mask(columns);
+    /// The filter of these distinct hashes; of `sizes`, the columns, the share with one more and the
+    /// levels that bump.
+    pub fn build(layout: Layout, sizes: Sizes<'_>, hashes: &Distinct) -> Result<Ribbon> {
+        let mask = mask(sizes.columns + u32::from(sizes.share > 0));
         let equations = hashes.partitions().flat_map(|partition| {
             let mut sorted = partition.to_vec();
             sorted.sort_unstable();
             sorted.into_iter().map(|hash| Equation { hash, value: fingerprint(hash) & mask })
         });
-        let solution = build::solve(layout, columns, levels, equations)?;
+        let solution = build::solve(layout, sizes, equations)?;
         Ok(Ribbon { solution, count: hashes.len() as u64 })
     }
 
@@ -100,10 +105,19 @@ impl Ribbon {
         sections: &[Section<'_>],
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Ribbon> {
-        let (&[layout, columns, kept], sizes) = parameters(head)?;
-        let layout = Layout::numbered(layout)
-            .ok_or_else(|| Error::Format("the ribbon is damaged: its layout is unknown".into()))?;
-        let solution = Solution::from_frame(layout, columns, Some(kept), sizes, sections, own)?;
+        let (&[form, whole, kept], mut rest) = parameters(head)?;
+        let layout = Layout::numbered(form & !EXTRA);
+        let layout = layout.ok_or_else(|| damaged("its layout is unknown"))?;
+        let mut sizes = Sizes { columns: columns(whole)?, ..Sizes::default() };
+        if form & EXTRA != 0 {
+            let Some((&[share, extra_attempt, extra], others)) = rest.split_first_chunk() else {
+                return Err(damaged("it lacks parameters"));
+            };
+            let share = u32::try_from(share).ok().filter(|&share| share > 0);
+            let share = share.ok_or_else(|| damaged("its extra column is for no share"))?;
+            (sizes, rest) = (Sizes { share, extra, extra_attempt, ..sizes }, others);
+        }
+        let solution = Solution::from_frame(layout, Some(kept), sizes, rest, sections, own)?;
         Ok(Ribbon { solution, count: head.count })
     }
 
@@ -117,9 +131,9 @@ impl Ribbon {
         (self.solution.shape.slots, self.solution.shape.kept)
     }
 
-    /// Columns that it was built with.
-    pub fn columns(&self) -> u32 {
-        self.solution.shape.columns
+    /// Columns that all slots were built with, and the share of the starts, of 2³², with one more.
+    pub fn columns(&self) -> (u32, u32) {
+        (self.solution.shape.columns, self.solution.shape.share)
     }
 
     /// The same filter with only the first `kept` bits of its columns.
@@ -168,8 +182,12 @@ impl Kernel for Ribbon {
 
     fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
         let shape = &self.solution.shape;
-        let own = [shape.layout as u64, u64::from(shape.columns), shape.kept];
-        let parameters = own.into_iter().chain(self.solution.sizes()).collect();
+        let form = shape.layout as u64 | if shape.share > 0 { EXTRA } else { 0 };
+        let mut parameters = vec![form, u64::from(shape.columns), shape.kept];
+        if shape.share > 0 {
+            parameters.extend([shape.share.into(), shape.extra.attempt, shape.extra.slots]);
+        }
+        parameters.extend(self.solution.sizes());
         let sections = vec![self.solution.section()];
         look(Content { parameters, count: self.count, capacity: None, sections });
     }

@@ -5,12 +5,21 @@
 //! solution   interleaved: level by level, per block of 64 slots one word for each column;
 //!                         then the last level's bits, column by column
 //!            columns:     one string of bits, column by column; within a column level by level
+//! extra      slots of the last level's own system for the extra column, in both layouts
 //! ```
 //!
 //! By columns, the string may be cut anywhere: `kept` bits of it are there.
+//!
+//! **The extra column.** A share g of all starts has one column more than the others, so that any
+//! rate is possible: 2^−r·(1 − g/2) at r + g columns. In a level these are the last starts. Rows
+//! only reach forward, so a row that starts there finds the extra column in every slot that it
+//! meets, and only the slots from there on (`wide` of them) need it. Rows of the last level reach
+//! all of it or a large part, so its extra column is a system of its own, for those hashes that
+//! start in the last share of it.
 
 use crate::bits::LINE;
 use crate::error::{Error, Result};
+use crate::hash::Hash128;
 use crate::ribbon::system::{Row, Wide};
 
 /// The most columns: values have up to 32 bits.
@@ -70,6 +79,20 @@ pub struct Level {
     pub codes: usize,
     /// How many slots of the column come before its own.
     pub offset: u64,
+    /// How many of its slots, at its end, have the extra column; in whole blocks.
+    pub wide: u64,
+    /// How many slots of the extra column come before its own.
+    pub wide_offset: u64,
+    /// The word at which an interleaved level begins.
+    pub first: usize,
+}
+
+impl Level {
+    /// Its blocks without the extra column.
+    #[inline(always)]
+    pub fn narrow_blocks(&self) -> usize {
+        ((self.slots - self.wide) / 64) as usize
+    }
 }
 
 /// The last level, whose rows are 256 wide (or all of it) and never bumped.
@@ -97,17 +120,40 @@ impl Last {
     }
 }
 
+/// What a shape follows from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes<'a> {
+    /// Columns that all slots have (r).
+    pub columns: u32,
+    /// The share of the starts that have the extra column (g), of 2³².
+    pub share: u32,
+    /// Slots of each level that bumps.
+    pub levels: &'a [u64],
+    /// Slots of the last level.
+    pub last: u64,
+    /// The attempt that solved the last level.
+    pub attempt: u64,
+    /// Slots of the last level's extra column.
+    pub extra: u64,
+    /// The attempt that solved the last level's extra column.
+    pub extra_attempt: u64,
+}
+
 /// Sizes of a solution, and what follows from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// How columns lie.
     pub layout: Layout,
-    /// Bits of a value (r).
+    /// Columns that all slots have (r).
     pub columns: u32,
+    /// The share of the starts that have the extra column (g), of 2³².
+    pub share: u32,
     /// The levels that bump.
     pub levels: Vec<Level>,
     /// The last level.
     pub last: Last,
+    /// The extra column of the last level; its offset is in bits of the solution.
+    pub extra: Last,
     /// Slots of all levels: bits of a column.
     pub slots: u64,
     /// Bits of the solution that are there; all unless it was cut.
@@ -119,17 +165,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a whole solution with these level sizes, or the reason why it cannot be.
-    pub fn new(
-        layout: Layout,
-        columns: u32,
-        levels: &[u64],
-        last: u64,
-        attempt: u64,
-    ) -> Result<Shape> {
+    /// The shape of a whole solution of these sizes, or the reason why it cannot be.
+    pub fn new(layout: Layout, sizes: Sizes<'_>) -> Result<Shape> {
+        let Sizes { columns, share, levels, last, attempt, extra, extra_attempt } = sizes;
         let refuse = |message: String| Err(Error::Parameter(message));
-        if !(1..=MOST_COLUMNS).contains(&columns) {
-            return refuse(format!("columns must be from 1 to {MOST_COLUMNS}, not {columns}"));
+        let (least, most) = if share == 0 { (1, MOST_COLUMNS) } else { (0, MOST_COLUMNS - 1) };
+        if !(least..=most).contains(&columns) {
+            return refuse(format!("columns must be from {least} to {most}, not {columns}"));
         }
         if levels.len() > MOST_LEVELS {
             return refuse(format!("levels must be at most {MOST_LEVELS}, not {}", levels.len()));
@@ -138,23 +180,32 @@ impl Shape {
         if let Some(slots) = levels.iter().find(|&&slots| !possible(slots)) {
             return refuse(format!("a level has {slots} slots; multiples of 64 from 128 are"));
         }
-        if last > MOST_SLOTS {
+        if last.max(extra) > MOST_SLOTS {
             return refuse(format!("the last level must have at most 2**42 slots, not {last}"));
         }
-        let (mut codes, mut offset) = (0, 0);
+        if extra > 0 && (share == 0 || last == 0) {
+            return refuse(format!("an extra column of {extra} slots belongs to no start"));
+        }
+        let buckets = |slots: u64| (slots - 64).div_ceil(BUCKET);
+        let codes: u64 = levels.iter().map(|&slots| buckets(slots).div_ceil(32)).sum();
+        let solution = (codes as usize).next_multiple_of(WORDS_PER_LINE);
+        let (mut codes, mut offset, mut wide_offset, mut first) = (0, 0, 0, solution);
         let levels = levels.iter().map(|&slots| {
-            let level = Level { slots, starts: slots - 64, codes, offset };
-            codes += level.starts.div_ceil(BUCKET).div_ceil(32) as usize;
+            let (starts, wide) = (slots - 64, wide_slots(slots, share));
+            let level = Level { slots, starts, codes, offset, wide, wide_offset, first };
+            codes += buckets(slots).div_ceil(32) as usize;
             offset += slots;
+            wide_offset += wide;
+            first += ((slots * u64::from(columns) + wide) / 64) as usize;
             level
         });
         let levels = levels.collect();
-        let solution = codes.next_multiple_of(WORDS_PER_LINE);
-        let last_at = solution + (offset / 64 * u64::from(columns)) as usize;
         let last = Last { slots: last, attempt, offset };
         let slots = offset + last.slots;
-        let kept = slots * u64::from(columns);
-        Ok(Shape { layout, columns, levels, last, slots, kept, solution, last_at })
+        let before = slots * u64::from(columns) + wide_offset;
+        let extra = Last { slots: extra, attempt: extra_attempt, offset: before };
+        let (kept, last_at) = (before + extra.slots, first);
+        Ok(Shape { layout, columns, share, levels, last, extra, slots, kept, solution, last_at })
     }
 
     /// The same cut to `kept` bits of the solution, or the reason why not.
@@ -179,15 +230,20 @@ impl Shape {
         2 * buckets + self.kept
     }
 
-    /// Whole columns kept, and bits kept of the next.
-    pub fn kept_columns(&self) -> (u32, u64) {
-        match self.slots {
-            0 => (self.columns, 0),
-            slots => ((self.kept / slots) as u32, self.kept % slots),
-        }
+    /// Bits of the columns that all slots have.
+    #[inline(always)]
+    pub fn whole_bits(&self) -> u64 {
+        self.slots * u64::from(self.columns)
     }
 
-    /// The bit of the solution, as a string, at which `column` of the last level begins.
+    /// Whether a hash that has come to the last level has the extra column.
+    #[inline(always)]
+    pub fn has_extra(&self, hash: Hash128) -> bool {
+        (hash.hi >> 32) + u64::from(self.share) >= 1 << 32
+    }
+
+    /// The bit of the solution, as a string, at which `column` of the last level begins; it is one
+    /// of those that all slots have.
     #[inline(always)]
     pub fn last_bit(&self, column: u32) -> u64 {
         let column = u64::from(column);
@@ -198,4 +254,11 @@ impl Shape {
             Layout::Columns => column * self.slots + self.last.offset,
         }
     }
+}
+
+/// How many slots of a level have the extra column: one block more than this share of the blocks
+/// that rows start in, for those rows reach the next.
+fn wide_slots(slots: u64, share: u32) -> u64 {
+    let starting = u128::from(slots / 64 - 1) * u128::from(share);
+    if share == 0 { 0 } else { 64 * (1 + starting.div_ceil(1 << 32) as u64) }
 }

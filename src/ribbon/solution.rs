@@ -2,9 +2,9 @@
 //!
 //! A hash finds its level by the codes, its start and row there by its halves, and bit j of its
 //! value is the product of the row and the slots of column j. Of a cut solution, a row that reaches
-//! beyond what is kept has no bit to tell in that column.
+//! beyond what is kept has no bit to tell in that column, nor one without the extra column there.
 
-use super::shape::{BUCKET, Layout, Level, Shape, THRESHOLDS};
+use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
 use super::system::{Row, Wide};
 use crate::bits::{Buffer, LINE, prefetch, reduce};
 use crate::error::{Error, Result};
@@ -15,6 +15,8 @@ use crate::hash::{Hash128, mix13};
 const DOMAIN: u64 = 0x7269_6262_6F6E_0000;
 /// The domain of the last level's first attempt.
 const DOMAIN_LAST: u64 = DOMAIN + 0x100;
+/// The domain of the first attempt at the last level's extra column.
+const DOMAIN_EXTRA: u64 = DOMAIN + 0x8000;
 /// log2 of the bytes of a piece with its own checksum, by columns.
 const PIECE: u32 = 12;
 /// The most columns that are prefetched: an absent key needs two on average.
@@ -30,7 +32,17 @@ pub fn next_level(hash: Hash128, level: usize) -> Hash128 {
 /// still differ in their starts and in their rows.
 #[inline(always)]
 pub fn last_level(hash: Hash128, attempt: u64) -> Hash128 {
-    let Hash128 { hi, lo } = hash.remix(DOMAIN_LAST.wrapping_add(attempt));
+    crossed(hash.remix(DOMAIN_LAST.wrapping_add(attempt)))
+}
+
+/// The hash of the extra column of the last level, from the hash there.
+#[inline(always)]
+pub fn extra_level(hash: Hash128, attempt: u64) -> Hash128 {
+    crossed(hash.remix(DOMAIN_EXTRA.wrapping_add(attempt)))
+}
+
+#[inline(always)]
+fn crossed(Hash128 { hi, lo }: Hash128) -> Hash128 {
     Hash128 { hi: mix13(hi.wrapping_add(lo)), lo: hi ^ lo.rotate_left(32) }
 }
 
@@ -68,22 +80,20 @@ impl Solution {
         Solution { shape, bits }
     }
 
-    /// From what a frame says; the parameters behind those that `layout`, `columns` and `kept`
-    /// came from are the attempt, the last level's slots and those of each level.
+    /// From what a frame says; the parameters behind those that `layout`, `kept` and `sizes` came
+    /// from are the attempt, the last level's slots and those of each level.
     pub fn from_frame(
         layout: Layout,
-        columns: u64,
         kept: Option<u64>,
-        sizes: &[u64],
+        sizes: Sizes<'_>,
+        rest: &[u64],
         sections: &[Section<'_>],
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Solution> {
-        let damaged = |what: &str| Error::Format(format!("the ribbon is damaged: {what}"));
-        let (&[attempt, last, ref levels @ ..], [section]) = (sizes, sections) else {
+        let (&[attempt, last, ref levels @ ..], [section]) = (rest, sections) else {
             return Err(damaged("it lacks parameters, or has not one section"));
         };
-        let columns = u32::try_from(columns).map_err(|_| damaged("too many columns"))?;
-        let shape = Shape::new(layout, columns, levels, last, attempt)
+        let shape = Shape::new(layout, Sizes { levels, last, attempt, ..sizes })
             .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))
             .map_err(|error| damaged(&error.to_string()))?;
         if section.piece != piece(layout) {
@@ -172,9 +182,9 @@ impl Solution {
         let words = self.words().as_ptr();
         match self.shape.layout {
             Layout::Interleaved => {
-                let columns = self.shape.columns as usize;
-                let first = self.shape.solution + (start / 64) as usize * columns;
-                for word in (first..first + 2 * columns).step_by(LINE / 8) {
+                let (first, next) = self.block_words(level, start);
+                let end = next + self.shape.columns as usize;
+                for word in (first..end).step_by(LINE / 8) {
                     prefetch(words.wrapping_add(word));
                 }
             }
@@ -187,16 +197,38 @@ impl Solution {
         }
     }
 
+    /// The words at which the block of a start in an interleaved level begins, and the next.
+    #[inline(always)]
+    fn block_words(&self, level: &Level, start: u64) -> (usize, usize) {
+        let (block, columns) = ((start / 64) as usize, self.shape.columns as usize);
+        let wide = (block + 1).saturating_sub(level.narrow_blocks());
+        let next = level.first + (block + 1) * columns + wide;
+        (next - columns - usize::from(wide > 0), next)
+    }
+
     /// The words that a row meets in an interleaved level: those of its first block and of the
     /// next, and its coefficients for each.
     #[inline(always)]
     fn blocks(&self, level: &Level, hash: Hash128) -> (&[[u8; 8]], &[[u8; 8]], [u64; 2]) {
         let columns = self.shape.columns as usize;
         let (start, row) = (reduce(hash.hi, level.starts), row(hash));
-        let first = self.shape.solution + ((level.offset + start) / 64) as usize * columns;
-        let (block, next) = self.words()[first..first + 2 * columns].split_at(columns);
+        let (first, next) = self.block_words(level, start);
+        let words = self.words();
         let rest = start % 64;
-        (block, next, [row << rest, row >> 1 >> (63 - rest)])
+        let rows = [row << rest, row >> 1 >> (63 - rest)];
+        (&words[first..first + columns], &words[next..next + columns], rows)
+    }
+
+    /// Whether the extra column of an interleaved level agrees with a value, or the start of a hash
+    /// has none. It reads in either case, since a branch would be mispredicted: two blocks or more
+    /// with the extra column follow those without.
+    #[inline(always)]
+    fn extra_may_be(&self, level: &Level, hash: Hash128, rows: [u64; 2], value: u32) -> bool {
+        let columns = self.shape.columns as usize;
+        let (first, next) = self.block_words(level, reduce(hash.hi, level.starts));
+        let bit = bit(self.words()[first + columns], self.words()[next + columns], rows);
+        let wide = u32::from(next - first > columns);
+        (bit ^ value >> columns) & wide == 0
     }
 
     /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
@@ -207,41 +239,47 @@ impl Solution {
             (Place::Level(level, hash), Layout::Interleaved) => {
                 let (block, next, rows) = self.blocks(level, hash);
                 equal(block, next, rows, value)
+                    && (self.shape.share == 0 || self.extra_may_be(level, hash, rows, value))
             }
             (Place::Level(level, hash), Layout::Columns) => {
                 let (start, row) = (reduce(hash.hi, level.starts), row(hash));
-                let mut bit = level.offset + start;
-                for column in 0..self.shape.columns {
-                    if bit + u64::WIDTH > self.shape.kept {
-                        break;
-                    }
-                    if row.times(self.window(bit)) != u64::from(value >> column & 1) {
-                        return false;
-                    }
-                    bit += self.shape.slots;
-                }
-                true
+                let agrees = |bit: u64, column: u32| {
+                    bit + u64::WIDTH > self.shape.kept
+                        || row.times(self.window(bit)) == u64::from(value >> column & 1)
+                };
+                let whole = (0..self.shape.columns).all(|column| {
+                    agrees(u64::from(column) * self.shape.slots + level.offset + start, column)
+                });
+                let extra = start.checked_sub(level.slots - level.wide).is_none_or(|inside| {
+                    let bit = self.shape.whole_bits() + level.wide_offset + inside;
+                    agrees(bit, self.shape.columns)
+                });
+                whole && extra
             }
             (Place::Last(hash), _) => self.last_may_be(hash, value),
         }
     }
 
     fn last_may_be(&self, hash: Hash128, value: u32) -> bool {
-        let last = self.shape.last;
+        let Shape { columns, last, extra, kept, .. } = self.shape;
         if last.slots == 0 {
             return false;
         }
-        (0..self.shape.columns).all(|column| {
-            let end = self.shape.last_bit(column) + reduce(hash.hi, last.starts()) + last.width();
-            end > self.shape.kept || self.last_bit(hash, column) == value >> column & 1
-        })
+        let agrees = |of: Last, first: u64, hash: Hash128, column: u32| {
+            let end = first + reduce(hash.hi, of.starts()) + of.width();
+            end > kept || self.wide_bit(of, first, hash) == value >> column & 1
+        };
+        (0..columns).all(|column| agrees(last, self.shape.last_bit(column), hash, column))
+            && (!self.shape.has_extra(hash)
+                || kept < self.shape.whole_bits()
+                || extra.slots > 0
+                    && agrees(extra, extra.offset, extra_level(hash, extra.attempt), columns))
     }
 
-    /// A bit of the value of a hash that has come to the last level.
-    fn last_bit(&self, hash: Hash128, column: u32) -> u32 {
-        let (last, first) = (self.shape.last, self.shape.last_bit(column));
-        let bit = first + reduce(hash.hi, last.starts());
-        let row = wide_row(hash, last.width());
+    /// What a row of the last level, or of its extra column, adds up to; the slots of the column
+    /// begin at bit `first`.
+    fn wide_bit(&self, of: Last, first: u64, hash: Hash128) -> u32 {
+        let (bit, row) = (first + reduce(hash.hi, of.starts()), wide_row(hash, of.width()));
         row.times(std::array::from_fn(|i| self.window(bit + 64 * i as u64))) as u32
     }
 
@@ -255,28 +293,37 @@ impl Solution {
                 bits.fold(0, |value, (column, (&a, &b))| value | bit(a, b, rows) << column)
             }
             Place::Last(_) if self.shape.last.slots == 0 => 0,
-            Place::Last(hash) => (0..self.shape.columns)
-                .fold(0, |value, column| value | self.last_bit(hash, column) << column),
+            Place::Last(hash) => (0..self.shape.columns).fold(0, |value, column| {
+                let first = self.shape.last_bit(column);
+                value | self.wide_bit(self.shape.last, first, hash) << column
+            }),
         }
     }
 
     /// The share of all hashes for which a random value may be theirs: 2^−j of those whose rows
     /// lie within j of the columns kept.
     pub fn rate(&self) -> f64 {
-        let (whole, rest) = self.shape.kept_columns();
+        let Shape { columns, last, extra, kept, .. } = self.shape;
+        let whole_bits = self.shape.whole_bits();
+        // What is cut is a column that all slots have, or the extra one.
+        let cut = kept < whole_bits;
+        let whole = if cut { (kept / self.shape.slots) as i32 } else { columns as i32 };
+        let accepted = |inside: u64, all: u64| 1.0 - inside as f64 / all as f64 / 2.0;
         let (mut rate, mut reach) = (0.0, 1.0);
-        let accepted = |inside: u64, all: u64| {
-            let inside = inside as f64 / all as f64;
-            (0.5f64).powi(whole as i32) * (1.0 - inside / 2.0)
-        };
         for level in &self.shape.levels {
-            // Starts from here on reach beyond what is kept of the column that was cut.
-            let cut = (rest + 1).saturating_sub(level.offset + u64::WIDTH).min(level.starts);
+            // Where starts have a bit more than the columns that are there for all.
+            let (from, left) = if cut {
+                (0, (kept % self.shape.slots).saturating_sub(level.offset))
+            } else {
+                let left = kept.saturating_sub(whole_bits + level.wide_offset);
+                (level.slots - level.wide, left.min(level.wide))
+            };
+            let to = (from + (left + 1).saturating_sub(u64::WIDTH)).min(level.starts);
             let (mut here, mut inside) = (0, 0);
             for bucket in 0..level.starts.div_ceil(BUCKET) {
                 let (first, end) = (self.threshold(level, bucket), (bucket + 1) * BUCKET);
                 here += end.min(level.starts).saturating_sub(first);
-                inside += end.min(cut).saturating_sub(first);
+                inside += end.min(to).saturating_sub(first.max(from));
             }
             let share = here as f64 / level.starts as f64;
             if here > 0 {
@@ -284,13 +331,32 @@ impl Solution {
             }
             reach *= 1.0 - share;
         }
-        let last = self.shape.last;
         if last.slots > 0 {
-            let cut = (rest + 1).saturating_sub(last.offset + last.width());
-            rate += reach * accepted(cut.min(last.starts()), last.starts());
+            let within = |of: Last, end: u64| (end + 1).saturating_sub(of.width()).min(of.starts());
+            rate += reach
+                * if cut {
+                    let end = (kept % self.shape.slots).saturating_sub(last.offset);
+                    accepted(within(last, end), last.starts())
+                } else {
+                    let share = f64::from(self.shape.share) / 2f64.powi(32);
+                    // Without slots, the extra column has no key and refuses all.
+                    let of_extra = match extra.slots {
+                        0 => 0.0,
+                        _ => accepted(
+                            within(extra, kept.saturating_sub(extra.offset)),
+                            extra.starts(),
+                        ),
+                    };
+                    1.0 - share + share * of_extra
+                };
         }
-        rate
+        rate * 0.5f64.powi(whole)
     }
+}
+
+/// Why a frame is refused.
+pub fn damaged(what: &str) -> Error {
+    Error::Format(format!("the ribbon is damaged: {what}"))
 }
 
 /// log2 of the bytes of a piece: only columns are cut.
@@ -325,5 +391,10 @@ fn equal(block: &[[u8; 8]], next: &[[u8; 8]], rows: [u64; 2], mut value: u32) ->
 /// The parameters of a frame, or why they are not those of a ribbon.
 pub fn parameters<const N: usize>(head: &Head) -> Result<(&[u64; N], &[u64])> {
     let parts = head.parameters.split_first_chunk();
-    parts.ok_or_else(|| Error::Format("the ribbon is damaged: it lacks parameters".into()))
+    parts.ok_or_else(|| damaged("it lacks parameters"))
+}
+
+/// The number of columns in a frame.
+pub fn columns(parameter: u64) -> Result<u32> {
+    u32::try_from(parameter).map_err(|_| damaged("too many columns"))
 }

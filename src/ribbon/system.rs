@@ -176,15 +176,17 @@ impl<R: Row> System<R> {
         self.rows[slot] = R::ZERO;
     }
 
-    /// Solves for `columns` bits per slot, from the last slot to the first; unknowns that nothing
-    /// determines are 0. `emit(block, column, word)` gets the solution 64 slots at a time.
+    /// Solves for `columns` bits per slot and one more for the last `wide` slots, in whole blocks,
+    /// from the last slot to the first; unknowns that nothing determines are 0. `emit(block,
+    /// column, word)` gets the solution 64 slots at a time.
     #[inline(always)]
-    pub fn solve(&self, columns: usize, mut emit: impl FnMut(usize, usize, u64)) {
+    pub fn solve(&self, columns: usize, wide: u64, mut emit: impl FnMut(usize, usize, u64)) {
         // By column: the solution of the slots behind the present one, nearest first.
         let mut solved = [R::ZERO; 32];
-        let solved = &mut solved[..columns];
+        let narrow = self.rows.len() - wide as usize;
         for slot in (0..self.rows.len()).rev() {
             let (row, value) = (self.rows[slot], self.values[slot]);
+            let solved = &mut solved[..columns + usize::from(slot >= narrow)];
             // An absent row is zero, and so is what it makes of its value.
             let there = u64::from(row.leads());
             for (column, solved) in solved.iter_mut().enumerate() {

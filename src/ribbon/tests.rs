@@ -14,7 +14,8 @@ fn equations(hashes: impl Iterator<Item = Hash128>, bits: u32) -> Vec<Equation> 
 
 /// Builds and asks for every value.
 fn check(levels: &[u64], equations: &[Equation], bits: u32) -> Solution {
-    let solution = solve(Layout::Interleaved, bits, levels, equations.iter().copied()).unwrap();
+    let sizes = Sizes { columns: bits, levels, ..Sizes::default() };
+    let solution = solve(Layout::Interleaved, sizes, equations.iter().copied()).unwrap();
     assert!(equations.iter().all(|equation| solution.value(equation.hash) == equation.value));
     solution
 }
@@ -58,8 +59,8 @@ fn rows_of_both_widths_solve_the_same_equations() {
         }
     }
     let mut columns = [[0u64; 5]; 8];
-    narrow.solve(8, |block, column, word| columns[column][block] = word);
-    wide.solve(8, |block, column, word| assert_eq!(columns[column][block], word));
+    narrow.solve(8, 0, |block, column, word| columns[column][block] = word);
+    wide.solve(8, 0, |block, column, word| assert_eq!(columns[column][block], word));
     for (start, row, value) in kept {
         for (column, words) in columns.iter().enumerate() {
             let (at, rest) = ((start / 64) as usize, start % 64);
@@ -82,13 +83,20 @@ fn what_was_added_last_can_be_taken_back() {
 
 #[test]
 fn shapes_that_cannot_be() {
-    let shape = |columns, levels: &[u64], last| {
-        shape::Shape::new(Layout::Columns, columns, levels, last, 0)
+    let of = |columns, share, levels: &[u64], last, extra| {
+        let sizes = Sizes { columns, share, levels, last, extra, ..Sizes::default() };
+        shape::Shape::new(Layout::Columns, sizes)
     };
+    let shape = |columns, levels: &[u64], last| of(columns, 0, levels, last, 0);
     assert!(shape(0, &[], 5).is_err() && shape(33, &[], 5).is_err());
     assert!(shape(1, &[64], 5).is_err() && shape(1, &[130], 5).is_err());
     assert!(shape(1, &[128; 17], 5).is_err() && shape(1, &[], u64::MAX).is_err());
     let largest = shape(32, &[1 << 42; 16], 1 << 42).unwrap();
     assert_eq!(largest.kept, 17 << 47);
     assert!(largest.clone().cut(1).is_ok() && largest.clone().cut((17 << 47) + 1).is_err());
+    assert!(of(32, 1, &[], 5, 0).is_err() && of(31, 1, &[], 5, u64::MAX).is_err());
+    assert!(of(8, 0, &[], 5, 3).is_err() && of(8, 1, &[128], 0, 3).is_err());
+    // One start in 2³² is 16 blocks of these, and the one behind them.
+    assert_eq!(of(0, 1, &[1 << 42], 0, 0).unwrap().kept, 64 * 17);
+    assert_eq!(of(31, u32::MAX, &[1 << 42; 16], 1 << 42, 1 << 42).unwrap().kept, 17 << 47);
 }

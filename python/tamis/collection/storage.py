@@ -125,7 +125,8 @@ def full_size(keys: int, kind: str, fpr: float) -> FullSize:
     """Size the full filter of a set; kind "auto" is the smaller of ribbon and segmented."""
     if keys == 0:
         return FullSize("empty", 0)
-    size = ribbon.size(keys, fpr=fpr)
+    # Whole columns: collections cut them where it is worth most.
+    size = ribbon.size(keys, fpr=fpr).in_whole_columns()
     bits, hashes = (int(each[0]) for each in bloom_size(np.array([keys], np.int64), fpr))
     bits = max(bits, hashes)
     if kind == "auto":

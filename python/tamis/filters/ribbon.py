@@ -16,7 +16,8 @@ Layout = Literal["interleaved", "columns"]
 class Ribbon(_native.Ribbon, Contract):
     """A ribbon filter: static, and the smallest filter.
 
-    Halving the false-positive rate takes 1.01 bits per key. Keys cannot be added after the build.
+    Halving the false-positive rate takes 1.01 bits per key, and any rate is possible. Keys cannot
+    be added after the build.
     ``layout="interleaved"`` stores what one query needs together, and has the fastest queries;
     ``"columns"`` can be cut to fewer columns, each of which halves the rate, see `truncate`.
 
@@ -64,12 +65,15 @@ class Ribbon(_native.Ribbon, Contract):
 
     @property
     def _size(self) -> planning.Size:
-        return planning.size(len(self), fingerprint_bits=self._columns, layout=self.layout)
+        columns = self._columns + self._share / planning.UNIT
+        return planning.size(len(self), fingerprint_bits=columns, layout=self.layout)
 
     @property
     def columns(self) -> float:
-        """The number of columns; not a whole number if one was cut by `truncate`."""
-        return self._kept / self._slots if self._slots else float(self._columns)
+        """The number of columns; of a part of one, only a fraction of the keys has a bit."""
+        if not self._slots:
+            return self._columns + self._share / planning.UNIT
+        return self._kept / self._slots
 
     def truncate(self, columns: float) -> Self:
         """Return the first ``columns`` as a smaller filter with a higher false-positive rate.

@@ -60,7 +60,8 @@ class Kind:
     ``number`` is the number of the kind in a file, ``filter`` the name of the public class.
     ``sizes`` is the planning module of a kind that is built from keys and a rate alone. ``layer``
     is the option used as a layer of a stack, if the kind can be one; ``lengths`` are then the
-    possible lengths of its fingerprints in bits, None if any rate is possible.
+    possible lengths of its fingerprints in bits, None if any rate is possible. If ``fractional``,
+    lengths between them are possible too: some of the items then have one bit more than others.
     """
 
     number: int
@@ -73,6 +74,13 @@ class Kind:
     options: tuple[Option, ...] = ()
     layer: Option | None = None
     lengths: range | None = None
+    fractional: bool = False
+
+    @property
+    def coarsest(self) -> float:
+        """The shortest fingerprints of a layer."""
+        assert self.lengths is not None
+        return ribbon.LEAST_SHARE / ribbon.UNIT if self.fractional else self.lengths.start
 
     @property
     def continuous(self) -> bool:
@@ -112,7 +120,7 @@ class LayerSize(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def fingerprint_layer(kind: str, items: int, length: int) -> LayerSize:
+def fingerprint_layer(kind: str, items: int, length: float) -> LayerSize:
     """Return the bits and rate of a layer of ``items`` with fingerprints of this length.
 
     >>> fingerprint_layer("ribbon", 1000, 8), fingerprint_layer("quotient", 0, 8)
@@ -218,6 +226,7 @@ KINDS: dict[str, Kind] = {
             options=(_RIBBON, Option("Ribbon, columns", _RIBBON.check, {"layout": "columns"})),
             layer=_RIBBON,
             lengths=range(1, 33),
+            fractional=True,
         ),
         Kind(6, "function", "StaticFunction", lengths=range(1, 2)),
         Kind(7, "sharded", "Sharded"),

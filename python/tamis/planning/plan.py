@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tamis.planning.arguments import MOST_KEYS, one_of, whole
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
+from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _ONE = 1 + 1e-9  # a share, with rounding
 _COARSEST = 0.5
 _STEP, _LONG_STEP = 1.05, 2.0
 _LOW = 2.0**-32
+# Parts of a column by which a ribbon layer gets coarser.
+_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ class Layer:
     """One layer of a plan.
 
     ``stores`` is "keys", "negatives" or, for a function, "both"; ``rate`` (α) is its false-positive
-    rate; ``fingerprint`` is the length of a fingerprint in bits, for kinds that have one; ``items``
-    is the expected number of items, and ``bits`` the size for them.
+    rate; ``fingerprint`` is the length of a fingerprint in bits, for kinds that have one (of a
+    ribbon the number of columns, which need not be whole); ``items`` is the expected number of
+    items, and ``bits`` the size for them.
     """
 
     kind: str
@@ -47,7 +51,7 @@ class Layer:
     rate: float
     items: int
     bits: int
-    fingerprint: int | None = None
+    fingerprint: float | None = None
     layout: str | None = None
 
     def size(self, items: int) -> Any:
@@ -73,9 +77,14 @@ class Layer:
             rate = min(self.rate or _LOW, 1 - _LOW)
             rate *= _STEP if rate >= _LOW else _LONG_STEP
             return None if rate > _COARSEST else replace(self, rate=rate)
-        if self.fingerprint is None or self.fingerprint <= lengths.start:
+        kind, length = KINDS[self.kind], self.fingerprint
+        if length is None:
             return None
-        return replace(self, rate=2 * self.rate, fingerprint=self.fingerprint - 1)
+        shorter = (math.ceil(_PARTS * length) - 1) / _PARTS if kind.fractional else length - 1
+        if shorter < kind.coarsest:
+            return None
+        rate = column_rate(shorter) if kind.fractional else 2 * self.rate
+        return replace(self, rate=rate, fingerprint=shorter)
 
 
 @dataclass(frozen=True)
@@ -239,7 +248,11 @@ def _check_layer(layer: Layer, last: bool) -> None:
     whole("bits", layer.bits, 2**60)
     kind = KINDS[layer.kind]
     one_of("layout", layer.layout, [None, *(o.arguments.get("layout") for o in kind.options)])
-    if kind.lengths is not None:
+    if kind.fractional:
+        _finite("fingerprint", layer.fingerprint, kind.lengths[-1])  # type: ignore[index]
+        if layer.fingerprint < kind.coarsest:  # type: ignore[operator]
+            raise ValueError(f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}")
+    elif kind.lengths is not None:
         whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])  # type: ignore
     elif layer.fingerprint is not None:  # it has none, but may say so
         whole("fingerprint", layer.fingerprint, 64)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
+from tamis.planning import ribbon
 from tamis.planning.arguments import (
     MOST_BITS_PER_KEY,
     MOST_KEYS,
@@ -19,7 +20,7 @@ from tamis.planning.arguments import (
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import equal, exact, lengths, metrics, varied
+from tamis.planning.stacked import columns, equal, exact, lengths, metrics, varied
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
@@ -114,6 +115,14 @@ def _candidates(
             stacks = [sweep(search, goal, curve, tolerance) for search, tolerance in searches]
             of_rates += [stack for stack in (one, *stacks) if stack]
             continue
+        if KINDS[kind].fractional:
+            # Whole lengths are compared among themselves: what is not whole is added afterwards.
+            whole = lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+            stacks = [sweep(search, goal, curve, limit, whole) for search, limit in searches]
+            improved = [columns.improve(stack, goal, curve) for stack in stacks if stack]
+            for stack in (one, *improved):
+                best = better(best, stack, goal)
+            continue
         best = better(best, one, goal)
         for search, tolerance in searches:
             best = sweep(search, goal, curve, tolerance, best)
@@ -150,6 +159,8 @@ def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
 
 def plain(kind: str, goal: Goal) -> Stack | None:
     """Find the best filter of one layer."""
+    if KINDS[kind].fractional:
+        return _plain_of_any_length(kind, goal)
     if not KINDS[kind].continuous:
         return lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
@@ -163,6 +174,22 @@ def plain(kind: str, goal: Goal) -> Stack | None:
         return None
     value = goal.value(rate, 0.0, checks, kind)
     return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
+
+
+def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
+    wish = {"bits_per_key": goal.budget / max(goal.keys, 1)}
+    if goal.smallest:
+        wish = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
+    try:
+        size = KINDS[kind].layer_size(goal.keys, **wish)
+    except ValueError:
+        return None
+    rate, length = size.rate(goal.keys), size.columns + size.share / ribbon.UNIT
+    checks = metrics.checks([rate])
+    if not goal.allowed(rate, rate, 0.0, checks, size.bits):
+        return None
+    value = goal.value(rate, 0.0, checks, kind)
+    return Stack(kind, 0, 0.0, (rate,), (length,), False, size.bits, value)
 
 
 def _searches(
@@ -290,5 +317,6 @@ def _rounded_up(rate: float) -> float:
 
 def _least_bits(kind: str, keys: int) -> float:
     """Return the bits of the coarsest layer."""
-    lengths = KINDS[kind].lengths
-    return 1.0 if lengths is None else fingerprint_layer(kind, keys, lengths.start).bits
+    if KINDS[kind].continuous:
+        return 1.0
+    return fingerprint_layer(kind, keys, KINDS[kind].coarsest).bits

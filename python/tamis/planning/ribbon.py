@@ -3,9 +3,13 @@
 Each column halves the rate and takes about one bit per key: one slot per key, slightly more for
 small sets. Levels have `LOAD` keys per slot and pass on (bump) the keys that do not fit, until at
 most `DIRECT` keys are left for the last level (``src/ribbon``).
+
+A share g of the keys can have one column more, so any rate is possible: 2^−r·(1 − g/2) at r + g
+columns, at most 0.086 bits per key above log2(1/rate).
 """
 
 import math
+from bisect import bisect_right
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -16,6 +20,12 @@ from tamis.planning.arguments import check_rate_or_budget, one_of
 Ints = npt.NDArray[np.int64]
 
 MOST_COLUMNS = 32
+
+UNIT = 2**32
+"""A share of the keys is a number of these parts."""
+
+LEAST_SHARE = UNIT // 64
+"""The smallest share of a column that a filter has, and by which it gets coarser."""
 
 LAYOUTS = ("interleaved", "columns")
 """Order of the columns: what one query needs together, or one column after the other."""
@@ -33,43 +43,87 @@ BUCKET = 128
 _BLOCK = 64
 WIDE = 256
 """Slots that the equation of a key spans at most."""
-# Slots that stay empty: 0.05 to 0.1 % measured at 10⁴ to 10⁶ keys, and the end of a level.
+# The share of a level's slots that stay empty, besides its last block, to tell how many keys the
+# next has.
 _EMPTY = 0.001
-_MOST_EMPTY = 0.003
+# Slots of n keys beyond n, of sets with levels: of 10³ sets of 4,001 to 10⁶ keys and a few of 10⁷,
+# 0.3·√n ± 0.12·√n; and for one in a hundred sets more than what `most_slots` makes of these.
+_SPARE, _SPARE_BY_ROOT, _SPARE_SHARE = 40, 0.6, 0.0004
 # How often the last level may have grown: more than once for one set in thousands.
 _GROWTHS = 1
+# By how many standard deviations more keys of the last level may have the extra column than their
+# share; and, of sets with levels, the rate may be above that of the share: by 0.3/√n, as measured,
+# for starts that are bumped are not spread evenly.
+_SIGMAS = 2.0
+_RATE_DEVIATION = 0.3
 
 
 class Size(NamedTuple):
-    """A ribbon's size: columns (r), slots of each level that bumps, and a bound of all slots."""
+    """A ribbon's size: columns (r), slots of each level that bumps, and a bound of all slots.
+
+    ``share`` of `UNIT` of the keys have one column more.
+    """
 
     columns: int
     levels: tuple[int, ...]
     slots: int
     layout: str = "interleaved"
+    share: int = 0
 
     @property
     def bits(self) -> int:
         """An upper bound of the size in bits; most filters are slightly smaller."""
-        return code_bits(self.levels) + self.columns * self.slots
+        return code_bits(self.levels) + self.columns * self.slots + self._extra_bits
+
+    @property
+    def _extra_bits(self) -> int:
+        """Bound the bits of the extra column: whole blocks of levels, and a system of its own for
+        the last level, which has about this share of its keys."""
+        if not self.share:
+            return 0
+        wide = sum(
+            _BLOCK * (1 - (-self.share * (slots // _BLOCK - 1) // UNIT)) for slots in self.levels
+        )
+        last, share = self.slots - sum(self.levels), self.share / UNIT
+        return wide + _last_slots(
+            math.ceil(share * last + _SIGMAS * math.sqrt(share * (1 - share) * last))
+        )
 
     def rate(self, keys: int) -> float:
         """Predict the rate, which is the same for any number of keys above 0."""
-        return column_rate(self.columns) if keys else 0.0
+        return column_rate(self.columns + self.share / UNIT) if keys else 0.0
 
     def coarser(self, keys: int) -> Self | None:
-        """Return the size with one column less, or None if it has one."""
-        return None if self.columns == 1 else self._replace(columns=self.columns - 1)
+        """Return the next coarser size, or None if there is none."""
+        whole, share = divmod(self.columns * UNIT + self.share - LEAST_SHARE, UNIT)
+        return None if whole < 0 or not whole + share else self._with(whole, share)
+
+    def in_whole_columns(self) -> Self:
+        """Return the size with one column more for all keys, if some have it."""
+        return self._with(self.columns + (self.share > 0), 0)
+
+    def _with(self, columns: int, share: int) -> Self:
+        return self._replace(columns=columns, share=share)
 
 
-def column_rate(columns: float, inside: float = 1.0) -> float:
-    """Predict the rate of this many columns; a part of one checks the fraction ``inside``.
+def column_rate(columns: float) -> float:
+    """Predict the rate of this many columns; a part of one checks as large a part of the keys.
 
-    >>> column_rate(8), column_rate(8.5, inside=0.5)
+    >>> column_rate(8), column_rate(8.5)
     (0.00390625, 0.0029296875)
     """
     whole = math.floor(columns)
-    return 2.0**-whole * (1 - inside / 2 if columns > whole else 1)
+    return 2.0**-whole * (1 - (columns - whole) / 2)
+
+
+def columns_for(rate: float) -> float:
+    """Return the columns that have this rate, not always whole.
+
+    >>> columns_for(2**-8), columns_for(2**-8 * 0.75)
+    (8.0, 8.5)
+    """
+    whole = math.floor(-math.log2(rate))
+    return whole + 2 * (1 - rate * 2.0**whole)
 
 
 def size(
@@ -77,40 +131,59 @@ def size(
     *,
     fpr: float | None = None,
     bits_per_key: float | None = None,
-    fingerprint_bits: int | None = None,
+    fingerprint_bits: float | None = None,
     layout: str = "interleaved",
 ) -> Size:
     """Find the fewest columns with at most this rate, or the most within this budget.
 
     With ``fingerprint_bits``, the number of columns, only the number of slots is chosen.
 
-    >>> size(1000, fpr=0.01)
-    Size(columns=7, levels=(), slots=1016, layout='interleaved')
+    >>> size(1000, fpr=2**-7)
+    Size(columns=7, levels=(), slots=1016, layout='interleaved', share=0)
+    >>> s = size(1000, fpr=0.01)
+    >>> s.columns, round(s.share / UNIT, 2), s.rate(1000) <= 0.01
+    (6, 0.72, True)
     >>> size(1_000_000, bits_per_key=10).levels
     (943360, 54336)
     """
     one_of("layout", layout, LAYOUTS)
     found = levels(keys)
-    one = Size(1, found, most_slots(keys, found), layout)
+    none = Size(0, found, most_slots(keys, found), layout)
     if fingerprint_bits is not None:
-        return one._replace(columns=fingerprint_bits)
+        return none._with(*_parts(fingerprint_bits))
     check_rate_or_budget(fpr, bits_per_key)
+    least = none._with(0, LEAST_SHARE)
     if fpr is not None:
-        columns = max(1, math.ceil(-math.log2(fpr)))
-        if columns > MOST_COLUMNS:
+        if fpr < 2.0**-MOST_COLUMNS:
             raise ValueError(
                 f"fpr must be at least 2**-{MOST_COLUMNS} for a ribbon filter, not {fpr}"
             )
-        return one._replace(columns=columns)
+        if found and math.log2(fpr) % 1:  # whole columns have an exact rate
+            fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MOST_COLUMNS)
+        return max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)
-    columns = (budget - code_bits(found)) // max(one.slots, 1)
-    if columns < 1:
+    if least.bits > budget:
         raise ValueError(
-            f"bits_per_key must be at least {one.bits / max(keys, 1):.2f} for a ribbon filter of "
-            f"{keys} keys, not {bits_per_key}"
+            f"bits_per_key must be at least {math.ceil(100 * least.bits / max(keys, 1)) / 100:.2f} "
+            f"for a ribbon filter of {keys} keys, not {bits_per_key}"
         )
-    return one._replace(columns=min(columns, MOST_COLUMNS))
+    whole = min((budget - code_bits(found)) // max(none.slots, 1), MOST_COLUMNS)
+    if whole == MOST_COLUMNS:
+        return none._with(whole, 0)
+    fitting = bisect_right(
+        range(LEAST_SHARE, UNIT), budget, key=lambda share: none._with(whole, share).bits
+    )
+    return none._with(whole, LEAST_SHARE + fitting - 1 if fitting else 0)
+
+
+def _columns(size: Size) -> float:
+    return size.columns + size.share / UNIT
+
+
+def _parts(columns: float) -> tuple[int, int]:
+    """Return a number of columns as whole ones, and the share of another, rounded up."""
+    return divmod(math.ceil(columns * UNIT), UNIT)
 
 
 def levels(keys: int) -> tuple[int, ...]:
@@ -140,22 +213,27 @@ def most_slots(keys: int, levels: tuple[int, ...]) -> int:
     """Bound the slots of all levels, including the last: the bits of a column.
 
     >>> most_slots(100, ()), most_slots(10**6, levels(10**6))
-    (102, 1003226)
+    (102, 1001040)
     """
-    last = keys
-    for slots in levels:
-        last -= math.floor(slots * (1 - _MOST_EMPTY)) - _BLOCK
-    last = max(last, 0)
-    if last:
-        last += 1 + max(last - WIDE, 0) // 64 + _GROWTHS * (1 + last // 256)
-    return sum(levels) + last
+    if not levels:
+        return _last_slots(keys)
+    spare = math.ceil(_SPARE + _SPARE_BY_ROOT * math.sqrt(keys) + _SPARE_SHARE * keys)
+    # The levels of millions of keys have a little more slots than keys.
+    return max(keys + spare, sum(levels) + _SPARE)
+
+
+def _last_slots(keys: int) -> int:
+    """Bound the slots of the last level, of so many keys."""
+    if not keys:
+        return 0
+    return keys + 1 + max(keys - WIDE, 0) // 64 + _GROWTHS * (1 + keys // 256)
 
 
 def column_slots(keys: Ints) -> tuple[Ints, Ints]:
     """Predict the bits of a column and of the codes of many ribbons; some are slightly larger.
 
     >>> column_slots(np.array([0, 1, 100, 1000, 10**6]))[0]
-    array([      0,       2,     101,    1012, 1003226])
+    array([      0,       2,     101,    1012, 1001040])
     """
     slots = keys + 1 + np.maximum(keys - WIDE, 0) // 64
     codes = np.zeros_like(slots)

@@ -13,6 +13,7 @@ import numpy as np
 
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
+from tamis.planning.ribbon import column_rate, columns_for
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -27,8 +28,10 @@ def search_for(kind: str) -> Search:
     """Return the search for the best exact stack with a first layer of this kind."""
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-        rates, lengths, bits = _first_layers(kind, goal)
+        rates, lengths, bits = _first_layers(kind, goal.keys, *_range(kind, goal))
         bits = bits + function_bits(goal.keys + rates * negatives)
+        if KINDS[kind].fractional:
+            rates, lengths, bits = _with_fraction(goal, psi, rates, lengths, bits)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         value = goal.value(expected, psi, checks, kind)
@@ -37,7 +40,7 @@ def search_for(kind: str) -> Search:
         i = int(np.lexsort((rates, scores))[0])
         if not scores[i] < cutoff:
             return None
-        length = (int(lengths[i]),) if lengths[i] else ()
+        length = (float(lengths[i]),) if lengths[i] else ()
         rate, size, cost = float(rates[i]), float(bits[i]), float(value[i])
         return Stack(kind, negatives, psi, (rate,), length, True, size, cost)
 
@@ -58,14 +61,64 @@ def function_bits(items: Array) -> Array:
     return np.array([sizes[n] for n in octave.tolist()]) * items
 
 
+def _range(kind: str, goal: Goal) -> tuple[float, float]:
+    """The rates between which layers of any rate are tried."""
+    if not KINDS[kind].continuous:
+        return 0.0, 0.0
+    least = goal.fpr / 4 if goal.smallest else 2.0 ** -(goal.budget / goal.keys)
+    return max(least, FLOOR), _LARGEST
+
+
 @lru_cache(maxsize=8)
-def _first_layers(kind: str, goal: Goal) -> tuple[Array, Array, Array]:
-    """Rate, fingerprint length and bits of each layer that the keys could have."""
+def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Array, Array, Array]:
+    """Rate, fingerprint length and bits of each layer that the keys could have.
+
+    Where lengths can be fractions, no length at all comes first, for those below one.
+    """
     lengths = KINDS[kind].lengths
     if lengths is None:
-        least = goal.fpr / 4 if goal.smallest else 2.0 ** -(goal.budget / goal.keys)
-        rates = np.geomspace(max(least, FLOOR), _LARGEST, _POINTS)
-        return rates, np.zeros(_POINTS), goal.keys * bits_per_item(rates)
-    layers = [fingerprint_layer(kind, goal.keys, length) for length in lengths]
+        rates = np.geomspace(least, most, _POINTS)
+        return rates, np.zeros(_POINTS), keys * bits_per_item(rates)
+    tried = [0, *lengths] if KINDS[kind].fractional else lengths
+    layers = [fingerprint_layer(kind, keys, length) for length in tried]
     bits, rates = np.array(layers).T
-    return rates, np.array(lengths), bits
+    return rates, np.array(tried, float), bits
+
+
+def _with_fraction(
+    goal: Goal, psi: float, rates: Array, lengths: Array, bits: Array
+) -> tuple[Array, Array, Array]:
+    """Put the best length that is not whole in the place of none.
+
+    Between two whole lengths the bits are linear in the length. So those within a budget end
+    between the longest that fits and the next; and for a rate, the best is whole or the shortest
+    that has it.
+    """
+    if goal.smallest:
+        needed = _highest_rate(goal, psi)
+        length = columns_for(needed) if rates[-1] <= needed < 1 else 0.0
+        at = min(int(length), len(bits) - 2)
+        share = length - at
+    else:
+        fitting = np.flatnonzero(bits <= goal.budget)
+        at = int(fitting[-1]) if len(fitting) else len(bits) - 1
+        if at == len(bits) - 1:
+            return rates[1:], lengths[1:], bits[1:]
+        share = float((goal.budget - bits[at]) / (bits[at + 1] - bits[at]))
+    length = at + share
+    if length < KINDS["ribbon"].coarsest:
+        return rates[1:], lengths[1:], bits[1:]
+    rates, lengths, mixed = rates.copy(), lengths.copy(), bits.copy()
+    mixed[0] = bits[at] + share * (bits[at + 1] - bits[at])
+    rates[0], lengths[0] = column_rate(length), length
+    return rates, lengths, mixed
+
+
+def _highest_rate(goal: Goal, psi: float) -> float:
+    """The highest rate of the first layer with which a stack keeps to every constraint."""
+    needed = [1.0, 2 * goal.max_fpr_bound]
+    if psi < 1:
+        needed.append(2 * goal.fpr / (1 - psi))
+    if goal.present < 1:
+        needed.append((goal.max_checks - 2 * goal.present) / (1 - goal.present) - 1)
+    return min(needed) * (1 - 1e-12)  # a share is rounded

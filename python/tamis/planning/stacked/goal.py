@@ -28,7 +28,7 @@ class Stack(NamedTuple):
     negatives: int
     psi: float
     rates: tuple[float, ...]
-    lengths: tuple[int, ...]
+    lengths: tuple[float, ...]
     exact: bool
     bits: float
     value: float

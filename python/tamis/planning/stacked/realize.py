@@ -25,17 +25,17 @@ _WIDEST = 2.0**10
 def realize(stack: Stack, goal: Goal) -> Plan:
     """Return the plan of a stack, within the goal's budget or rate."""
     if stack.lengths:
-        return _plan(stack, goal, _layers(stack, goal, 1.0))
+        return _plan(stack, goal, layers_of(stack, goal))
 
     # The bits of all layers are scaled to just meet the budget, or the rate and its bound.
     def too_small(scale: float) -> bool:
-        layers = _layers(stack, goal, scale)
+        layers = layers_of(stack, goal, scale)
         if goal.smallest:
-            expected, bound, _ = _predicted(stack, layers)
+            expected, bound, _ = predicted(stack, layers)
             return expected > goal.fpr or bound > goal.max_fpr_bound
         # No more than it takes to err at `FLOOR` whatever the workload.
         fits = sum(layer.bits for layer in layers) <= goal.budget
-        return fits and _predicted(stack, layers)[1] > FLOOR
+        return fits and predicted(stack, layers)[1] > FLOOR
 
     low, high = _BRACKET
     if not too_small(low):
@@ -45,10 +45,11 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if too_small(middle) else (low, middle)
-    return _plan(stack, goal, _layers(stack, goal, high if goal.smallest else low))
+    return _plan(stack, goal, layers_of(stack, goal, high if goal.smallest else low))
 
 
-def _layers(stack: Stack, goal: Goal, scale: float) -> tuple[Layer, ...]:
+def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]:
+    """Return the layers of a stack; ``scale`` is that of the bits of layers of any rate."""
     layers: list[Layer] = []
     waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
     sizes = [] if stack.lengths else _sizes(stack.rates)
@@ -84,8 +85,8 @@ def _sizes(rates: tuple[float, ...]) -> list[float]:
     return [bits_per_item(rate) for rate in rates]
 
 
-def _predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:
-    """EFPR, EFPB and checks of these layers."""
+def predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:
+    """Predict EFPR, EFPB and checks of these layers."""
     rates = [layer.rate for layer in layers]
     if stack.exact:
         rate = rates[0]
@@ -95,7 +96,7 @@ def _predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, C
 
 
 def _plan(stack: Stack, goal: Goal, layers: tuple[Layer, ...]) -> Plan:
-    expected, bound, checks = _predicted(stack, layers)
+    expected, bound, checks = predicted(stack, layers)
     return Plan(
         n_keys=goal.keys,
         layers=layers,

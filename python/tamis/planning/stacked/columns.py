@@ -1,0 +1,121 @@
+"""Fingerprints whose lengths need not be whole: the columns of ribbon layers.
+
+The searches find whole lengths. Here the first layer gets what they leave of a budget, or just what
+a rate needs; and the other layers and the number of negatives are varied by smaller and smaller
+steps as long as that is an improvement.
+
+Every query meets the first layer, and every layer behind it is smaller: no other layer takes or
+gives as many bits for the same change of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tamis.planning.kinds import KINDS
+from tamis.planning.ribbon import column_rate, columns_for
+from tamis.planning.stacked.frequencies import Frequencies
+from tamis.planning.stacked.goal import Goal, Stack
+from tamis.planning.stacked.realize import layers_of, predicted
+
+_STEPS = (1.0, 0.5, 0.25)
+_TRIALS = 100  # stacks that are tried, at about a third of a millisecond
+_HALVINGS = 12
+_GAIN = 1e-4  # what counts as an improvement
+
+
+def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
+    """Vary the lengths of a stack and its number of negatives; the result is at least as good."""
+    best = refilled(stack, goal) or stack
+    if len(stack.lengths) == 1:  # the sweep has found the number of negatives
+        return best
+    left = _TRIALS
+    for step in _STEPS:
+        found = True
+        while found and left > 0:
+            found = False
+            for changed in _changes(best, step, curve):
+                left -= 1
+                other = refilled(changed, goal)
+                if other and goal.score(other) < goal.score(best) * (1 - _GAIN):
+                    best, found = other, True
+    return best
+
+
+def refilled(stack: Stack, goal: Goal) -> Stack | None:
+    """Give the first layer the most columns within the budget, or the fewest for the rate.
+
+    None if no such stack keeps to the constraints.
+    """
+    measured = _measured(stack, goal)
+    if goal.smallest:
+        expected, bound, _ = predicted(stack, layers_of(stack, goal))
+        factor = min(goal.fpr / expected, goal.max_fpr_bound / bound) if bound else 1.0
+        rate = min(stack.rates[0] * factor * (1 - 1e-12), 1.0)
+        if not KINDS[stack.kind].coarsest <= (length := columns_for(rate)) <= _longest(stack):
+            return None
+        measured = _measured(_with_first(stack, length), goal)
+        return measured if _kept(measured, goal) else None
+    whole = math.floor(stack.lengths[0])
+    for low in range(min(whole + 1, _longest(stack)), max(whole - 2, -1), -1):
+        measured = _measured(_with_first(stack, low), goal)
+        if measured.bits <= goal.budget:
+            break
+    else:
+        return None
+    high: float = low + 1
+    if high <= _longest(stack):
+        best: float = low
+        for _ in range(_HALVINGS):
+            middle = (best + high) / 2
+            tried = _measured(_with_first(stack, middle), goal)
+            if tried.bits <= goal.budget:
+                best, measured = middle, tried
+            else:
+                high = middle
+    kept = measured.lengths[0] >= KINDS[stack.kind].coarsest and _kept(measured, goal)
+    return measured if kept else None
+
+
+def _longest(stack: Stack) -> int:
+    lengths = KINDS[stack.kind].lengths
+    assert lengths is not None
+    return lengths[-1]
+
+
+def _with_first(stack: Stack, length: float) -> Stack:
+    return stack._replace(lengths=(length, *stack.lengths[1:]))
+
+
+def _measured(stack: Stack, goal: Goal) -> Stack:
+    """Return the stack with the rates, bits and value that follow from its lengths."""
+    layers = layers_of(stack, goal)
+    expected, _, checks = predicted(stack, layers)
+    return stack._replace(
+        rates=tuple(layer.rate for layer in layers[: len(stack.lengths)]),
+        bits=float(sum(layer.bits for layer in layers)),
+        value=float(goal.value(expected, stack.psi, checks, stack.kind)),
+    )
+
+
+def _kept(stack: Stack, goal: Goal) -> bool:
+    expected, bound, checks = predicted(stack, layers_of(stack, goal))
+    return bool(goal.allowed(expected, bound, stack.psi, checks, stack.bits))
+
+
+def _changes(stack: Stack, step: float, curve: Frequencies) -> Iterator[Stack]:
+    """Yield the stack with one other length behind the first, or another number of negatives."""
+    least, longest = KINDS[stack.kind].coarsest, _longest(stack)
+    for i in range(1, len(stack.lengths)):
+        for length in (stack.lengths[i] + step, stack.lengths[i] - step):
+            if least <= length <= longest:
+                lengths = (*stack.lengths[:i], length, *stack.lengths[i + 1 :])
+                yield stack._replace(lengths=lengths, rates=_rates(lengths))
+    for factor in (2**step, 2**-step):
+        negatives = min(max(1, round(stack.negatives * factor)), curve.size)
+        yield stack._replace(negatives=negatives, psi=min(1.0, float(curve.psi(negatives))))
+
+
+def _rates(lengths: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(column_rate(length) for length in lengths)
