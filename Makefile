@@ -58,6 +58,7 @@ demo: $(VENV)/built
 # Side by side with other packages, and the kernels beside a yardstick.
 bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
+	$(BIN)/python benches/imports.py
 	$(BIN)/python benches/checks.py
 	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/collection.py

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tamis
+import tamis.filters.adaptive_stacked
+import tamis.filters.stacking
 from tamis.filters import CLASSES
 from tamis.learned import Model, flat
 from tamis.planning.kinds import KINDS

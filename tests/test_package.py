@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tamis
-from tamis import _native
+from tamis import _native, filters
 
 PACKAGE = Path(tamis.__file__).parent
 
@@ -29,6 +29,46 @@ def test_is_typed_and_of_the_stable_abi():
 def test_public_names_are_there():
     assert all(hasattr(tamis, name) for name in tamis.__all__)
     assert sorted(tamis.__all__) == tamis.__all__
+
+
+HEAVY = {"matplotlib", "numpy", "pyarrow", "rich", "scipy", "sqlite3"}
+
+
+def heavy_after(statement):
+    """The heavy modules that are loaded after a statement in a new process."""
+    code = f"import sys, tamis; {statement}; print(*({HEAVY} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "loaded"),
+    [
+        ("tamis.hash_keys, tamis.FormatError", set()),
+        ("tamis.Bloom(100, fpr=0.01).add('ada')", {"numpy"}),
+        ("tamis.from_bytes(tamis.Ribbon.build([1], fpr=0.01).to_bytes())", {"numpy"}),
+        ("tamis.Telescoping(100, fpr=0.01).add('ada'); tamis.Guard", {"numpy", "sqlite3"}),
+        ("tamis.StableBloom", {"numpy", "scipy"}),
+    ],
+)
+def test_names_load_what_they_use(statement, loaded):
+    assert heavy_after(statement) == loaded
+
+
+@pytest.mark.parametrize("module", [tamis, filters], ids=lambda module: module.__name__)
+def test_type_checkers_see_the_public_names(module):
+    """Those under TYPE_CHECKING are those that are loaded on first use."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = next(node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {alias.name for node in typed.body for alias in node.names} - {"Saved"}
+    here = {"__version__", "hash_keys"} if module is tamis else {"from_bytes", "load"}
+    assert seen - {"parquet", "report", "text"} == set(module.__all__) - here
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'blom'"):
+        module.blom  # noqa: B018
 
 
 def test_a_debug_build_warns(monkeypatch):

@@ -9,69 +9,161 @@
 
 import importlib as _importlib
 import warnings as _warnings
-from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
-from tamis import filters as _filters
-from tamis import stores, traces
 from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
-from tamis.advice import Advice, advise
-from tamis.collection import Collection
-from tamis.deduplication import dedup
-from tamis.errors import (
-    BuildError,
-    CapacityError,
-    CapacityWarning,
-    FormatError,
-    IncompatibleError,
-    LeaseError,
-    TamisError,
-)
-from tamis.filters import *  # noqa: F403
-from tamis.guard import Guard
-from tamis.pictures import compare
-from tamis.planning.collection.allocation import plan_collection
-from tamis.planning.plan import Layer, Plan
-from tamis.planning.planner import plan
-from tamis.planning.stable.groups import plan_stable
-from tamis.workload import Workload
+
+if TYPE_CHECKING:
+    from tamis import parquet as parquet
+    from tamis import report as report
+    from tamis import spark as spark
+    from tamis import stores, traces
+    from tamis import text as text
+    from tamis.advice.advise import Advice, advise
+    from tamis.collection import Collection
+    from tamis.deduplication import dedup
+    from tamis.errors import (
+        BuildError,
+        CapacityError,
+        CapacityWarning,
+        FormatError,
+        IncompatibleError,
+        LeaseError,
+        TamisError,
+    )
+    from tamis.filters import (
+        AdaptiveCuckoo,
+        AdaptiveStacked,
+        Bloom,
+        Cuckoo,
+        Extending,
+        Fuse,
+        LearnedBloom,
+        Quotient,
+        Ribbon,
+        Sharded,
+        StableBloom,
+        StableLearned,
+        Stacked,
+        StaticFunction,
+        Telescoping,
+        Windowed,
+        from_bytes,
+        load,
+        split,
+    )
+    from tamis.guard import Guard
+    from tamis.pictures import compare
+    from tamis.planning.collection.allocation import plan_collection
+    from tamis.planning.plan import Layer, Plan
+    from tamis.planning.planner import plan
+    from tamis.planning.stable.groups import plan_stable
+    from tamis.workload import Workload
 
 __all__ = [
+    "AdaptiveCuckoo",
+    "AdaptiveStacked",
     "Advice",
+    "Bloom",
     "BuildError",
     "CapacityError",
     "CapacityWarning",
     "Collection",
+    "Cuckoo",
+    "Extending",
     "FormatError",
+    "Fuse",
     "Guard",
     "IncompatibleError",
     "Layer",
+    "LearnedBloom",
     "LeaseError",
     "Plan",
+    "Quotient",
+    "Ribbon",
+    "Sharded",
+    "StableBloom",
+    "StableLearned",
+    "Stacked",
+    "StaticFunction",
     "TamisError",
+    "Telescoping",
+    "Windowed",
     "Workload",
     "__version__",
     "advise",
     "compare",
     "dedup",
+    "from_bytes",
     "hash_keys",
+    "load",
     "plan",
     "plan_collection",
     "plan_stable",
+    "split",
     "stores",
     "traces",
 ]
-__all__ += _filters.__all__
-__all__.sort()
 
-_INTEGRATIONS = ("parquet", "report", "spark", "text")
-"""Modules that are imported on first use, to keep ``import tamis`` fast."""
+# Names are imported when they are first used: `import tamis` loads the native module alone, and
+# SciPy, for one, is loaded only by those who need it.
+_MODULES = {
+    "Advice": "tamis.advice",
+    "BuildError": "tamis.errors",
+    "CapacityError": "tamis.errors",
+    "CapacityWarning": "tamis.errors",
+    "Collection": "tamis.collection",
+    "FormatError": "tamis.errors",
+    "Guard": "tamis.guard",
+    "IncompatibleError": "tamis.errors",
+    "Layer": "tamis.planning.plan",
+    "LeaseError": "tamis.errors",
+    "Plan": "tamis.planning.plan",
+    "TamisError": "tamis.errors",
+    "Workload": "tamis.workload",
+    "advise": "tamis.advice",
+    "compare": "tamis.pictures",
+    "dedup": "tamis.deduplication",
+    "plan": "tamis.planning.planner",
+    "plan_collection": "tamis.planning.collection.allocation",
+    "plan_stable": "tamis.planning.stable.groups",
+}
+"""The modules of public names; those of `tamis.filters` are all that are not here."""
+
+_SUBMODULES = (
+    "advice",
+    "collection",
+    "errors",
+    "filters",
+    "guard",
+    "learned",
+    "parquet",
+    "pictures",
+    "planning",
+    "report",
+    "spark",
+    "stores",
+    "text",
+    "traces",
+    "workload",
+)
+
+if not TYPE_CHECKING:  # else a type checker would accept any name
+
+    def __getattr__(name: str) -> _Any:
+        if name in _SUBMODULES:
+            return _importlib.import_module(f"tamis.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'tamis' has no attribute {name!r}")
+        module = _importlib.import_module(_MODULES.get(name, "tamis.filters"))
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
-def __getattr__(name: str) -> _ModuleType:
-    if name in _INTEGRATIONS:
-        return _importlib.import_module(f"tamis.{name}")
-    raise AttributeError(f"module 'tamis' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 if _DEBUG_BUILD:

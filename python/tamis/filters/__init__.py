@@ -5,30 +5,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tamis import _native
-from tamis._saved import Saved
 from tamis._types import FilePath
 from tamis.errors import FormatError
-from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
-from tamis.filters.adaptive_stacked import AdaptiveStacked
-from tamis.filters.bloom import Bloom
-from tamis.filters.cuckoo import Cuckoo
-from tamis.filters.fuse import Fuse
-from tamis.filters.learned_bloom import LearnedBloom
-from tamis.filters.quotient import Quotient
-from tamis.filters.ribbon import Ribbon
-from tamis.filters.sharded import Sharded, split
-from tamis.filters.stable import StableBloom
-from tamis.filters.stable_learned import StableLearned
-from tamis.filters.stacked import Stacked
-from tamis.filters.static_function import StaticFunction
-from tamis.filters.telescoping import Extending, Telescoping
-from tamis.filters.windowed import Windowed
-from tamis.learned.model import Model
-from tamis.planning.kinds import BY_NUMBER
+from tamis.planning.kinds import BY_NUMBER, KINDS
+
+if TYPE_CHECKING:
+    from tamis._saved import Saved
+    from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
+    from tamis.filters.adaptive_stacked import AdaptiveStacked
+    from tamis.filters.bloom import Bloom
+    from tamis.filters.cuckoo import Cuckoo
+    from tamis.filters.fuse import Fuse
+    from tamis.filters.learned_bloom import LearnedBloom
+    from tamis.filters.quotient import Quotient
+    from tamis.filters.ribbon import Ribbon
+    from tamis.filters.sharded import Sharded, split
+    from tamis.filters.stable import StableBloom
+    from tamis.filters.stable_learned import StableLearned
+    from tamis.filters.stacked import Stacked
+    from tamis.filters.static_function import StaticFunction
+    from tamis.filters.telescoping import Extending, Telescoping
+    from tamis.filters.windowed import Windowed
 
 __all__ = [
     "AdaptiveCuckoo",
@@ -52,29 +55,58 @@ __all__ = [
     "split",
 ]
 
-CLASSES: dict[str, type[Saved]] = {
-    cls._kind: cls
-    for cls in (
-        AdaptiveCuckoo,
-        AdaptiveStacked,
-        Bloom,
-        Cuckoo,
-        Extending,
-        Fuse,
-        LearnedBloom,
-        Model,
-        Quotient,
-        Ribbon,
-        Sharded,
-        StableBloom,
-        StableLearned,
-        Stacked,
-        StaticFunction,
-        Telescoping,
-        Windowed,
-    )
+_MODULES = {
+    "AdaptiveCuckoo": "tamis.filters.adaptive_cuckoo",
+    "AdaptiveStacked": "tamis.filters.adaptive_stacked",
+    "Bloom": "tamis.filters.bloom",
+    "Cuckoo": "tamis.filters.cuckoo",
+    "Extending": "tamis.filters.telescoping",
+    "Fuse": "tamis.filters.fuse",
+    "LearnedBloom": "tamis.filters.learned_bloom",
+    "Model": "tamis.learned.model",
+    "Quotient": "tamis.filters.quotient",
+    "Ribbon": "tamis.filters.ribbon",
+    "Sharded": "tamis.filters.sharded",
+    "StableBloom": "tamis.filters.stable",
+    "StableLearned": "tamis.filters.stable_learned",
+    "Stacked": "tamis.filters.stacked",
+    "StaticFunction": "tamis.filters.static_function",
+    "Telescoping": "tamis.filters.telescoping",
+    "Windowed": "tamis.filters.windowed",
+    "split": "tamis.filters.sharded",
 }
+"""The module of each name, imported when the name is first used."""
+
+
+class _Classes(Mapping[str, "type[Saved]"]):
+    """The class of each kind, imported when it is looked up."""
+
+    def __getitem__(self, kind: str) -> type[Saved]:
+        name = KINDS[kind].filter
+        found: type[Saved] = getattr(importlib.import_module(_MODULES[name]), name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (kind.name for kind in KINDS.values() if kind.filter in _MODULES)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+CLASSES: Mapping[str, type[Saved]] = _Classes()
 """The class of each kind in `tamis.planning.kinds`."""
+
+if not TYPE_CHECKING:  # else a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'tamis.filters' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:

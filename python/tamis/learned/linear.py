@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 _Vector = npt.NDArray[np.float64]
 
@@ -40,7 +39,8 @@ def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
 
 
 def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_Vector, float]:
-    from scipy.optimize import minimize  # slow to import and seldom needed
+    from scipy import special  # slow to import and seldom needed, as the next
+    from scipy.optimize import minimize
 
     count, width = matrix.shape
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from tamis import _native
 from tamis.learned import flat, linear
 from tamis.learned.boosting import LIBRARIES, Library, grow_trees
 from tamis.learned.columns import Column, read_columns
 from tamis.learned.model import Model
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 Kind = Literal["gbt", "logistic", "svm"]
 
@@ -130,6 +132,8 @@ def _text_counts(
     members: Any, nonmembers: Any, ngrams: tuple[int, int], buckets: int, kind: Kind
 ) -> tuple[sparse.csr_matrix, npt.NDArray[np.float64]]:
     """Count the n-grams of each key by bucket; for trees, add the length of the key."""
+    from scipy import sparse  # slow to import
+
     parts, sizes = [], []
     for name, keys in (("members", members), ("nonmembers", nonmembers)):
         grams = _native.text_grams(keys, *ngrams, buckets)
@@ -152,6 +156,8 @@ def _text_counts(
 
 def _one_hot(read: list[Column]) -> sparse.csr_matrix:
     """One-hot encode the level of each feature in each row."""
+    from scipy import sparse  # slow to import
+
     starts = np.cumsum([0, *(column.feature.count for column in read)])
     indices = np.stack(
         [column.levels + start for column, start in zip(read, starts[:-1], strict=True)], axis=1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from scipy.special import gammaincinv, ndtr
-
 SIGMAS = 4.0
 """Width of the interval: a count is outside once in 15,000 times, as four sigmas of a normal."""
 
@@ -23,6 +21,8 @@ def interval(count: int, trials: int, variance: float) -> tuple[float, float]:
     """
     if trials == 0:
         return 0.0, 1.0
+    from scipy.special import gammaincinv, ndtr  # slow to import
+
     cluster = max(1.0, variance / count) if count else 1.0
     tail = float(ndtr(-SIGMAS))
     low = gammaincinv(count / cluster, tail) if count else 0.0

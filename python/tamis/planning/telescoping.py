@@ -13,7 +13,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from tamis.planning import quotient
 from tamis.planning.arguments import check_rate_or_budget, one_of
@@ -123,6 +122,8 @@ def selector_bound(
     """
     if not queries > 0:
         raise ValueError(f"queries must be positive, not {queries}")
+    from scipy import special  # slow to import, and rarely needed
+
     # Beyond these counts the probabilities are below 1e-30.
     low = max(0, math.floor(queries - 12 * math.sqrt(queries)))
     met = np.arange(low, math.ceil(queries + 12 * math.sqrt(queries)) + 40, dtype=float)
