@@ -398,3 +398,59 @@ def test_description_and_plot():
 def test_a_log_is_not_a_workload(use):
     with pytest.raises(TypeError, match=r"must be a tamis.Workload, such as .*, not tuple"):
         use(("b",))
+
+
+def _zipf_log(seed, length=20_000):
+    return (np.random.default_rng(seed).zipf(1.3, length) % 5000).astype(np.int64)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_a_merged_log_is_the_log(parts):
+    """Counts, order of values and the estimate by leaving one out are those of the whole log."""
+    log, keys = _zipf_log(1), np.arange(0, 5000, 10)
+    whole = tamis.Workload.from_queries(log, keys=keys)
+    pieces = [tamis.Workload.from_queries(part, keys=keys) for part in np.array_split(log, parts)]
+    merged = tamis.Workload.merge(*pieces)
+    assert merged.counts.tolist() == whole.counts.tolist()
+    assert list(merged.values) == list(whole.values)
+    assert (merged.removed, merged.present) == (whole.removed, whole.present)
+    once = np.count_nonzero(whole.counts == 1)
+    assert merged.unseen_method == "leave-one-out"
+    assert merged.unseen == pytest.approx(once / whole.counts.sum())
+    assert merged.discount == pytest.approx(whole.discount)
+    shuffled = tamis.Workload.merge(*reversed(pieces))
+    assert shuffled.unseen == merged.unseen
+    assert (
+        tamis.Workload.merge(tamis.Workload.merge(*pieces[:2]), *pieces[2:]).unseen == merged.unseen
+    )
+
+
+def test_a_merged_log_keeps_its_order():
+    """If the parts are in order, drift between them counts, nearly as in the whole log."""
+    log = _zipf_log(2) + np.arange(20_000) // 200 * 300  # every 200 queries other values
+    whole = tamis.Workload.from_queries(log)
+    assert whole.unseen_method == "split in time"
+    pieces = [tamis.Workload.from_queries(part) for part in np.array_split(log, 20)]
+    merged = tamis.Workload.merge(*pieces, ordered=True)
+    assert merged.unseen_method == "split in time"
+    assert merged.unseen == pytest.approx(whole.unseen, rel=0.1)
+    assert tamis.Workload.merge(*pieces).unseen < 0.8 * whole.unseen
+
+
+def test_merged_workloads_with_a_given_share():
+    given = tamis.Workload.from_counts(["a"], [60], unseen=0.4)  # of 100 queries
+    exact = tamis.Workload.from_counts(["b"], [100])
+    merged = tamis.Workload.merge(given, exact)
+    assert merged.unseen_method == "given"
+    assert merged.unseen == pytest.approx(0.2)
+    incomplete = tamis.Workload.from_batches([[1, 1, 1, 2], [1, 3, 4, 5]], room=2)
+    assert incomplete.unseen_method == "not counted"
+    log = tamis.Workload.from_queries([1, 1, 2, 2])
+    both = tamis.Workload.merge(incomplete, log)
+    lost = 8 - incomplete.counts.sum()
+    assert both.unseen_method == "not counted"
+    assert both.unseen == pytest.approx(lost / 12)
+    assert both.error == incomplete.error
+    assert tamis.Workload.merge().unseen == 1
+    with pytest.raises(ValueError, match=r"parts\[1\] must be a workload with values"):
+        tamis.Workload.merge(log, tamis.Workload.zipf(1.0, 10))

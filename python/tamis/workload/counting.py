@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._columns import column, join, take
-from tamis.workload.unseen import Unseen, estimate, estimate_incomplete
+from tamis.workload.unseen import Unseen, estimate, estimate_incomplete, leave_one_out
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -72,7 +72,11 @@ class ValueCounts:
         self._waiting = 0
 
     def add(self, values: Any, counts: npt.NDArray[Any] | None = None) -> None:
-        """Count the values of a batch: each once, or as often as ``counts`` says."""
+        """Count the values of a batch: each once, or as often as ``counts`` says.
+
+        With ``counts``, the order within the batch is unknown, and all its queries are taken to
+        begin where the batch does.
+        """
         values = column(values)
         if len(values) == 0:
             return
@@ -83,25 +87,26 @@ class ValueCounts:
         starts = _starts(found)
         found = found[starts]
         lengths = np.diff(starts, append=len(order))
+        weighted = counts is not None
         counts = lengths if counts is None else np.add.reduceat(counts[order], starts)
         keep = ~self._is_key(found)
         self.removed += counts[~keep].sum().item()
         if not keep.any():
             return
         # Positions among all queries counted so far, including those before this batch.
-        counted = np.empty(len(order), np.bool_)
-        counted[order] = np.repeat(keep, lengths)
-        at = self._at + np.cumsum(counted) - 1
-        self._at = int(at[-1]) + 1
-        self.total += counts[keep].sum().item()
-        again = order[np.minimum(starts + 1, len(order) - 1)]
-        part = _Part(
-            found,
-            counts,
-            take(values, order[starts]),
-            at[order[starts]],
-            np.where(lengths > 1, at[again], _NEVER),
-        )
+        batch = counts[keep].sum().item()
+        if weighted:
+            first = np.full(len(found), self._at)
+            second = np.where(counts > 1, self._at + 1, _NEVER)
+        else:
+            counted = np.empty(len(order), np.bool_)
+            counted[order] = np.repeat(keep, lengths)
+            at = self._at + np.cumsum(counted) - 1
+            again = order[np.minimum(starts + 1, len(order) - 1)]
+            first, second = at[order[starts]], np.where(lengths > 1, at[again], _NEVER)
+        self._at += int(batch)
+        self.total += batch
+        part = _Part(found, counts, take(values, order[starts]), first, second)
         self._parts.append(part.take(np.flatnonzero(keep)))
         self._waiting += len(self._parts[-1].hashes)
         if self._waiting > max(_PENDING, self._merged):
@@ -119,12 +124,17 @@ class ValueCounts:
         order = np.argsort(falling, kind="stable")
         return counts[order], take(values, order)
 
-    def unseen(self) -> Unseen:
-        """Estimate what fraction of later queries is for other values."""
+    def unseen(self, *, ordered: bool = True) -> Unseen:
+        """Estimate what fraction of later queries is for other values.
+
+        Batches that are not ``ordered`` in time leave only the estimate by leaving one out.
+        """
         self._merge()
         if not self._parts:
             return Unseen(1.0, "leave-one-out", 0.0)
         part = self._parts[0]
+        if not ordered:
+            return leave_one_out(part.counts)
         if self.error:
             return estimate_incomplete(part.counts, part.first, int(self.total))
         return estimate(part.counts, part.first, part.second)

@@ -44,6 +44,18 @@ class Unseen(NamedTuple):
     discount: float
 
 
+def leave_one_out(counts: npt.NDArray[Any]) -> Unseen:
+    """Estimate ℓ from counts alone, as for independent queries.
+
+    >>> leave_one_out(np.array([3, 1, 2, 2]))
+    Unseen(share=0.125, method='leave-one-out', discount=0.25)
+    """
+    once, total = int(np.count_nonzero(counts == 1)), int(counts.sum())
+    if total == 0:
+        return Unseen(1.0, "leave-one-out", 0.0)
+    return Unseen(once / total, "leave-one-out", once / len(counts))
+
+
 def estimate(
     counts: npt.NDArray[Any], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
 ) -> Unseen:
@@ -56,22 +68,22 @@ def estimate(
     >>> round(found.share, 2), found.method, round(found.discount, 2)
     (0.41, 'split in time', 0.33)
     """
+    independent = leave_one_out(counts)
     total = int(counts.sum())
     if total == 0:
-        return Unseen(1.0, "leave-one-out", 0.0)
+        return independent
     half = total // 2
     once = int(np.count_nonzero(counts == 1))
     once_in_half = int(np.count_nonzero((first < half) & (second >= half)))
-    left_out = once / total
+    left_out = independent.share
     split = float(counts[first >= half].sum()) / (total - half)
     continued = min(1.0, left_out + max(0.0, split - once_in_half / max(half, 1)))
     # One more of each, so that a log of nothing but pairs is not taken to be complete.
     slower = split * min(1.0, (once + 1) / total / ((once_in_half + 1) / half)) if half else 0.0
     later = math.sqrt(continued * slower)
-    discount = once / len(counts)
     if later > left_out * (1 + 1e-9):  # more than by rounding
-        return Unseen(later, "split in time", discount)
-    return Unseen(left_out, "leave-one-out", discount)
+        return Unseen(later, "split in time", independent.discount)
+    return independent
 
 
 def estimate_incomplete(

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ROOM = 50_000_000
 """The default number of distinct negatives that are counted exactly."""
 
+_ESTIMATED: set[Method] = {"leave-one-out", "split in time"}
+"""How ℓ is estimated from a log of which all queries are counted."""
+
 
 class Workload:
     """Which absent keys (negatives) are queried, and how often.
@@ -196,6 +199,41 @@ class Workload:
         changed.curve = Steps.of(self.counts - self.discount, total=1 - other.unseen)
         changed.unseen_method = other.unseen_method
         return changed
+
+    @classmethod
+    def merge(cls, *parts: Workload, ordered: bool = False) -> Self:
+        """Merge workloads that were counted from parts of one log, perhaps on several machines.
+
+        Counts of equal values are added up, and the fraction ℓ of unseen values is estimated again,
+        from all of them: a value that is new to one part may be in another. If the parts are
+        ``ordered``, oldest first, the log is also split in time, between parts. If ℓ was given for
+        a part, or not all of its queries were counted, ℓ is the mean over all queries.
+
+        >>> parts = [Workload.from_queries(log) for log in (["a", "a", "b"], ["b", "b", "c"])]
+        >>> w = Workload.merge(*parts)
+        >>> w.head(1), w.counts.tolist(), round(w.unseen, 3)
+        (['b'], [3, 2, 1], 0.167)
+        """
+        counter = ValueCounts(MOST_KEYS)
+        queries: list[float] = []
+        for i, part in enumerate(parts):
+            if part._values is None or part.counts is None:
+                raise ValueError(f"parts[{i}] must be a workload with values, not {part!r}")
+            counter.add(part._values, part.counts)
+            estimated = part.unseen_method in _ESTIMATED
+            known = 1.0 if estimated else 1 - part.unseen
+            queries.append(float(part.counts.sum()) / known if known else 0.0)
+        counts, values = counter.ranked()
+        unseen = counter.unseen(ordered=ordered)
+        methods = {part.unseen_method for part in parts if len(part)}
+        if not methods <= _ESTIMATED:
+            total = sum(queries)
+            share = 1 - counter.total / total if total else 1.0
+            method: Method = "given" if "given" in methods else "not counted"
+            unseen = Unseen(min(max(share, 0.0), 1.0), method, 0.0)
+        counter.removed = sum(part.removed for part in parts)
+        counter.error = sum(part.error for part in parts)
+        return cls._counted(counter, counts, values, unseen)
 
     def __len__(self) -> int:
         """Return the number of known negatives."""
