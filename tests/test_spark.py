@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tamis
@@ -184,6 +185,38 @@ def test_a_semi_join_is_exact(spark: Any) -> None:
         tamis.spark.semi_join(floats, floats, "b")
     with pytest.raises(ValueError, match="on must be"):
         tamis.spark.semi_join(left, right, [])
+
+
+@pytest.mark.parametrize("drift", [0, 300])
+def test_a_workload_is_that_of_the_whole_log(spark: Any, drift: int) -> None:
+    import tamis.spark
+
+    draw = np.random.default_rng(4)
+    log = draw.zipf(1.3, 5000) % 3000 + np.arange(5000) // 500 * drift
+    keys = np.arange(0, 6000, 20)
+    local = tamis.Workload.from_queries(log, keys=keys)
+    rows = [(int(value), i) for i, value in enumerate(log)]
+    df = spark.createDataFrame([*rows, (None, 5000)], "key long, at long").repartition(3)
+    stored = spark.createDataFrame([(int(key),) for key in keys], "key long")
+    found = tamis.spark.workload(df, "key", keys=stored, order_by="at")
+    assert dict(zip(found.values.to_pylist(), found.counts.tolist(), strict=True)) == dict(
+        zip(local.values.tolist(), local.counts.tolist(), strict=True)
+    )
+    assert (np.diff(found.counts) <= 0).all()
+    assert (found.removed, found.present) == (local.removed, local.present)
+    assert found.unseen_method == local.unseen_method
+    assert found.unseen == pytest.approx(local.unseen, rel=0.02)
+    assert found.discount == pytest.approx(local.discount)
+
+    unordered = tamis.spark.workload(df, "key", keys=stored)
+    assert unordered.unseen_method == "leave-one-out"
+    few = tamis.spark.workload(df, "key", keys=stored, top=10)
+    assert len(few) == 10
+    total = int(local.counts.sum())
+    assert few.unseen == pytest.approx(1 - local.counts[:10].sum() / total, rel=0.01)
+    assert few.unseen_method == "not counted"
+    empty = tamis.spark.workload(df.where("key < 0"), "key")
+    assert (len(empty), empty.unseen) == (0, 1)
 
 
 def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path: Path) -> None:

@@ -44,16 +44,49 @@ class Unseen(NamedTuple):
     discount: float
 
 
+class LogStatistics(NamedTuple):
+    """What the estimates need of a log: counts of queries and values, by half of the log.
+
+    ``values`` distinct values have ``total`` queries, ``early`` of them in the first half. ``once``
+    values occur once in the log, ``once_early`` once in the first half; ``new`` queries of the
+    second half are for values that the first half does not have. Where the order is not known, no
+    query is early.
+    """
+
+    values: int
+    total: int
+    once: int
+    early: int
+    once_early: int
+    new: float
+
+    def unseen(self) -> Unseen:
+        """Estimate ℓ: the larger of leave-one-out and, if there are two halves, a split in time."""
+        if self.total == 0:
+            return Unseen(1.0, "leave-one-out", 0.0)
+        left_out, discount = self.once / self.total, self.once / self.values
+        late = self.total - self.early
+        if not self.early or not late:
+            return Unseen(left_out, "leave-one-out", discount)
+        split = self.new / late
+        drift = max(0.0, split - self.once_early / self.early)
+        continued = min(1.0, left_out + drift)
+        # One more of each, so that a log of nothing but pairs is not taken to be complete.
+        fewer = (self.once + 1) / self.total / ((self.once_early + 1) / self.early)
+        later = math.sqrt(continued * split * min(1.0, fewer))
+        if later > left_out * (1 + 1e-9):  # more than by rounding
+            return Unseen(later, "split in time", discount)
+        return Unseen(left_out, "leave-one-out", discount)
+
+
 def leave_one_out(counts: npt.NDArray[Any]) -> Unseen:
     """Estimate ℓ from counts alone, as for independent queries.
 
     >>> leave_one_out(np.array([3, 1, 2, 2]))
     Unseen(share=0.125, method='leave-one-out', discount=0.25)
     """
-    once, total = int(np.count_nonzero(counts == 1)), int(counts.sum())
-    if total == 0:
-        return Unseen(1.0, "leave-one-out", 0.0)
-    return Unseen(once / total, "leave-one-out", once / len(counts))
+    once = int(np.count_nonzero(counts == 1))
+    return LogStatistics(len(counts), int(counts.sum()), once, 0, 0, 0).unseen()
 
 
 def estimate(
@@ -68,22 +101,16 @@ def estimate(
     >>> round(found.share, 2), found.method, round(found.discount, 2)
     (0.41, 'split in time', 0.33)
     """
-    independent = leave_one_out(counts)
     total = int(counts.sum())
-    if total == 0:
-        return independent
     half = total // 2
-    once = int(np.count_nonzero(counts == 1))
-    once_in_half = int(np.count_nonzero((first < half) & (second >= half)))
-    left_out = independent.share
-    split = float(counts[first >= half].sum()) / (total - half)
-    continued = min(1.0, left_out + max(0.0, split - once_in_half / max(half, 1)))
-    # One more of each, so that a log of nothing but pairs is not taken to be complete.
-    slower = split * min(1.0, (once + 1) / total / ((once_in_half + 1) / half)) if half else 0.0
-    later = math.sqrt(continued * slower)
-    if later > left_out * (1 + 1e-9):  # more than by rounding
-        return Unseen(later, "split in time", independent.discount)
-    return independent
+    return LogStatistics(
+        len(counts),
+        total,
+        once=int(np.count_nonzero(counts == 1)),
+        early=half,
+        once_early=int(np.count_nonzero((first < half) & (second >= half))),
+        new=float(counts[first >= half].sum()),
+    ).unseen()
 
 
 def estimate_incomplete(

@@ -22,7 +22,7 @@ from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
-from tamis.workload.unseen import Method, Unseen
+from tamis.workload.unseen import LogStatistics, Method, Unseen
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -199,6 +199,32 @@ class Workload:
         changed.curve = Steps.of(self.counts - self.discount, total=1 - other.unseen)
         changed.unseen_method = other.unseen_method
         return changed
+
+    @classmethod
+    def from_log_statistics(
+        cls, values: Keys, counts: npt.NDArray[Any], log: LogStatistics, removed: int = 0
+    ) -> Self:
+        """Create a workload of the most frequent values of a log that was counted elsewhere.
+
+        ``counts`` are those of ``values``, in descending order; ``log`` is about all values.
+        """
+        unseen = log.unseen()
+        kept = int(counts.sum())
+        if kept < log.total:
+            # Queries for values that are not kept are unseen too, those that occur once among them.
+            once = int(np.count_nonzero(counts == 1))
+            share = max(unseen.share, (log.total - kept + once) / log.total)
+            method = unseen.method if share == unseen.share else "not counted"
+            unseen = Unseen(min(share, 1.0), method, unseen.discount)
+        return cls(
+            Steps.of(counts - unseen.discount, total=1 - unseen.share),
+            values=values,
+            counts=counts,
+            removed=removed,
+            present=removed / (removed + log.total) if removed else 0.0,
+            unseen_method=unseen.method,
+            discount=unseen.discount,
+        )
 
     @classmethod
     def merge(cls, *parts: Workload, ordered: bool = False) -> Self:
