@@ -193,6 +193,10 @@ impl Solution {
                     let bit = column * self.shape.slots + start;
                     prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
                 }
+                if self.shape.share > 0 && self.shape.columns < FETCHED_COLUMNS {
+                    let bit = self.extra_bit(level, start);
+                    prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
+                }
             }
         }
     }
@@ -219,16 +223,18 @@ impl Solution {
         (&words[first..first + columns], &words[next..next + columns], rows)
     }
 
-    /// Whether the extra column of an interleaved level agrees with a value, or the start of a hash
-    /// has none. It reads in either case, since a branch would be mispredicted: two blocks or more
-    /// with the extra column follow those without.
+    /// Whether the extra column of an interleaved level contradicts a value: 1 if so, 0 if not or if
+    /// the start of a hash has none. It reads in either case, since a branch would be mispredicted:
+    /// two blocks or more with the extra column follow those without.
     #[inline(always)]
-    fn extra_may_be(&self, level: &Level, hash: Hash128, rows: [u64; 2], value: u32) -> bool {
+    fn extra_contradicts(&self, level: &Level, hash: Hash128, rows: [u64; 2], value: u32) -> u32 {
+        if self.shape.share == 0 {
+            return 0;
+        }
         let columns = self.shape.columns as usize;
         let (first, next) = self.block_words(level, reduce(hash.hi, level.starts));
         let bit = bit(self.words()[first + columns], self.words()[next + columns], rows);
-        let wide = u32::from(next - first > columns);
-        (bit ^ value >> columns) & wide == 0
+        (bit ^ value >> columns) & u32::from(next - first > columns)
     }
 
     /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
@@ -238,26 +244,39 @@ impl Solution {
         match (self.place(hash), self.shape.layout) {
             (Place::Level(level, hash), Layout::Interleaved) => {
                 let (block, next, rows) = self.blocks(level, hash);
-                equal(block, next, rows, value)
-                    && (self.shape.share == 0 || self.extra_may_be(level, hash, rows, value))
+                let extra = || self.extra_contradicts(level, hash, rows, value);
+                equal(block, next, rows, value, extra)
             }
             (Place::Level(level, hash), Layout::Columns) => {
                 let (start, row) = (reduce(hash.hi, level.starts), row(hash));
-                let agrees = |bit: u64, column: u32| {
-                    bit + u64::WIDTH > self.shape.kept
-                        || row.times(self.window(bit)) == u64::from(value >> column & 1)
+                let Shape { columns, share, slots, kept, .. } = self.shape;
+                let contradicts = |bit: u64, column: u32| {
+                    let unlike = row.times(self.window(bit)) as u32 ^ value >> column & 1;
+                    unlike & u32::from(bit + u64::WIDTH <= kept)
                 };
-                let whole = (0..self.shape.columns).all(|column| {
-                    agrees(u64::from(column) * self.shape.slots + level.offset + start, column)
-                });
-                let extra = start.checked_sub(level.slots - level.wide).is_none_or(|inside| {
-                    let bit = self.shape.whole_bits() + level.wide_offset + inside;
-                    agrees(bit, self.shape.columns)
-                });
-                whole && extra
+                let mut bit = level.offset + start;
+                for column in 0..columns {
+                    if contradicts(bit, column) != 0 {
+                        return false;
+                    }
+                    bit += slots;
+                }
+                // As in an interleaved level, it reads in either case.
+                share == 0 || {
+                    let (bit, narrow) = (self.extra_bit(level, start), level.slots - level.wide);
+                    contradicts(bit, columns) & u32::from(start >= narrow) == 0
+                }
             }
             (Place::Last(hash), _) => self.last_may_be(hash, value),
         }
+    }
+
+    /// The bit of the extra column by columns at which a row begins that starts in a level; if it
+    /// has none, its first.
+    #[inline(always)]
+    fn extra_bit(&self, level: &Level, start: u64) -> u64 {
+        let inside = start.saturating_sub(level.slots - level.wide);
+        self.shape.whole_bits() + level.wide_offset + inside
     }
 
     fn last_may_be(&self, hash: Hash128, value: u32) -> bool {
@@ -371,10 +390,16 @@ fn bit(block: [u8; 8], next: [u8; 8], rows: [u64; 2]) -> u32 {
     met.count_ones() & 1
 }
 
-/// Whether all columns agree with `value`: four at a time, since a branch per column would be
-/// mispredicted for half of the absent keys.
+/// Whether all columns agree with `value` and nothing is left of the extra one: four at a time,
+/// since a branch per column would be mispredicted for half of the absent keys.
 #[inline(always)]
-fn equal(block: &[[u8; 8]], next: &[[u8; 8]], rows: [u64; 2], mut value: u32) -> bool {
+fn equal(
+    block: &[[u8; 8]],
+    next: &[[u8; 8]],
+    rows: [u64; 2],
+    mut value: u32,
+    extra: impl Fn() -> u32,
+) -> bool {
     let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
     for (block, next) in blocks.iter().zip(nexts) {
         let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
@@ -385,7 +410,7 @@ fn equal(block: &[[u8; 8]], next: &[[u8; 8]], rows: [u64; 2], mut value: u32) ->
     }
     let rest = block.iter().zip(next).enumerate();
     let rest = rest.fold(0, |sum, (i, (&a, &b))| sum | (bit(a, b, rows) ^ value >> i & 1));
-    rest == 0
+    rest | extra() == 0
 }
 
 /// The parameters of a frame, or why they are not those of a ribbon.

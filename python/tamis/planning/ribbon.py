@@ -160,7 +160,9 @@ def size(
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MOST_COLUMNS)
-        return max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        # Of a few keys, a whole column may take less than a part of one.
+        return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)
     if least.bits > budget:
