@@ -4,6 +4,7 @@
 //! value is the product of the row and the slots of column j. Of a cut solution, a row that reaches
 //! beyond what is kept has no bit to tell in that column, nor one without the extra column there.
 
+use super::mask;
 use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
 use super::system::{Row, Wide};
 use crate::bits::{Buffer, LINE, prefetch, reduce};
@@ -182,9 +183,10 @@ impl Solution {
         let words = self.words().as_ptr();
         match self.shape.layout {
             Layout::Interleaved => {
-                let (first, next) = self.block_words(level, start);
-                let end = next + self.shape.columns as usize;
-                for word in (first..end).step_by(LINE / 8) {
+                // As many lines for each start: a branch would be mispredicted.
+                let read = self.shape.columns as usize + usize::from(self.shape.share > 0);
+                let (first, _) = self.block_words(level, start);
+                for word in (first..first + 2 * read).step_by(LINE / 8) {
                     prefetch(words.wrapping_add(word));
                 }
             }
@@ -210,31 +212,22 @@ impl Solution {
         (next - columns - usize::from(wide > 0), next)
     }
 
-    /// The words that a row meets in an interleaved level: those of its first block and of the
-    /// next, and its coefficients for each.
+    /// What a row meets in an interleaved level: the words of its first block and of the next, and
+    /// its coefficients for each. Those of the extra column are among them also where the row has
+    /// none, and are then any: two blocks or more that have it follow those that do not.
     #[inline(always)]
-    fn blocks(&self, level: &Level, hash: Hash128) -> (&[[u8; 8]], &[[u8; 8]], [u64; 2]) {
+    fn blocks(&self, level: &Level, hash: Hash128) -> Blocks<'_> {
         let columns = self.shape.columns as usize;
         let (start, row) = (reduce(hash.hi, level.starts), row(hash));
         let (first, next) = self.block_words(level, start);
-        let words = self.words();
+        let (words, read) = (self.words(), columns + usize::from(self.shape.share > 0));
         let rest = start % 64;
-        let rows = [row << rest, row >> 1 >> (63 - rest)];
-        (&words[first..first + columns], &words[next..next + columns], rows)
-    }
-
-    /// Whether the extra column of an interleaved level contradicts a value: 1 if so, 0 if not or if
-    /// the start of a hash has none. It reads in either case, since a branch would be mispredicted:
-    /// two blocks or more with the extra column follow those without.
-    #[inline(always)]
-    fn extra_contradicts(&self, level: &Level, hash: Hash128, rows: [u64; 2], value: u32) -> u32 {
-        if self.shape.share == 0 {
-            return 0;
+        Blocks {
+            block: &words[first..first + read],
+            next: &words[next..next + read],
+            rows: [row << rest, row >> 1 >> (63 - rest)],
+            mask: mask(columns as u32) | u32::from(next - first > columns) << columns,
         }
-        let columns = self.shape.columns as usize;
-        let (first, next) = self.block_words(level, reduce(hash.hi, level.starts));
-        let bit = bit(self.words()[first + columns], self.words()[next + columns], rows);
-        (bit ^ value >> columns) & u32::from(next - first > columns)
     }
 
     /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
@@ -243,9 +236,7 @@ impl Solution {
     pub fn may_be(&self, hash: Hash128, value: u32) -> bool {
         match (self.place(hash), self.shape.layout) {
             (Place::Level(level, hash), Layout::Interleaved) => {
-                let (block, next, rows) = self.blocks(level, hash);
-                let extra = || self.extra_contradicts(level, hash, rows, value);
-                equal(block, next, rows, value, extra)
+                self.blocks(level, hash).agree(value)
             }
             (Place::Level(level, hash), Layout::Columns) => {
                 let (start, row) = (reduce(hash.hi, level.starts), row(hash));
@@ -307,7 +298,7 @@ impl Solution {
     pub fn value(&self, hash: Hash128) -> u32 {
         match self.place(hash) {
             Place::Level(level, hash) => {
-                let (block, next, rows) = self.blocks(level, hash);
+                let Blocks { block, next, rows, .. } = self.blocks(level, hash);
                 let bits = block.iter().zip(next).enumerate();
                 bits.fold(0, |value, (column, (&a, &b))| value | bit(a, b, rows) << column)
             }
@@ -390,27 +381,33 @@ fn bit(block: [u8; 8], next: [u8; 8], rows: [u64; 2]) -> u32 {
     met.count_ones() & 1
 }
 
-/// Whether all columns agree with `value` and nothing is left of the extra one: four at a time,
-/// since a branch per column would be mispredicted for half of the absent keys.
-#[inline(always)]
-fn equal(
-    block: &[[u8; 8]],
-    next: &[[u8; 8]],
+/// What a row meets in an interleaved level.
+struct Blocks<'a> {
+    block: &'a [[u8; 8]],
+    next: &'a [[u8; 8]],
     rows: [u64; 2],
-    mut value: u32,
-    extra: impl Fn() -> u32,
-) -> bool {
-    let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
-    for (block, next) in blocks.iter().zip(nexts) {
-        let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
-        if four != value & 15 {
-            return false;
+    /// The columns that it has.
+    mask: u32,
+}
+
+impl Blocks<'_> {
+    /// Whether all columns agree with `value`: four at a time, since a branch per column would be
+    /// mispredicted for half of the absent keys.
+    #[inline(always)]
+    fn agree(self, mut value: u32) -> bool {
+        let Blocks { block, next, rows, mut mask } = self;
+        let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
+        for (block, next) in blocks.iter().zip(nexts) {
+            let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
+            if (four ^ value) & mask & 15 != 0 {
+                return false;
+            }
+            (value, mask) = (value >> 4, mask >> 4);
         }
-        value >>= 4;
+        let rest = block.iter().zip(next).enumerate();
+        let rest = rest.fold(0, |rest, (i, (&a, &b))| rest | bit(a, b, rows) << i);
+        (rest ^ value) & mask == 0
     }
-    let rest = block.iter().zip(next).enumerate();
-    let rest = rest.fold(0, |sum, (i, (&a, &b))| sum | (bit(a, b, rows) ^ value >> i & 1));
-    rest | extra() == 0
 }
 
 /// The parameters of a frame, or why they are not those of a ribbon.

@@ -171,6 +171,8 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as JSON text, without its workload."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "workload"}
+        if self.expected_cost is None:
+            del plain["expected_cost"]
         plain["layers"] = [asdict(layer) for layer in self.layers]
         plain["checks"] = self.checks._asdict()
         return json.dumps(plain)
