@@ -174,9 +174,7 @@ def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
     return plan.filter_bits, plan.expected_fpr
 
 
-def _joined(
-    parts: Segments, cuts: list[int], halvings: _Floats, front: float, mixed: bool
-) -> Plan:
+def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float, mixed: bool) -> Plan:
     members, shares = parts.joined(cuts)
     return Plan(
         tuple(parts.starts[cuts].tolist()),

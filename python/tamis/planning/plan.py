@@ -273,11 +273,13 @@ def _check_layer(layer: Layer, last: bool) -> None:
     if kind.fractional:
         _finite("fingerprint", layer.fingerprint, kind.lengths[-1])  # type: ignore[index]
         if layer.fingerprint < kind.coarsest:  # type: ignore[operator]
-            raise ValueError(f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}")
+            raise ValueError(
+                f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}"
+            )
     elif kind.lengths is not None:
         whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])  # type: ignore
     elif layer.fingerprint is not None:  # it has none, but may say so
-        whole("fingerprint", layer.fingerprint, 64)
+        whole("fingerprint", layer.fingerprint, 64)  # type: ignore[arg-type]
 
 
 def _finite(name: str, value: object, most: float = math.inf) -> None:

@@ -77,8 +77,7 @@ class Size(NamedTuple):
 
     @property
     def _extra_bits(self) -> int:
-        """Bound the bits of the extra column: whole blocks of levels, and a system of its own for
-        the last level, which has about this share of its keys."""
+        """Bound the bits of the extra column: blocks of levels, and a system of the last level."""
         if not self.share:
             return 0
         wide = sum(

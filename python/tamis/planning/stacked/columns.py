@@ -58,8 +58,8 @@ def refilled(stack: Stack, goal: Goal) -> Stack | None:
         if not KINDS[stack.kind].coarsest <= (length := columns_for(rate)) <= _longest(stack):
             return None
         # Of a few keys, whole columns may take less than a part of one.
-        tried = [_measured(_with_first(stack, each), goal) for each in (length, math.ceil(length))]
-        return min((each for each in tried if _kept(each, goal)), key=goal.score, default=None)
+        both = [_measured(_with_first(stack, each), goal) for each in (length, math.ceil(length))]
+        return min((each for each in both if _kept(each, goal)), key=goal.score, default=None)
     whole = math.floor(stack.lengths[0])
     for low in range(min(whole + 1, _longest(stack)), max(whole - 2, -1), -1):
         measured = _measured(_with_first(stack, low), goal)
