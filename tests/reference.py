@@ -1,5 +1,6 @@
 """Slow, obvious twins of the native code: the same answers from sets, lists and Python integers."""
 
+import math
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
@@ -437,8 +438,8 @@ class Ribbon:
         before = sum(self.levels if level < 0 else self.levels[:level])
         for slot in range(start, start + width):
             if column == self.columns:
-                first = self.levels[level] - self.wide[level]
-                if level < 0 or start < first:
+                first = self.levels[level] - self.wide[level] if level >= 0 else math.inf
+                if start < first:
                     return
                 if self.layout == 1:
                     yield column * self.slots + sum(self.wide[:level]) + slot - first

@@ -31,7 +31,9 @@ SECRET = bytes(range(16))
 def golden_filters():
     """A small filter of each kind and shape by name, as version 1 of the format has it."""
     for specimen in (s for s in SPECIMENS if not s.planned):
-        yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=0.01, seed=42)
+        # Ribbons of whole columns have the form of the first version.
+        fpr = 2**-7 if tamis.Ribbon in (specimen.cls, specimen.shape.get("filter")) else 0.01
+        yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=fpr, seed=42)
     yield "v1-bloom-keyed", tamis.Bloom.build(["ada", "grace"], fpr=0.01, key=SECRET)
     segmented = tamis.Bloom.build(range(100), bits_per_key=10, layout="segmented")
     yield "v1-bloom-truncated", segmented.truncate(333)
@@ -42,8 +44,13 @@ def golden_filters():
     copies.update([1] * 7 + list(range(90)))
     yield "v1-cuckoo-copies", copies
     yield "v1-cuckoo-truncated", copies.truncate(7)
-    columns = tamis.Ribbon.build(range(5000), fpr=0.05, layout="columns")
+    columns = tamis.Ribbon.build(range(5000), fpr=2**-5, layout="columns")
     yield "v1-ribbon-truncated", columns.truncate(2.5)
+    for layout in ("interleaved", "columns"):
+        fraction = tamis.Ribbon.build(range(5000), fpr=0.05, layout=layout)
+        yield f"v1-ribbon-{layout}-fraction", fraction
+    yield "v1-ribbon-columns-fraction-truncated", fraction.truncate(4.125)
+    yield "v1-ribbon-fraction-small", tamis.Ribbon.build(range(100), fpr=0.05, seed=42)
     for cls in (tamis.Telescoping, tamis.Extending):
         for selectors in ("growing", "block"):
             adapted = cls.build(range(100), fpr=0.1, seed=42, selectors=selectors)
@@ -105,7 +112,7 @@ def golden_learned():
     scored = tamis._native.ScoredKeys(keys, model.scores(keys), 42)
     front, regions = scored.in_front(), scored.by_region(borders)
     ribbon = tamis.Ribbon._plan_kernel
-    filters = [None, ribbon(regions[1], fpr=0.25), None, ribbon(regions[3], fpr=0.05)]
+    filters = [None, ribbon(regions[1], fpr=0.25), None, ribbon(regions[3], fpr=2**-5)]
     shares, accepts = [0.25, 0.25, 0.125, 0.375], [False, True, True, True]
     return tamis.LearnedBloom._of(
         tamis._native.LearnedBloom._join(
@@ -264,6 +271,8 @@ def test_sizes_in_a_header_claim_no_memory():
         (4, [3, 8, 10, 2**30, 0]),
         (5, [0, 8, huge, 0, huge]),
         (5, [1, 8, 8 * huge, 0, 1, huge]),
+        (5, [2, 8, 8 * huge, 2**31, 0, huge, 0, 1, 2**42]),
+        (5, [3, 0, 2**41, 2**31, 0, 0, 0, 0, 2**42]),
         (6, [8, 0, huge]),
         (6, [8, 0, 1, 2**42, 2**42]),
         (9, [huge, 8, 1, huge, 0]),

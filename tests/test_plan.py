@@ -347,7 +347,7 @@ def test_theorem_3_and_the_space_saved():
 
 def test_the_exact_layer_is_near_its_lower_bound(zipf):
     plan = tamis.plan(MILLION, zipf, bits_per_key=10, layer="ribbon", last="exact")
-    least = metrics.exact_lower_bound(plan.fpr_bound, plan.negatives / MILLION)
+    least = metrics.lower_bound(plan.fpr_bound, plan.negatives / MILLION)
     assert least < plan.bits_per_key < 1.09 * least
 
 

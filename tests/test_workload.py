@@ -454,3 +454,17 @@ def test_merged_workloads_with_a_given_share():
     assert tamis.Workload.merge().unseen == 1
     with pytest.raises(ValueError, match=r"parts\[1\] must be a workload with values"):
         tamis.Workload.merge(log, tamis.Workload.zipf(1.0, 10))
+
+
+def test_merged_costs_are_those_of_the_log():
+    log, costs = _zipf_log(3, 3000), np.random.default_rng(3).integers(1, 9, 3000)
+    whole = tamis.Workload.from_queries(log, costs=costs)
+    parts = [
+        tamis.Workload.from_queries(log[half], costs=costs[half])
+        for half in (slice(0, 1000), slice(1000, None))
+    ]
+    merged = tamis.Workload.merge(*parts)
+    expected = dict(zip(whole.values, whole.costs, strict=True))
+    assert dict(zip(merged.values, merged.costs, strict=True)) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"parts\[1\] must have costs"):
+        tamis.Workload.merge(parts[0], tamis.Workload.from_queries(log))

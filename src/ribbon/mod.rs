@@ -75,6 +75,7 @@ pub fn fingerprint(hash: Hash128) -> u32 {
 }
 
 /// The low `columns` bits.
+#[inline(always)]
 fn mask(columns: u32) -> u32 {
     u32::MAX.unbounded_shr(32u32.saturating_sub(columns))
 }

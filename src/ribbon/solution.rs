@@ -4,6 +4,7 @@
 //! value is the product of the row and the slots of column j. Of a cut solution, a row that reaches
 //! beyond what is kept has no bit to tell in that column, nor one without the extra column there.
 
+use super::mask;
 use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
 use super::system::{Row, Wide};
 use crate::bits::{Buffer, LINE, prefetch, reduce};
@@ -182,15 +183,20 @@ impl Solution {
         let words = self.words().as_ptr();
         match self.shape.layout {
             Layout::Interleaved => {
-                let (first, next) = self.block_words(level, start);
-                let end = next + self.shape.columns as usize;
-                for word in (first..end).step_by(LINE / 8) {
+                // As many lines for each start: a branch would be mispredicted.
+                let read = self.shape.columns as usize + usize::from(self.shape.share > 0);
+                let (first, _) = self.block_words(level, start);
+                for word in (first..first + 2 * read).step_by(LINE / 8) {
                     prefetch(words.wrapping_add(word));
                 }
             }
             Layout::Columns => {
                 for column in 0..u64::from(self.shape.columns.min(FETCHED_COLUMNS)) {
                     let bit = column * self.shape.slots + start;
+                    prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
+                }
+                if self.shape.share > 0 && self.shape.columns < FETCHED_COLUMNS {
+                    let bit = self.extra_bit(level, start);
                     prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
                 }
             }
@@ -206,29 +212,22 @@ impl Solution {
         (next - columns - usize::from(wide > 0), next)
     }
 
-    /// The words that a row meets in an interleaved level: those of its first block and of the
-    /// next, and its coefficients for each.
+    /// What a row meets in an interleaved level: the words of its first block and of the next, and
+    /// its coefficients for each. Those of the extra column are among them also where the row has
+    /// none, and are then any: two blocks or more that have it follow those that do not.
     #[inline(always)]
-    fn blocks(&self, level: &Level, hash: Hash128) -> (&[[u8; 8]], &[[u8; 8]], [u64; 2]) {
+    fn blocks(&self, level: &Level, hash: Hash128) -> Blocks<'_> {
         let columns = self.shape.columns as usize;
         let (start, row) = (reduce(hash.hi, level.starts), row(hash));
         let (first, next) = self.block_words(level, start);
-        let words = self.words();
+        let (words, read) = (self.words(), columns + usize::from(self.shape.share > 0));
         let rest = start % 64;
-        let rows = [row << rest, row >> 1 >> (63 - rest)];
-        (&words[first..first + columns], &words[next..next + columns], rows)
-    }
-
-    /// Whether the extra column of an interleaved level agrees with a value, or the start of a hash
-    /// has none. It reads in either case, since a branch would be mispredicted: two blocks or more
-    /// with the extra column follow those without.
-    #[inline(always)]
-    fn extra_may_be(&self, level: &Level, hash: Hash128, rows: [u64; 2], value: u32) -> bool {
-        let columns = self.shape.columns as usize;
-        let (first, next) = self.block_words(level, reduce(hash.hi, level.starts));
-        let bit = bit(self.words()[first + columns], self.words()[next + columns], rows);
-        let wide = u32::from(next - first > columns);
-        (bit ^ value >> columns) & wide == 0
+        Blocks {
+            block: &words[first..first + read],
+            next: &words[next..next + read],
+            rows: [row << rest, row >> 1 >> (63 - rest)],
+            mask: mask(columns as u32) | u32::from(next - first > columns) << columns,
+        }
     }
 
     /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
@@ -237,27 +236,38 @@ impl Solution {
     pub fn may_be(&self, hash: Hash128, value: u32) -> bool {
         match (self.place(hash), self.shape.layout) {
             (Place::Level(level, hash), Layout::Interleaved) => {
-                let (block, next, rows) = self.blocks(level, hash);
-                equal(block, next, rows, value)
-                    && (self.shape.share == 0 || self.extra_may_be(level, hash, rows, value))
+                self.blocks(level, hash).agree(value)
             }
             (Place::Level(level, hash), Layout::Columns) => {
                 let (start, row) = (reduce(hash.hi, level.starts), row(hash));
-                let agrees = |bit: u64, column: u32| {
-                    bit + u64::WIDTH > self.shape.kept
-                        || row.times(self.window(bit)) == u64::from(value >> column & 1)
+                let Shape { columns, share, slots, kept, .. } = self.shape;
+                let contradicts = |bit: u64, column: u32| {
+                    let unlike = row.times(self.window(bit)) as u32 ^ value >> column & 1;
+                    unlike & u32::from(bit + u64::WIDTH <= kept)
                 };
-                let whole = (0..self.shape.columns).all(|column| {
-                    agrees(u64::from(column) * self.shape.slots + level.offset + start, column)
-                });
-                let extra = start.checked_sub(level.slots - level.wide).is_none_or(|inside| {
-                    let bit = self.shape.whole_bits() + level.wide_offset + inside;
-                    agrees(bit, self.shape.columns)
-                });
-                whole && extra
+                let mut bit = level.offset + start;
+                for column in 0..columns {
+                    if contradicts(bit, column) != 0 {
+                        return false;
+                    }
+                    bit += slots;
+                }
+                // As in an interleaved level, it reads in either case.
+                share == 0 || {
+                    let (bit, narrow) = (self.extra_bit(level, start), level.slots - level.wide);
+                    contradicts(bit, columns) & u32::from(start >= narrow) == 0
+                }
             }
             (Place::Last(hash), _) => self.last_may_be(hash, value),
         }
+    }
+
+    /// The bit of the extra column by columns at which a row begins that starts in a level; if it
+    /// has none, its first.
+    #[inline(always)]
+    fn extra_bit(&self, level: &Level, start: u64) -> u64 {
+        let inside = start.saturating_sub(level.slots - level.wide);
+        self.shape.whole_bits() + level.wide_offset + inside
     }
 
     fn last_may_be(&self, hash: Hash128, value: u32) -> bool {
@@ -288,7 +298,7 @@ impl Solution {
     pub fn value(&self, hash: Hash128) -> u32 {
         match self.place(hash) {
             Place::Level(level, hash) => {
-                let (block, next, rows) = self.blocks(level, hash);
+                let Blocks { block, next, rows, .. } = self.blocks(level, hash);
                 let bits = block.iter().zip(next).enumerate();
                 bits.fold(0, |value, (column, (&a, &b))| value | bit(a, b, rows) << column)
             }
@@ -371,21 +381,33 @@ fn bit(block: [u8; 8], next: [u8; 8], rows: [u64; 2]) -> u32 {
     met.count_ones() & 1
 }
 
-/// Whether all columns agree with `value`: four at a time, since a branch per column would be
-/// mispredicted for half of the absent keys.
-#[inline(always)]
-fn equal(block: &[[u8; 8]], next: &[[u8; 8]], rows: [u64; 2], mut value: u32) -> bool {
-    let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
-    for (block, next) in blocks.iter().zip(nexts) {
-        let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
-        if four != value & 15 {
-            return false;
+/// What a row meets in an interleaved level.
+struct Blocks<'a> {
+    block: &'a [[u8; 8]],
+    next: &'a [[u8; 8]],
+    rows: [u64; 2],
+    /// The columns that it has.
+    mask: u32,
+}
+
+impl Blocks<'_> {
+    /// Whether all columns agree with `value`: four at a time, since a branch per column would be
+    /// mispredicted for half of the absent keys.
+    #[inline(always)]
+    fn agree(self, mut value: u32) -> bool {
+        let Blocks { block, next, rows, mut mask } = self;
+        let ((blocks, block), (nexts, next)) = (block.as_chunks::<4>(), next.as_chunks::<4>());
+        for (block, next) in blocks.iter().zip(nexts) {
+            let four = (0..4).fold(0, |four, i| four | bit(block[i], next[i], rows) << i);
+            if (four ^ value) & mask & 15 != 0 {
+                return false;
+            }
+            (value, mask) = (value >> 4, mask >> 4);
         }
-        value >>= 4;
+        let rest = block.iter().zip(next).enumerate();
+        let rest = rest.fold(0, |rest, (i, (&a, &b))| rest | bit(a, b, rows) << i);
+        (rest ^ value) & mask == 0
     }
-    let rest = block.iter().zip(next).enumerate();
-    let rest = rest.fold(0, |sum, (i, (&a, &b))| sum | (bit(a, b, rows) ^ value >> i & 1));
-    rest == 0
 }
 
 /// The parameters of a frame, or why they are not those of a ribbon.

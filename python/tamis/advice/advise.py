@@ -66,7 +66,7 @@ class Advice:
     >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
     >>> a = tamis.advise(1_000_000, w, bits_per_key=10, miss_cost="1ms")
     >>> a.best.family, a.best.expected_fpr < 1e-4
-    ('stacked', True)
+    ('exact', True)
     """
 
     situation: Situation

@@ -80,13 +80,12 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
     if spare <= 0:
         return None
     parts = planning.segments(inside, absent)
-    found = planning.plan(
-        parts, regions=_REGIONS, bits=spare / halving * len(inside) / max(situation.keys, 1)
-    )
+    spare_halvings = spare / halving * len(inside) / max(situation.keys, 1)
+    found = planning.plan(parts, regions=_REGIONS, bits=spare_halvings, mixed=True)
     bits = model.size_in_bits + _REGIONS * _REGION_BITS
     bits += round(halving * found.filter_bits * situation.keys / max(len(inside), 1))
-    worst = 2.0 ** -min(
-        (each for each, n in zip(found.halvings, found.members, strict=True) if n), default=0.0
+    worst = found.rate(
+        min((each for each, n in zip(found.halvings, found.members, strict=True) if n), default=0.0)
     )
     filters = KINDS["ribbon"].options[0]
     return Choice(

@@ -105,7 +105,7 @@ class Situation:
     def cost(self, choice: Choice) -> float:
         """Predict the mean cost of a query, in seconds."""
         there = choice.present_time + choice.expected_fnr * self.denial_cost
-        absent = choice.absent_time + choice.expected_fpr * self.miss_cost
+        absent = choice.absent_time + choice.weighted_fpr * self.miss_cost
         return self.present * there + (1 - self.present) * absent
 
 
@@ -145,6 +145,13 @@ class Choice:
     def bits_per_key(self) -> float:
         """The predicted size per key."""
         return self.bits / max(self.keys, 1)
+
+    @property
+    def weighted_fpr(self) -> float:
+        """The expected rate, where the workload has costs weighted by them."""
+        if self.plan is None or self.plan.expected_cost is None or self.plan.workload is None:
+            return self.expected_fpr
+        return self.plan.expected_cost / (self.plan.workload.mean_cost or 1.0)
 
     def build(self, keys: Keys, **arguments: Any) -> Any:
         """Build the filter of these keys; other arguments are those of the class's ``build``.
@@ -203,7 +210,7 @@ def line(choice: Choice, situation: Situation) -> str:
     """Write the cost of a choice as a sum."""
     absent = (
         f"{1 - situation.present:.3g} × ({format_duration(choice.absent_time)} + "
-        f"{choice.expected_fpr:.3g} × {format_duration(situation.miss_cost)})"
+        f"{choice.weighted_fpr:.3g} × {format_duration(situation.miss_cost)})"
     )
     if not situation.present:
         return f"{absent} = {format_duration(choice.cost)}"

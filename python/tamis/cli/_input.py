@@ -78,6 +78,34 @@ class Source:
         if not some:
             raise ValueError(f"{self.name} has no keys: expected at least one")
 
+    def read_costs(self, column: str) -> Iterator[tuple[Any, Any]]:
+        """Read the keys of a table, and the numbers in another column; null keys are skipped."""
+        for batch in self.batches():
+            if isinstance(batch, list):
+                raise ValueError(
+                    f"--cost-column is {column!r}, but {self.name} is text, which has no columns; "
+                    "use a table"
+                )
+            if column not in batch.schema.names:
+                columns = ", ".join(batch.schema.names)
+                raise ValueError(f"{self.name} has no column {column!r}; its columns are {columns}")
+            keys, costs = self.key_column(batch), batch.column(column)
+            filled = keys.is_valid()
+            yield keys.filter(filled), self._costs(column, costs.filter(filled))
+
+    def _costs(self, name: str, column: Any) -> Any:
+        arrow = pyarrow("a table")
+        try:
+            costs = column.cast(arrow.float64())
+        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError) as error:
+            raise ValueError(
+                f"--cost-column must be a column of numbers, but {name!r} of {self.name} is not: "
+                f"{error}"
+            ) from None
+        if costs.null_count:
+            raise ValueError(f"{self.name} has queries without a cost in its column {name!r}")
+        return costs.to_numpy(zero_copy_only=False)
+
     def key_column(self, batch: Any) -> Any:
         """Return the keys of a batch, one per record."""
         if isinstance(batch, list):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import tee
 from typing import Any, TypeVar, get_args
 
 import click
 
 from tamis.cli._input import Format, Source
+from tamis.workload import Workload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -81,6 +83,24 @@ def query_log(command: _F) -> _F:
     ):
         command = option(command)
     return command
+
+
+def query_costs(command: _F) -> _F:
+    """Add the column of a log that tells what a false positive would cost."""
+    return click.option(
+        "--cost-column",
+        help="Column of the query log with the cost of a false positive (default: all cost 1).",
+    )(command)
+
+
+def read_workload(log: Source, keys: Any, cost_column: str | None) -> Workload:
+    """Count the queries of a log, with their costs if a column has them."""
+    if cost_column is None:
+        return Workload.from_batches(log.read_keys(), keys=keys)
+    queries, costs = tee(log.read_costs(cost_column))
+    return Workload.from_batches(
+        (each for each, _ in queries), keys=keys, costs=(each for _, each in costs)
+    )
 
 
 def zipf_shape(command: _F) -> _F:

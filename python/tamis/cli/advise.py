@@ -16,7 +16,9 @@ from tamis.cli._options import (
     example,
     key_input,
     log_source,
+    query_costs,
     query_log,
+    read_workload,
     zipf_shape,
 )
 from tamis.cli._output import note, say
@@ -33,6 +35,7 @@ from tamis.cli.plan import read_zipf
 @click.argument("keys")
 @key_input
 @query_log
+@query_costs
 @zipf_shape
 @click.option("--bits-per-key", type=float, help="Memory budget in bits per key (default: 10).")
 @click.option("--budget", help="Total memory budget, such as 64MB, instead of --bits-per-key.")
@@ -68,6 +71,7 @@ def command(
     integers: bool,
     queries: str | None,
     queries_column: str | None,
+    cost_column: str | None,
     zipf: str | None,
     measure: bool,
     explain: bool,
@@ -94,6 +98,8 @@ def command(
         known = join(list(source.read_keys()))
     if measure and (queries is None or isinstance(known, int)):
         raise click.UsageError("--measure requires KEYS to be a file, and --queries")
+    if measure and cost_column:
+        raise click.UsageError("pass at most one of --measure and --cost-column")
     sample = later = None
     if queries is not None:
         log = log_source(source, queries, queries_column)
@@ -102,7 +108,7 @@ def command(
             workload = tamis.Workload.from_queries(sample, keys=known)
         else:
             given = None if isinstance(known, int) else known
-            workload = tamis.Workload.from_batches(log.read_keys(), keys=given)
+            workload = read_workload(log, given, cost_column)
     advice = tamis.advise(known, workload, log=sample, **situation)
     if later is not None:
         advice = advice.measure(known, later)

@@ -19,7 +19,9 @@ from tamis.cli._options import (
     example,
     key_input,
     log_source,
+    query_costs,
     query_log,
+    read_workload,
     secret,
     sizing,
 )
@@ -58,6 +60,7 @@ BUILDABLE: dict[str, Any] = {
     help="Capacity in keys; filters of equal capacity can be merged.",
 )
 @query_log
+@query_costs
 @click.option("--plan", "plan_file", type=FILE, help="Plan saved by `tamis plan -o`.")
 @click.option("--seed", type=int, help="Seed of the hash.")
 @secret
@@ -74,6 +77,7 @@ def command(
     capacity: int | None,
     queries: str | None,
     queries_column: str | None,
+    cost_column: str | None,
     plan_file: str | None,
     seed: int | None,
     secret: bytes | None,
@@ -95,7 +99,7 @@ def command(
         rate = {"plan": tamis.Plan.from_json(Path(plan_file).read_text())}
     kind = kind or ("stacked" if queries or plan_file else "ribbon")
     if kind == "stacked":
-        f = _stacked(source, queries, queries_column, capacity, rate, hashing)
+        f = _stacked(source, queries, queries_column, cost_column, capacity, rate, hashing)
     elif queries:
         raise click.UsageError(f"--queries requires --kind stacked, not {kind}")
     elif capacity is not None:
@@ -151,6 +155,7 @@ def _stacked(
     source: Source,
     queries: str | None,
     queries_column: str | None,
+    cost_column: str | None,
     capacity: int | None,
     rate: dict[str, Any],
     hashing: dict[str, Any],
@@ -159,7 +164,7 @@ def _stacked(
     workload = None
     if queries is not None:
         log = log_source(source, queries, queries_column)
-        workload = tamis.Workload.from_batches(log.read_keys(), keys=keys)
+        workload = read_workload(log, keys, cost_column)
     arguments = hashing | {"capacity": capacity}
     if (plan := rate.get("plan")) is None:
         return tamis.Stacked.build(keys, workload, **rate, **arguments)

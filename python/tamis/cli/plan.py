@@ -16,7 +16,9 @@ from tamis.cli._options import (
     example,
     key_input,
     log_source,
+    query_costs,
     query_log,
+    read_workload,
     sizing,
     zipf_shape,
 )
@@ -36,6 +38,7 @@ from tamis.planning.planner import Last
 @key_input
 @sizing
 @query_log
+@query_costs
 @zipf_shape
 @click.option(
     "--layer", type=click.Choice(get_args(LayerKind)), default="auto", help="Kind of the layers."
@@ -55,6 +58,7 @@ def command(
     integers: bool,
     queries: str | None,
     queries_column: str | None,
+    cost_column: str | None,
     zipf: str | None,
     output: str | None,
     as_json: bool,
@@ -68,7 +72,7 @@ def command(
     if queries and zipf:
         raise click.UsageError("pass at most one of --queries and --zipf")
     source = Source(keys, column, format, integers)
-    count, workload = _count_and_workload(source, queries, queries_column)
+    count, workload = _count_and_workload(source, queries, queries_column, cost_column)
     if zipf is not None:
         workload = read_zipf(zipf)
     plan = tamis.plan(count, workload, **constraints)
@@ -79,7 +83,7 @@ def command(
 
 
 def _count_and_workload(
-    source: Source, queries: str | None, queries_column: str | None
+    source: Source, queries: str | None, queries_column: str | None, cost_column: str | None
 ) -> tuple[int, tamis.Workload | None]:
     """Return the number of distinct keys, and the workload of the log."""
     keys, count = None, 0
@@ -91,7 +95,7 @@ def _count_and_workload(
     if queries is None:
         return count, None
     log = log_source(source, queries, queries_column)
-    return count, tamis.Workload.from_batches(log.read_keys(), keys=keys)
+    return count, read_workload(log, keys, cost_column)
 
 
 def read_zipf(text: str) -> tamis.Workload:

@@ -99,11 +99,14 @@ class LearnedBloom(_native.LearnedBloom, Scored):
             budget = math.floor(bits_per_key * count)
             _check_budget(bits_per_key, count, asked.size_in_bits)
         step = _BLOOM_STEP if issubclass(filter, Bloom) else 1.0
+        mixed = issubclass(filter, Ribbon)
         halving = _halving(filter, arguments)
         left = None if budget is None else float(budget - asked.size_in_bits - _REGION)
         for attempt in range(_ATTEMPTS):
             bits = None if left is None else max(left, 0.0) / halving
-            plan = planning.plan(parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step)
+            plan = planning.plan(
+                parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step, mixed=mixed
+            )
             found = cls._of(_joined(asked, plan, scored, filter, arguments))
             found._scorer = asked
             if left is None or budget is None or found.size_in_bits <= budget:
@@ -170,7 +173,7 @@ def _joined(
     def built(keys: _native.Distinct, halvings: float) -> _native.Handle | None:
         if not len(keys) or not halvings:
             return None
-        return filter._plan_kernel(keys, fpr=2.0**-halvings, **arguments)
+        return filter._plan_kernel(keys, fpr=plan.rate(halvings), **arguments)
 
     return LearnedBloom._join(
         everything,

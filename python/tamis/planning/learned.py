@@ -6,7 +6,8 @@ Without rounding, the optimum is f_i = F·G_i/H_i, scaled to meet the bound and 
 et al. 2021, section 3). The best regions are found by dynamic programming over segments, which
 maximizes Σ G_i·log2(G_i/H_i), with one table for every possible start of the last region, of rate 1
 (Sato and Matsui 2023). Filters halve their rates in whole steps, so the rates themselves are found
-greedily: each step is taken where it saves the most per bit.
+greedily: each step is taken where it saves the most per bit. Ribbons can take a part of the last
+step, which is then worth the same per bit; so at most one region has a fraction of a column.
 """
 
 import heapq
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning.arguments import one_of
+from tamis.planning.ribbon import column_rate
 
 Form = Literal["simple", "sandwiched", "partitioned"]
 
@@ -38,7 +40,8 @@ class Plan(NamedTuple):
     """The borders between regions, and the halvings of the rate of each region (0: accepts all).
 
     ``front`` is the number of halvings of a filter in front of the regions; ``shares`` are the
-    fractions of non-members in the regions. Regions without members accept nothing.
+    fractions of non-members in the regions. Regions without members accept nothing. A ``mixed``
+    part of a halving is one for a part of the keys.
     """
 
     borders: tuple[float, ...]
@@ -46,18 +49,23 @@ class Plan(NamedTuple):
     members: tuple[int, ...]
     shares: tuple[float, ...]
     front: float
+    mixed: bool = False
+
+    def rate(self, halvings: float) -> float:
+        """Return the rate of a filter with so many halvings."""
+        return column_rate(halvings) if self.mixed else 2.0**-halvings
 
     @property
     def expected_fpr(self) -> float:
         """The rate, if every filter has exactly the planned rate."""
         inside = sum(
-            share * 2.0**-halvings
+            share * self.rate(halvings)
             for share, halvings, members in zip(
                 self.shares, self.halvings, self.members, strict=True
             )
             if members
         )
-        return float(2.0**-self.front * inside)
+        return self.rate(self.front) * float(inside)
 
     @property
     def filter_bits(self) -> float:
@@ -126,11 +134,13 @@ def plan(
     fpr: float | None = None,
     bits: float | None = None,
     step: float = 1.0,
+    mixed: bool = False,
 ) -> Plan:
     """Find the fewest bits with at most this rate, or the lowest rate within these bits.
 
     ``bits`` are for the filters alone, in keys times halvings (`Plan.filter_bits`); ``step`` is the
-    smallest step of a rate that the kind of filter supports, in halvings.
+    smallest step of a rate that the kind of filter supports, in halvings. If ``mixed``, a part of
+    the keys can have one halving more.
 
     >>> parts = Segments(np.array([0, 0.5]), np.array([100.0, 900.0]), np.array([0.99, 0.01]))
     >>> plan(parts, fpr=0.02, form="simple").halvings
@@ -142,17 +152,19 @@ def plan(
     if (fpr is None) == (bits is None):
         raise ValueError("pass exactly one of fpr or bits")
     if not parts.members.sum():
-        return _joined(parts, [], np.zeros(1), 0.0)
+        return _joined(parts, [], np.zeros(1), 0.0, mixed)
     if form != "partitioned":
         cuts = _simple_cuts(parts, fpr, bits, step)
-        simple = _best(parts, [[], *([cut] for cut in cuts)], fpr, bits, step, last_open=True)
+        choices: list[list[int]] = [[], *([cut] for cut in cuts)]
+        simple = _best(parts, choices, fpr, bits, step, mixed, last_open=True)
         if form == "simple":
             return simple
-        found = [_sandwich(parts, cut, fpr, bits, step) for cut in _sandwich_cuts(parts, fpr)]
+        at = _sandwich_cuts(parts, fpr)
+        found = [_sandwich(parts, cut, fpr, bits, step, mixed) for cut in at]
         return min([simple, *found], key=lambda plan: _worth(plan, fpr))
     before = _tables(parts, regions)
     target = fpr if fpr is not None else _rate_for(parts, before, bits or 0.0)
-    return _best(parts, _cuts(parts, before, target), fpr, bits, step, last_open=False)
+    return _best(parts, _cuts(parts, before, target), fpr, bits, step, mixed, last_open=False)
 
 
 def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
@@ -162,7 +174,7 @@ def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
     return plan.filter_bits, plan.expected_fpr
 
 
-def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float) -> Plan:
+def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float, mixed: bool) -> Plan:
     members, shares = parts.joined(cuts)
     return Plan(
         tuple(parts.starts[cuts].tolist()),
@@ -170,6 +182,7 @@ def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float) -
         tuple(int(n) for n in members),
         tuple(shares.tolist()),
         front,
+        mixed,
     )
 
 
@@ -179,6 +192,7 @@ def _best(
     fpr: float | None,
     bits: float | None,
     step: float,
+    mixed: bool,
     last_open: bool,
 ) -> Plan:
     """Return the best plan among cuts; ``last_open``: the last region has no filter."""
@@ -186,9 +200,11 @@ def _best(
     for cuts in choices:
         members, shares = parts.joined(cuts)
         open_ = 1 if last_open and cuts else 0
-        halvings = halved(members, shares, fpr=fpr, bits=bits, step=step, open_regions=open_)
+        halvings = halved(
+            members, shares, fpr=fpr, bits=bits, step=step, mixed=mixed, open_regions=open_
+        )
         if halvings is not None:
-            found.append(_joined(parts, cuts, halvings, 0.0))
+            found.append(_joined(parts, cuts, halvings, 0.0, mixed))
     if not found:
         raise ValueError(
             f"fpr must be higher than {fpr}: no plan reaches it with filters of "
@@ -204,15 +220,19 @@ def halved(
     fpr: float | None = None,
     bits: float | None = None,
     step: float = 1.0,
+    mixed: bool = False,
     open_regions: int = 0,
 ) -> _Floats | None:
     """Find the halvings of the rate of each region, or None if the rate cannot be reached.
 
     Each step is taken where it saves the most per bit. The savings of a region decrease, so this is
-    the optimum, except for the last steps; those that are not needed are undone.
+    the optimum, except for the last steps; those that are not needed are undone. If ``mixed``, a
+    part of the last step is taken, or undone.
 
     >>> halved(np.array([100.0, 100.0]), np.array([0.9, 0.1]), fpr=0.05)
     array([6., 2.])
+    >>> halved(np.array([100.0, 100.0]), np.array([0.9, 0.1]), fpr=0.05, mixed=True)
+    array([5.22222222, 2.        ])
     """
     count = len(members) - open_regions
     halvings = np.zeros(len(members))
@@ -224,6 +244,9 @@ def halved(
         _, i = heapq.heappop(heap)
         cost = members[i] * step
         if bits is not None and spent + cost > bits:
+            if mixed:
+                halvings[i] += (bits - spent) / members[i]
+                break
             continue
         gain = shares[i] * 2.0 ** -halvings[i] * fraction
         rate, spent, halvings[i] = rate - gain, spent + cost, halvings[i] + step
@@ -239,6 +262,10 @@ def halved(
             if more > fpr:
                 break
             rate, halvings[i] = more, halvings[i] - step
+    if mixed and halvings.any():
+        parts = (fpr - rate) / np.where(halvings > 0, shares * 2.0**-halvings, math.inf)
+        i = int((np.minimum(parts, 1) * members).argmax())
+        halvings[i] -= min(max(parts[i], 0.0), 1.0)
     return halvings
 
 
@@ -291,7 +318,7 @@ def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
 
 
 def _sandwich(
-    parts: Segments, cut: int, fpr: float | None, bits: float | None, step: float
+    parts: Segments, cut: int, fpr: float | None, bits: float | None, step: float, mixed: bool
 ) -> Plan:
     """Try every number of halvings in front."""
     members, shares = parts.joined([cut])
@@ -301,9 +328,11 @@ def _sandwich(
         if left is not None and left < 0:
             break
         wanted = None if fpr is None else min(fpr * 2.0**front, 1.0)
-        halvings = halved(members, shares, fpr=wanted, bits=left, step=step, open_regions=1)
+        halvings = halved(
+            members, shares, fpr=wanted, bits=left, step=step, mixed=mixed, open_regions=1
+        )
         if halvings is not None:
-            found.append(_joined(parts, [cut], halvings, float(front)))
+            found.append(_joined(parts, [cut], halvings, float(front), mixed))
     if not found:
         return Plan((), (math.inf,), (1,), (1.0,), math.inf)
     return min(found, key=lambda plan: _worth(plan, fpr))

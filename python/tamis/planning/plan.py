@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from tamis.planning.arguments import MOST_KEYS, one_of, whole
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.metrics import Checks, lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,8 @@ class Plan:
     the fraction of queries that are for them. ``expected_fpr`` (EFPR) is the rate under the
     workload, ``fpr_bound`` (EFPB) that under any other. ``checks`` are the layers that each kind of
     query passes, ``expected_checks`` their mean over the workload. ``budget`` is the requested
-    budget in bits per key, if any.
+    budget in bits per key, if any. ``expected_cost`` is the mean cost of the false positives per
+    query for an absent key, if the workload has costs.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -115,6 +116,7 @@ class Plan:
     expected_checks: float
     checks: Checks
     budget: float | None = None
+    expected_cost: float | None = None
     workload: Workload | None = field(default=None, compare=False, repr=False)
 
     def build(
@@ -157,9 +159,20 @@ class Plan:
         """The bits of all layers."""
         return sum(layer.bits for layer in self.layers)
 
+    @property
+    def lower_bound(self) -> float:
+        """The fewest bits per key of any filter with these rates, by information theory.
+
+        If the last layer is exact, log2(1/ε) + (|N_f|/|P|)·log2(1/(1 − ε)), ε being `fpr_bound`.
+        """
+        ratio = self.negatives / max(self.n_keys, 1)
+        return lower_bound(self.fpr_bound, ratio, self.frequent_fpr if self.negatives else 0.0)
+
     def to_json(self) -> str:
         """Return the plan as JSON text, without its workload."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "workload"}
+        if self.expected_cost is None:
+            del plain["expected_cost"]
         plain["layers"] = [asdict(layer) for layer in self.layers]
         plain["checks"] = self.checks._asdict()
         return json.dumps(plain)
@@ -200,6 +213,14 @@ class Plan:
                 f"  {self.negatives:,} frequent negatives stored: {self.psi:.1%} of the queries, "
                 f"at a rate of {self.frequent_fpr:.3g}"
             )
+        if self.expected_cost is not None:
+            lines.append(f"  expected cost {self.expected_cost:.3g} per query for an absent key")
+        if self.n_keys and 0 < self.fpr_bound < 1:
+            above = self.bits_per_key / self.lower_bound - 1
+            lines.append(
+                f"  any filter with these rates takes {self.lower_bound:.3f} bits per key or more: "
+                f"this is {above:.1%} above"
+            )
         lines += ["", "  layer  kind      stores          items         bits  bits/item       rate"]
         for number, layer in enumerate(self.layers, 1):
             each = layer.bits / layer.items if layer.items else 0.0
@@ -233,8 +254,9 @@ def _check(plan: Plan) -> None:
         _finite(name, getattr(plan, name))
     for name, value in plan.checks._asdict().items():
         _finite(f"checks.{name}", value)
-    if plan.budget is not None:
-        _finite("budget", plan.budget)
+    for name in ("budget", "expected_cost"):
+        if getattr(plan, name) is not None:
+            _finite(name, getattr(plan, name))
     for index, layer in enumerate(plan.layers):
         _check_layer(layer, last=index > 0 and index == len(plan.layers) - 1)
 
@@ -257,7 +279,7 @@ def _check_layer(layer: Layer, last: bool) -> None:
     elif kind.lengths is not None:
         whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])  # type: ignore
     elif layer.fingerprint is not None:  # it has none, but may say so
-        whole("fingerprint", layer.fingerprint, 64)
+        whole("fingerprint", layer.fingerprint, 64)  # type: ignore[arg-type]
 
 
 def _finite(name: str, value: object, most: float = math.inf) -> None:

@@ -64,7 +64,9 @@ def plan(
     workload, ``max_checks`` the mean number of layers that a query passes. With ``penalties`` (per
     layer that a key, a stored negative and another negative pass), or with the cost of a false
     positive (``miss_cost``) and of a query of a Bloom layer (``check_cost``), the cost of a query
-    is minimized within the budget.
+    is minimized within the budget. If the values of the workload have costs, the expected cost of
+    false positives takes the place of the rate: a query counts in proportion to its cost, also for
+    ``fpr``.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -79,7 +81,8 @@ def plan(
         check_cost,
     )  # fmt: skip
     kinds = _kinds(layer, last, rates, updates)
-    curve = workload.curve if workload is not None and keys else _NOTHING
+    # With costs, ψ is the fraction of the cost in all that follows, and rates are weighted by it.
+    curve = workload.cost_curve if workload is not None and keys else _NOTHING
     allowance = lengths.Allowance()
     for margin in _MARGINS:
         tightened = _tightened(goal, margin)
@@ -90,8 +93,23 @@ def plan(
         # each of them found is made a plan before one is chosen.
         plans = [realize(each, goal) for each in found]
         if kept := [each for each in plans if _kept(each, goal)]:
-            return replace(min(kept, key=lambda each: _score(each, goal)), workload=workload)
+            return _of_workload(min(kept, key=lambda each: _score(each, goal)), goal, workload)
     raise ValueError(_impossible(goal, curve, kinds, last, updates))
+
+
+def _of_workload(plan: Plan, goal: Goal, workload: Workload | None) -> Plan:
+    """Return the plan with its workload; if that has costs, with the rate of queries, too."""
+    if workload is None or workload.costs is None:
+        return replace(plan, workload=workload)
+    psi = workload.psi(plan.negatives)
+    return replace(
+        plan,
+        workload=workload,
+        psi=psi,
+        expected_fpr=plan.rate_at(min(psi, 1.0)),
+        expected_checks=goal.mean_checks(psi, plan.checks),
+        expected_cost=plan.expected_fpr * workload.mean_cost,
+    )
 
 
 def _candidates(

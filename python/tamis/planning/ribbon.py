@@ -77,8 +77,7 @@ class Size(NamedTuple):
 
     @property
     def _extra_bits(self) -> int:
-        """Bound the bits of the extra column: whole blocks of levels, and a system of its own for
-        the last level, which has about this share of its keys."""
+        """Bound the bits of the extra column: blocks of levels, and a system of the last level."""
         if not self.share:
             return 0
         wide = sum(
@@ -160,7 +159,9 @@ def size(
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MOST_COLUMNS)
-        return max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        # Of a few keys, a whole column may take less than a part of one.
+        return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)
     if least.bits > budget:

@@ -20,6 +20,7 @@ from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
+from tamis.workload.costs import QueryCosts
 from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
 from tamis.workload.unseen import LogStatistics, Method, Unseen
@@ -42,7 +43,9 @@ class Workload:
     fraction of the queries for absent keys that are for values not in the workload; ``present`` is
     the fraction of all queries that are for keys in the set, and ``removed`` their number;
     ``error`` is by how much a count may be too low. ``unseen_method`` says how ℓ was estimated,
-    and ``discount`` is subtracted from each count to smooth the frequencies.
+    and ``discount`` is subtracted from each count to smooth the frequencies. If false positives
+    differ in what they cost, ``costs`` are the mean costs of those of each value. The values that
+    cost most in total then come first, and plans minimize the expected cost.
 
     >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
     >>> w.head(2), w.removed, round(w.unseen, 3)
@@ -57,6 +60,7 @@ class Workload:
         *,
         values: Any = None,
         counts: npt.NDArray[Any] | None = None,
+        costs: npt.NDArray[Any] | None = None,
         removed: float = 0,
         present: float = 0.0,
         error: float = 0,
@@ -65,6 +69,7 @@ class Workload:
     ) -> None:
         self.curve = curve
         self.counts = counts
+        self.costs = costs
         self.removed = removed
         self.present = present
         self.error = error
@@ -73,25 +78,36 @@ class Workload:
         self._values = values
 
     @classmethod
-    def from_queries(cls, queries: Keys, *, keys: Keys | None = None) -> Self:
+    def from_queries(
+        cls, queries: Keys, *, keys: Keys | None = None, costs: npt.ArrayLike | None = None
+    ) -> Self:
         """Count the queries of a log, oldest first; queries for ``keys`` are removed.
+
+        ``costs`` is what a false positive costs for each query, in any unit.
 
         The fraction ℓ of later queries for unseen values is estimated by leaving one out and by
         splitting the log in time. The larger estimate is used; ``unseen_method`` says which it is.
         The values share the remaining 1 − ℓ in proportion to their smoothed counts
         (`tamis.workload.unseen`).
         """
-        return cls.from_batches([queries], keys=keys, room=MOST_KEYS)
+        given = None if costs is None else [costs]
+        return cls.from_batches([queries], keys=keys, costs=given, room=MOST_KEYS)
 
     @classmethod
     def from_batches(
-        cls, batches: Iterable[Keys], *, keys: Keys | None = None, room: SupportsIndex = ROOM
+        cls,
+        batches: Iterable[Keys],
+        *,
+        keys: Keys | None = None,
+        costs: Iterable[npt.ArrayLike] | None = None,
+        room: SupportsIndex = ROOM,
     ) -> Self:
         """Count the queries of a log in batches, which need not fit in memory together.
 
         At most about twice ``room`` distinct values are held in memory. If there are more, counts
         are too low by up to ``error``, which is at most the number of queries divided by ``room``,
-        and the queries not counted are part of ``unseen``.
+        and the queries not counted are part of ``unseen``. ``costs`` are batches of the costs of
+        the same queries.
 
         >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], room=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
@@ -101,10 +117,13 @@ class Workload:
         if room == 0:
             raise ValueError(f"room must be from 1 to {MOST_KEYS}, not 0")
         counter = ValueCounts(room, keys)
+        spent = None if costs is None else QueryCosts(room, keys)
+        if spent is not None and costs is not None:
+            batches = spent.counting(batches, (_weights("costs", each) for each in costs))
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
-        return cls._counted(counter, counts, values, counter.unseen())
+        return cls._counted(counter, counts, values, counter.unseen(), spent)
 
     @classmethod
     def from_counts(
@@ -112,6 +131,7 @@ class Workload:
         values: Keys,
         counts: npt.ArrayLike,
         *,
+        costs: npt.ArrayLike | None = None,
         unseen: float = 0.0,
         keys: Keys | None = None,
     ) -> Self:
@@ -120,10 +140,13 @@ class Workload:
         ``counts`` can be any numbers in proportion to the frequencies; they are not smoothed.
         ``unseen`` is the fraction of queries for other values; counts have no order in time, and it
         is not estimated from them. The counts of equal values are added up; values with a count
-        of 0 are dropped.
+        of 0 are dropped. ``costs`` is what a false positive costs for each value, in any unit.
 
         >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
         0.6000000000000001
+        >>> w = Workload.from_counts(["a", "b"], [1, 3], costs=[60, 10])
+        >>> w.head(1), w.psi(1), w.mean_cost
+        (['a'], 0.25, 22.5)
         """
         weights = _weights("counts", counts)
         unseen = _share("unseen", unseen)
@@ -137,7 +160,16 @@ class Workload:
             raise ValueError(_lengths(values, weights))
         queried = int(np.count_nonzero(ranked))
         known = Unseen(unseen, "given", 0.0)
-        return cls._counted(counter, ranked[:queried], found[:queried], known)
+        spent = None
+        if costs is not None:
+            spent = QueryCosts(MOST_KEYS, keys)
+            each = _weights("costs", costs)
+            if len(each) != len(weights):
+                raise ValueError(
+                    f"costs must have one item per value, not {len(each)} for {len(weights)}"
+                )
+            spent.add(values, weights * each)
+        return cls._counted(counter, ranked[:queried], found[:queried], known, spent)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
@@ -173,13 +205,21 @@ class Workload:
 
     @classmethod
     def _counted(
-        cls, counter: ValueCounts, counts: npt.NDArray[Any], values: Any, unseen: Unseen
+        cls,
+        counter: ValueCounts,
+        counts: npt.NDArray[Any],
+        values: Any,
+        unseen: Unseen,
+        spent: QueryCosts | None = None,
     ) -> Self:
-        queries = counter.total + counter.removed
+        queries, costs = counter.total + counter.removed, None
+        if spent is not None:
+            values, counts, costs = spent.order(values, counts)
         return cls(
             Steps.of(counts - unseen.discount, total=1 - unseen.share),
             values=values,
             counts=counts,
+            costs=costs,
             removed=counter.removed,
             present=counter.removed / queries if queries else 0.0,
             error=counter.error,
@@ -241,11 +281,16 @@ class Workload:
         (['b'], [3, 2, 1], 0.167)
         """
         counter = ValueCounts(MOST_KEYS)
+        spent = QueryCosts(MOST_KEYS) if any(part.costs is not None for part in parts) else None
         queries: list[float] = []
         for i, part in enumerate(parts):
             if part._values is None or part.counts is None:
                 raise ValueError(f"parts[{i}] must be a workload with values, not {part!r}")
             counter.add(part._values, part.counts)
+            if spent is not None:
+                if part.costs is None:
+                    raise ValueError(f"parts[{i}] must have costs, as other parts have")
+                spent.add(part._values, part.counts * part.costs)
             estimated = part.unseen_method in _ESTIMATED
             known = 1.0 if estimated else 1 - part.unseen
             queries.append(float(part.counts.sum()) / known if known else 0.0)
@@ -259,7 +304,7 @@ class Workload:
             unseen = Unseen(min(max(share, 0.0), 1.0), method, 0.0)
         counter.removed = sum(part.removed for part in parts)
         counter.error = sum(part.error for part in parts)
-        return cls._counted(counter, counts, values, unseen)
+        return cls._counted(counter, counts, values, unseen, spent)
 
     def __len__(self) -> int:
         """Return the number of known negatives."""
@@ -269,6 +314,23 @@ class Workload:
     def unseen(self) -> float:
         """The fraction of the queries for absent keys that are for unknown values (ℓ)."""
         return max(0.0, 1 - float(self.curve.psi(self.curve.size)))
+
+    @property
+    def cost_curve(self) -> Frequencies:
+        """The fraction of the expected cost that is that of the first n negatives.
+
+        It is ψ without costs. A query for an unknown value costs the mean of the others.
+        """
+        if self.costs is None or self.counts is None:
+            return self.curve
+        return Steps.of((self.counts - self.discount) * self.costs, total=1 - self.unseen)
+
+    @property
+    def mean_cost(self) -> float:
+        """The mean cost of a false positive, over the queries for known negatives; 1 by default."""
+        if self.costs is None or self.counts is None or not self.counts.sum():
+            return 1.0
+        return float((self.counts * self.costs).sum() / self.counts.sum())
 
     @property
     def values(self) -> Keys | None:
@@ -321,13 +383,15 @@ class Workload:
         return np.asarray(smoothed * ((1 - self.unseen) / total if total else 0.0))
 
     def save(self, path: FilePath) -> None:
-        """Write the values and their counts to a Parquet file, atomically."""
+        """Write the values with their counts and costs to a Parquet file, atomically."""
         parquet = _parquet()
         columns = {}
         if self._values is not None:
             columns["value"] = self._values
         if self.counts is not None:
             columns["count"] = np.ascontiguousarray(self.counts)
+        if self.costs is not None:
+            columns["cost"] = np.ascontiguousarray(self.costs)
         known: dict[str, Any] = {
             "unseen": self.unseen,
             "removed": self.removed,
@@ -369,9 +433,12 @@ class Workload:
             discount = rest["discount"] = _share("discount", known.get("discount", 0.0))
             total = 1 - _share("unseen", known["unseen"])
             _weights("count", counts)
-            if (counts[1:] > counts[:-1]).any():
-                raise ValueError("counts are not in descending order")
-            if len(counts) and counts[-1] < discount:
+            costs = table["cost"].to_numpy() if "cost" in table.column_names else None
+            total_costs = counts if costs is None else counts * _weights("cost", costs)
+            # Costs are means, whose products with the counts were rounded.
+            if (total_costs[1:] > total_costs[:-1] * (1 + 1e-9)).any():
+                raise ValueError("counts, or counts times costs, are not in descending order")
+            if len(counts) and counts.min() < discount:
                 raise ValueError(f"discount is {discount}, larger than a count")
         except (*MALFORMED, OSError) as error:
             # pyarrow has a plain OSError, without a number, for a damaged file.
@@ -379,7 +446,8 @@ class Workload:
                 raise
             raise FormatError(f"{os.fsdecode(path)} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
-        return cls(Steps.of(counts - discount, total=total), values=values, counts=counts, **rest)
+        curve = Steps.of(counts - discount, total=total)
+        return cls(curve, values=values, counts=counts, costs=costs, **rest)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the frequency of each rank on logarithmic scales; return the axes."""
@@ -420,12 +488,15 @@ class Workload:
             )
         if self.error:
             lines.append(f"counts are too low by up to {self.error:,}")
+        if self.costs is not None:
+            lines.append(f"a false positive costs {self.mean_cost:.4g} on average")
+        first = "most frequent" if self.costs is None else "costliest"
         shares = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
         for share, n in zip(shares, self.quantiles(shares), strict=True):
             if n is not None:
-                lines.append(f"{share:>5.0%} of the queries are for the {n:,} most frequent")
+                lines.append(f"{share:>5.0%} of the queries are for the {n:,} {first}")
         if self._values is not None and len(self):
-            lines.append(f"most frequent: {', '.join(map(repr, as_list(self._values[:5])))}")
+            lines.append(f"{first}: {', '.join(map(repr, as_list(self._values[:5])))}")
         return "\n".join(lines)
 
 

@@ -28,7 +28,9 @@ _GAIN = 1e-4  # what counts as an improvement
 def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the lengths of a stack and its number of negatives; the result is at least as good."""
     best = refilled(stack, goal) or stack
-    if len(stack.lengths) == 1:  # the sweep has found the number of negatives
+    # The sweep has found the number of negatives; and where the first layer cannot be finer, the
+    # budget is beyond all use.
+    if len(stack.lengths) == 1 or best.lengths[0] == _longest(stack):
         return best
     left = _TRIALS
     for step in _STEPS:
@@ -48,15 +50,16 @@ def refilled(stack: Stack, goal: Goal) -> Stack | None:
 
     None if no such stack keeps to the constraints.
     """
-    measured = _measured(stack, goal)
     if goal.smallest:
-        expected, bound, _ = predicted(stack, layers_of(stack, goal))
-        factor = min(goal.fpr / expected, goal.max_fpr_bound / bound) if bound else 1.0
-        rate = min(stack.rates[0] * factor * (1 - 1e-12), 1.0)
+        layers = layers_of(stack, goal)
+        expected, bound, _ = predicted(stack, layers)
+        factor = min(goal.fpr / expected, goal.max_fpr_bound / bound) if expected else 1.0
+        rate = min(layers[0].rate * factor * (1 - 1e-12), 1.0)
         if not KINDS[stack.kind].coarsest <= (length := columns_for(rate)) <= _longest(stack):
             return None
-        measured = _measured(_with_first(stack, length), goal)
-        return measured if _kept(measured, goal) else None
+        # Of a few keys, whole columns may take less than a part of one.
+        both = [_measured(_with_first(stack, each), goal) for each in (length, math.ceil(length))]
+        return min((each for each in both if _kept(each, goal)), key=goal.score, default=None)
     whole = math.floor(stack.lengths[0])
     for low in range(min(whole + 1, _longest(stack)), max(whole - 2, -1), -1):
         measured = _measured(_with_first(stack, low), goal)

@@ -179,16 +179,25 @@ def exact_checks(rate: Any) -> Checks:
     return Checks(2.0, 1 + rate, 1 + rate)
 
 
-def exact_lower_bound(rate: float, ratio: float) -> float:
-    """Return the fewest bits per key of any filter of this rate that rejects all stored negatives.
+def lower_bound(rate: float, ratio: float, frequent: float = 0.0) -> float:
+    """Return the fewest bits per key of any filter with these rates.
 
-    Among the functions that accept a fraction ε of the universe, a fraction ε^|P|·(1 − ε)^|N_f|
-    fits.
+    It accepts a fraction ``rate`` (ε) of all absent keys, and ``frequent`` (φ) of the stored
+    negatives, which are ``ratio`` times as many as keys. Among the functions that accept a fraction
+    ε of the universe, a fraction ε^|P|·2^(−|N_f|·d(φ‖ε)) fits, d being the relative entropy; and
+    (1 − ε)^|N_f| of them reject all stored negatives.
 
-    >>> round(exact_lower_bound(2**-8, 5.0), 3)
+    >>> round(lower_bound(2**-8, 5.0), 3)
     8.028
+    >>> lower_bound(2**-8, 5.0, 2**-8)
+    8.0
     """
-    return -math.log2(rate) - ratio * math.log1p(-rate) / math.log(2)
+    if not 0 < rate < 1:
+        return 0.0 if rate else math.inf
+    entropy = (1 - frequent) * (math.log1p(-frequent) - math.log1p(-rate)) if frequent < 1 else 0.0
+    if frequent:
+        entropy += frequent * math.log(frequent / rate)
+    return -math.log2(rate) + ratio * entropy / math.log(2)
 
 
 def stacking_pays(
