@@ -267,3 +267,14 @@ def test_refuses_bad_arguments():
             tamis.dedup([1], **given)
     assert list(tamis.dedup([], window=10)) == []
     assert list(tamis.dedup([1, 1], filter=tamis.Windowed(5, fpr=0.1))) == [1]
+
+
+def test_a_batch_that_cannot_be_filtered_is_not_marked():
+    """pyarrow has no filter for some types; the keys are in another column."""
+    batch = pa.record_batch(
+        {"key": [1, 2], "more": pa.array([["a"], []], pa.list_(pa.string_view()))}
+    )
+    f = tamis.Windowed(1000, fpr=1e-9)
+    with pytest.raises(NotImplementedError):
+        list(tamis.dedup([batch], key="key", filter=f))
+    assert not f.seen(1)

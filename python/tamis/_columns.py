@@ -22,10 +22,25 @@ def column(keys: Any) -> Any:
 
 
 def _takeable(values: Any) -> Any:
-    """Cast string and binary views, which pyarrow's ``take`` does not support."""
+    """Cast string and binary views, which pyarrow's ``take`` and ``filter`` do not support."""
     arrow = pyarrow("an Arrow column")
     views = {arrow.string_view(): arrow.large_string(), arrow.binary_view(): arrow.large_binary()}
     return values.cast(views[values.type]) if values.type in views else values
+
+
+def keep(values: Any, mask: npt.NDArray[np.bool_]) -> Any:
+    """Return the values of an Arrow column, or the rows of a table or batch, where mask is true."""
+    if not hasattr(values, "schema"):
+        return _takeable(values).filter(mask).cast(values.type)
+    columns = [keep(each, mask) for each in values.columns]
+    if not columns:
+        return values.filter(mask)
+    return type(values).from_arrays(columns, schema=values.schema)
+
+
+def drop_null(values: Any) -> Any:
+    """Return the values of an Arrow column that are not null, to be hashed."""
+    return _takeable(values).drop_null() if values.null_count else values
 
 
 def take(values: Any, indices: npt.NDArray[np.int64]) -> Any:

@@ -383,7 +383,7 @@ class Adapting(Deleting):
         """Insert a key; with the remote, a full filter grows."""
 
     def update(self, keys: Keys, remote: Remote | None = None) -> None:
-        """Insert many keys; if one is refused, none is inserted."""
+        """Insert many keys; if one is refused, none is inserted, but the filter may have grown."""
 
     def remove(self, key: Key, remote: Remote | None = None) -> None:
         """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._columns import keep
 from tamis._compressed import DAMAGED, decompress
 from tamis._times import seconds as read_seconds
 from tamis._types import FilePath
@@ -183,6 +184,9 @@ class Dedup:
 
     def _seen(self, batch: Any) -> npt.NDArray[np.bool_]:
         keys = _select(batch, self._key)
+        if type(batch).__module__.startswith("pyarrow"):
+            # Columns that pyarrow cannot filter raise here, before any record is marked as seen.
+            keep(batch.slice(0, 0), np.zeros(0, np.bool_))
         if self._timed:
             assert isinstance(self.filter, Windowed)
             if self._at is None:
@@ -289,7 +293,7 @@ def _iterate(records: Any) -> Iterator[Any]:
 
 def _is_batch(item: Any) -> bool:
     arrow = hasattr(item, "__arrow_c_stream__") or hasattr(item, "__arrow_c_array__")
-    return arrow or isinstance(item, (list, np.ndarray))
+    return arrow or isinstance(item, list) or (isinstance(item, np.ndarray) and item.ndim > 0)
 
 
 def _lines(path: FilePath) -> Iterator[bytes]:
@@ -335,7 +339,5 @@ def _drop_seen(batch: Any, seen: npt.NDArray[np.bool_]) -> Any:
     if isinstance(batch, np.ndarray):
         return batch[~seen]
     if type(batch).__module__.startswith("pyarrow"):
-        import pyarrow as pa
-
-        return batch.filter(pa.array(~seen))
+        return keep(batch, ~seen)
     return batch.filter(~seen) if type(batch).__module__.startswith("polars") else batch[~seen]

@@ -101,7 +101,7 @@ impl Adapting {
         insert(self_.py(), shared, &[stored.hash(key)?], remote)
     }
 
-    /// Insert many keys; if one is refused, none is inserted.
+    /// Insert many keys; if one is refused, none is inserted, but the filter may have grown.
     #[pyo3(signature = (keys, remote=None))]
     fn update(
         self_: &Bound<'_, Self>,

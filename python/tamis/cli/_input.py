@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tamis._columns import join, pyarrow
+from tamis._columns import drop_null, join, pyarrow
 from tamis._compressed import DAMAGED, decompress
 from tamis.cli._output import progress
 
@@ -71,7 +71,7 @@ class Source:
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
             column = self.key_column(filled)
             if not isinstance(column, list):
-                column = column.drop_null()
+                column = drop_null(column)
             if len(column):
                 some = True
                 yield column
@@ -111,10 +111,17 @@ class Source:
         if isinstance(batch, list):
             return _integers(self.name, batch) if self.integers else batch
         column = batch.column(self.column_of(batch.schema.names))
-        arrow = pyarrow("a table")
-        if self.integers and (arrow.types.is_string(column.type)):
-            return _cast(self.name, column)
-        return column
+        if not self.integers:
+            return column
+        types = pyarrow("a table").types
+        if types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        # Polars and DuckDB write large strings and views.
+        text = any(
+            test(column.type)
+            for test in (types.is_string, types.is_large_string, types.is_string_view)
+        )
+        return _cast(self.name, column) if text else column
 
     def column_of(self, names: list[str]) -> str:
         """Return the name of the column that holds the keys."""
@@ -294,18 +301,39 @@ def _split(block: bytes) -> list[bytes]:
 
 
 def _integers(name: str, lines: list[bytes]) -> list[int]:
+    """Parse decimal integers, with or without a sign and spaces around them."""
     try:
-        return list(map(int, lines))
+        numbers = list(map(int, lines))
     except ValueError as error:
         wrong = str(error).partition(": ")[2]
         raise ValueError(f"--integers is set, but {name} contains {wrong}") from None
+    if b"_" in b"".join(lines):  # Python accepts 1_000
+        wrong = next(repr(line) for line in lines if b"_" in line)
+        raise ValueError(f"--integers is set, but {name} contains {wrong}")
+    return numbers
 
 
 def _cast(name: str, column: Any) -> Any:
+    """Parse a column of text as `_integers` does."""
     arrow = pyarrow("a table")
-    for kind in (arrow.int64(), arrow.uint64()):
-        try:
-            return column.cast(kind)
-        except arrow.ArrowInvalid as error:
-            problem = error
-    raise ValueError(f"--integers is set, but {name} contains other values: {problem}")
+    from pyarrow import compute
+
+    column = column.cast(arrow.large_string())
+    # Without the pattern, Arrow would accept 0x10.
+    if compute.all(compute.match_substring_regex(column, "^-?[0-9]+$"), min_count=0).as_py():
+        for kind in (arrow.int64(), arrow.uint64()):
+            try:
+                return column.cast(kind)
+            except arrow.ArrowInvalid:
+                continue
+    # What remains is an error, rare forms, or numbers that no integer type of Arrow holds together.
+    numbers = _integers(name, [text.encode() for text in column.drop_null().to_pylist()])
+    for number in numbers:
+        if not -(2**63) <= number < 2**64:
+            raise ValueError(
+                f"--integers is set, but {name} contains {number}: an integer key is from "
+                "-2**63 to 2**64-1"
+            )
+    found = iter(numbers)
+    integers = [next(found) if valid else None for valid in column.is_valid().to_pylist()]
+    return arrow.array(integers, arrow.decimal128(20, 0))  # equal to the integers as keys

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tamis
+from tamis._columns import drop_null, keep
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, secret
 from tamis.cli._output import Writer, say, show_json
@@ -92,7 +93,7 @@ def _answers(f: Any, column: Any) -> npt.NDArray[np.bool_]:
     if not getattr(column, "null_count", 0):
         return np.asarray(f.contains(column))
     answers = np.asarray(column.is_valid())
-    answers[answers] = f.contains(column.drop_null())
+    answers[answers] = f.contains(drop_null(column))
     return answers
 
 
@@ -110,4 +111,4 @@ def _annotate(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name
         if name in batch.schema.names:
             raise ValueError(f"--answer-column is {name!r}, but the table already has that column")
         return batch.append_column(name, pa.array(words))
-    return batch.filter(pa.array(answers == (only == "maybe")))
+    return keep(batch, answers == (only == "maybe"))

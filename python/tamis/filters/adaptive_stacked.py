@@ -167,7 +167,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         """Report false positives; return for each whether it was collected.
 
         Keys that the filter already rejects are ignored. If a layer is full, or the rate too high,
-        this call scans the stored hashes in parts; other threads can continue meanwhile.
+        this call scans the stored hashes in parts; other threads can continue meanwhile. If the
+        scan fails, what was collected stays, and the next call scans again.
         """
         collected = self._observe(keys)
         self._advance(remote)
