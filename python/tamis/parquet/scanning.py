@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from tamis import _forks
 from tamis.errors import FormatError
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, State
@@ -33,7 +33,7 @@ class Footers:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
 
     def of(self, state: State, owner: int) -> pq.FileMetaData:
         """Return the footer of an indexed file."""

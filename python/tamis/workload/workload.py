@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import as_list, pyarrow
-from tamis._files import save_whole
+from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
@@ -265,7 +265,8 @@ class Workload:
         """
         parquet = _parquet()
         try:
-            table = parquet.read_table(path)
+            with open_regular(path) as file:
+                table = parquet.read_table(file)
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
