@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis.planning.arguments import MOST_KEYS, one_of, whole
+from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, one_of, whole
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.stacked.metrics import Checks
 
@@ -225,7 +225,7 @@ def _check(plan: Plan) -> None:
     for name, value in plan.checks._asdict().items():
         _finite(f"checks.{name}", value)
     if plan.budget is not None:
-        _finite("budget", plan.budget)
+        _finite("budget", plan.budget, MOST_BITS_PER_KEY)
     for index, layer in enumerate(plan.layers):
         _check_layer(layer, last=index > 0 and index == len(plan.layers) - 1)
 

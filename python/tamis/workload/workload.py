@@ -29,6 +29,10 @@ ROOM = 50_000_000
 """The default number of distinct negatives that are counted exactly."""
 
 
+_ROWS, _ROWS_PER_BYTE = 1 << 24, 16
+"""Rows that any saved workload may have, and per byte of its file: counts alone compress well."""
+
+
 class Workload:
     """Which absent keys (negatives) are queried, and how often.
 
@@ -263,10 +267,10 @@ class Workload:
 
         `FormatError` for any other file, or a damaged one.
         """
-        parquet = _parquet()
+        _parquet()
         try:
             with open_regular(path) as file:
-                table = parquet.read_table(file)
+                table = _read_table(file, os.fsdecode(path))
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
@@ -358,6 +362,22 @@ def _share(name: str, value: float) -> float:
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
     given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
     return f"values and counts must have the same length{given}"
+
+
+def _read_table(file: Any, path: str) -> Any:
+    """Read a Parquet file whose rows are not too many for its size."""
+    from pyarrow import Table
+
+    from tamis._pages import ParquetReader
+
+    reader = ParquetReader(file, path)
+    rows = reader.footer.num_rows
+    if rows > max(_ROWS, _ROWS_PER_BYTE * reader.size):
+        raise ValueError(f"it claims {rows} rows in {reader.size} bytes")
+    batches = list(reader.batches(1 << 16, None))
+    return Table.from_batches(batches, reader.schema).replace_schema_metadata(
+        reader.schema.metadata
+    )
 
 
 def _parquet() -> Any:
