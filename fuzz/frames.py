@@ -1,9 +1,10 @@
-"""Frames that lie, through everything Python offers: python fuzz/frames.py [SECONDS [SEED]].
+"""Files that lie, through everything Python offers: python fuzz/frames.py [SECONDS [SEED]].
 
-Takes the golden files apart, changes a field of the frame or of a frame within it, and puts it
-together with right checksums. What comes out must be refused with an error of tamis, or be safe to
-use. It reaches what the native fuzzer does not: collections, text, classifiers, plans. A failure
-prints the seed that repeats it; after a crash it is in fuzz/artifacts/seed.
+Takes the golden files and `seeds/` apart, changes a field of a frame, of a frame within it or of a
+JSON document, and puts it together with right checksums (`mutate.py`). What comes out must be
+refused with an error of tamis, or be safe to use, within a minute and some memory. It reaches what
+the native fuzzer does not: classifiers, collections, text, and `documents.py`. A failure prints the
+seed that repeats it; after a crash it is in fuzz/artifacts/seed.
 """
 
 import faulthandler
@@ -11,7 +12,6 @@ import os
 import random
 import resource
 import signal
-import struct
 import sys
 import tempfile
 import time
@@ -26,74 +26,16 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import documents  # noqa: E402
+from mutate import change_frame, is_frame  # noqa: E402
+
 import tamis  # noqa: E402
-from reference import frame, parts  # noqa: E402
 from tamis.learned import Model  # noqa: E402
 
-FRAME, COLLECTION, TEXT = 3, 16, 18
-REFUSED = (tamis.TamisError, MemoryError)
+COLLECTION, TEXT = 16, 18
+MEMORY = 300 << 10  # kilobytes that one input may take; the largest file of the corpus has 12
 KEYS = [*range(60), "ada", "\x00", "x" * 300]
 ROWS = np.arange(-20, 20).reshape(20, 2)
-
-
-def number(rng, near):
-    """A number near another, or where arithmetic ends."""
-    choices = (near + 1, near - 1, near ^ 1 << rng.randrange(64), rng.randrange(100))
-    edges = (0, 2**31, 2**32 - 1, 2**48, 2**63, 2**64 - 1, 1 << rng.randrange(64))
-    return rng.choice((*choices, *edges)) % 2**64
-
-
-def change_bytes(rng, content):
-    changed = bytearray(content)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        at = rng.randrange(len(changed) + 1)
-        kind = rng.randrange(5)
-        if kind == 0:
-            del changed[at : at + rng.choice((1, 8, 64))]
-        elif kind == 1:
-            changed[at:at] = rng.randbytes(rng.choice((1, 8, 64)))
-        elif at < len(changed):
-            changed[at] = rng.choice((0, 255, changed[at] ^ 1 << rng.randrange(8)))
-    return bytes(changed)
-
-
-def is_frame(content):
-    try:
-        return frame(*parts(content)) == content
-    except struct.error:
-        return False
-
-
-def change(rng, data):
-    """A frame with something changed, and right checksums."""
-    kind, hash_id, tag, count, capacity, values, contents = parts(data)
-    contents = [tuple(section) for section in contents]
-    choice = rng.randrange(10)
-    if choice == 0:
-        count, capacity = number(rng, count), rng.choice((capacity, number(rng, capacity)))
-    elif choice == 1:
-        kind = rng.choice((kind, rng.randrange(1, 20)))
-        hash_id = rng.choice((hash_id, rng.randrange(4)))
-    elif choice in (2, 3, 4) and values:
-        at = rng.randrange(len(values))
-        values[at] = number(rng, values[at])
-    elif choice == 5:
-        values = values[:-1] if rng.random() < 0.5 else [*values, number(rng, 0)]
-    elif contents:
-        at = rng.randrange(len(contents))
-        type_, piece, content = contents[at]
-        if choice == 6:
-            contents[at] = rng.choice(((rng.randrange(1, 12), piece), (type_, rng.randrange(16))))
-            contents[at] += (content,)
-        elif choice == 7 and rng.random() < 0.5:
-            del contents[at]
-        elif choice == 7:
-            contents.insert(rng.randrange(len(contents)), contents[at])
-        elif type_ == FRAME and is_frame(content):
-            contents[at] = type_, piece, change(rng, content)
-        else:
-            contents[at] = type_, piece, change_bytes(rng, content)
-    return frame(kind, hash_id, tag, count, capacity, values, contents)
 
 
 def use_filter(f):
@@ -149,46 +91,68 @@ def use_text(path, again):
     index.search("sieve")
 
 
-def use(data, folder):
-    """Open a frame and use it; return how that ended."""
+def use_frame(data, folder):
     kind = int.from_bytes(data[10:12], "little")
+    if kind in (COLLECTION, TEXT):
+        path = folder / "frame"
+        path.write_bytes(data)
+        (use_collection if kind == COLLECTION else use_text)(path, folder / "again")
+    else:
+        use_filter(tamis.from_bytes(data))
+
+
+def result(use, data, folder):
+    """Use a file and return how that ended; an error that is not of tamis is raised."""
     try:
-        if kind in (COLLECTION, TEXT):
-            path = folder / "frame"
-            path.write_bytes(data)
-            (use_collection if kind == COLLECTION else use_text)(path, folder / "again")
-        else:
-            use_filter(tamis.from_bytes(data))
-    except REFUSED as error:
+        use(data, folder)
+    except tamis.TamisError as error:
         return type(error).__name__
+    except ValueError:
+        if use is documents.use_plan:  # it comes from text, not from a file of tamis
+            return "ValueError"
+        raise
     return "used"
+
+
+def memory():
+    """The most memory that this process had, in kilobytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def fuzz(seconds, seed):
     warnings.simplefilter("ignore", tamis.CapacityWarning)
-    corpus = [path.read_bytes() for path in sorted((ROOT / "tests" / "golden").glob("*.tamis"))]
-    corpus = [data for data in corpus if is_frame(data)]  # an index is more than a frame
+    golden = [path.read_bytes() for path in sorted((ROOT / "tests" / "golden").glob("*.tamis"))]
+    golden = [data for data in golden if is_frame(data)]  # an index is more than a frame
     ends, until = Counter(), time.monotonic() + seconds
     (ROOT / "fuzz" / "artifacts").mkdir(exist_ok=True)
     note = os.open(ROOT / "fuzz" / "artifacts" / "seed", os.O_WRONLY | os.O_CREAT)
     with tempfile.TemporaryDirectory() as name:
-        while time.monotonic() < until:
+        corpus = [(data, change_frame, use_frame) for data in golden]
+        corpus += documents.corpus(golden, Path(name))
+        for data, _, use in corpus:  # unchanged, which loads all that is loaded when it is used
+            result(use, data, Path(name))
+        while time.monotonic() < until or seconds == 0:
             rng = random.Random(seed)
-            data = rng.choice(corpus)
+            data, change, use = rng.choice(corpus)
             for _ in range(rng.choice((1, 1, 1, 2, 4))):
                 data = change(rng, data)
             signal.alarm(60)  # nothing of this size takes so long
             os.pwrite(note, b"%d\n" % seed, 0)  # for a crash that ends the process
+            before = memory()
             try:
-                ends[use(data, Path(name))] += 1
+                ends[use.__name__.removeprefix("use_"), result(use, data, Path(name))] += 1
+                assert memory() - before < MEMORY, f"it took {memory() - before:,} kilobytes"
             except BaseException:
                 traceback.print_exc()
                 print(f"fuzz/frames.py 0 {seed} repeats this", file=sys.stderr)
                 raise SystemExit(1) from None
+            signal.alarm(0)
             seed += 1
             if seconds == 0:
                 break
-    print(f"{sum(ends.values()):,} frames:", ", ".join(f"{n:,} {e}" for e, n in ends.items()))
+    for what in dict.fromkeys(what for what, _ in sorted(ends)):
+        own = {end: n for (kind, end), n in ends.most_common() if kind == what}
+        print(f"{what}: {sum(own.values()):,}:", ", ".join(f"{n:,} {e}" for e, n in own.items()))
 
 
 if __name__ == "__main__":

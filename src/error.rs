@@ -1,5 +1,6 @@
 //! One error enum for every kernel; `python/` turns each variant into its Python exception.
 
+use std::io;
 use thiserror::Error;
 
 /// What a kernel can refuse to do. The message is a sentence to a person.
@@ -23,6 +24,18 @@ pub enum Error {
     /// A key that is surely not stored.
     #[error("{0}")]
     Absent(String),
+    /// A file that cannot be read or written: the error number of the system, and its text.
+    #[error("{1}")]
+    Os(i32, String),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        const EIO: i32 = 5;
+        let text = error.to_string(); // "No space left on device (os error 28)"
+        let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+        Error::Os(error.raw_os_error().unwrap_or(EIO), text)
+    }
 }
 
 /// The result of every kernel operation that can fail.

@@ -4,8 +4,9 @@
 //! thread held stays locked there, and what that thread was writing stays half written. So:
 //!
 //! * Writers are counted, and a fork waits until there are none: the child never has a structure that
-//!   is half written. A write is computation alone (no structure waits for Python, a remote or a file
-//!   while it is locked for writing), so the wait ends.
+//!   is half written. A write is computation (no structure waits for Python or a remote while it is
+//!   locked for writing) and, where hashes or filters are spilled, a write to a temporary file, so the
+//!   wait ends.
 //! * Readers are not counted, because some take long (saving a filter, say) and leave nothing behind
 //!   but a locked lock. Each lock knows the process in which it was last used; in another one, it is
 //!   unlocked first.
@@ -176,6 +177,13 @@ impl Drop for Writer {
             WRITERS.fetch_sub(1, Release);
         }
     }
+}
+
+/// Runs `work` as a write: a fork waits until it is done. For what one thread computes and others wait
+/// for, which in a child they would do forever.
+pub fn finish_before_fork<R>(work: impl FnOnce() -> R) -> R {
+    let _writer = Writer::new();
+    work()
 }
 
 #[cold]

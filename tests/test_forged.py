@@ -76,6 +76,7 @@ def texts_of(*valid):
 @example('"layers"')
 @example(DEEP)
 @example('{"layers": ' + DEEP)
+@example(json.dumps({**PLANS[0], "budget": 1e308}))
 def test_plans(text):
     try:
         plan = Plan.from_json(text)

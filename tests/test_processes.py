@@ -1,8 +1,12 @@
 """Several processes: one SQLite file that two write to, and filters that a fork copies."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -126,3 +130,73 @@ def test_a_child_has_whole_filters(specimen):
     tests = Path(__file__).parent
     done = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.returncode) == ("good\n", 0), done.stderr
+
+
+def in_child(work):
+    """Whether `work` returns true in a forked child, within a minute."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # ends a child that hangs
+        try:
+            os._exit(0 if work() else 1)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+needs_fork = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+@needs_fork
+def test_a_child_reads_a_collection_and_does_not_write_to_that_of_its_parent():
+    c = tamis.Collection.build({"a": range(10)})
+
+    def read_and_add():
+        with pytest.raises(RuntimeError, match="open the file again in the child"):
+            c.append("child", range(10, 20))
+        return c.candidates(5) == ["a"]
+
+    assert in_child(read_and_add)
+    c.append("parent", range(20, 30))
+    assert c.candidates(25) == ["parent"]
+    assert in_child(lambda: c.candidates(25) == ["parent"])
+
+
+@needs_fork
+def test_a_child_finds_names_while_its_parent_sorts_them(tmp_path):
+    names = {f"set {i}": [i] for i in range(30_000)}
+    tamis.Collection.build(names, path=tmp_path / "c")
+    for delay in range(4):
+        c = tamis.Collection.open(tmp_path / "c")
+        sorting = threading.Thread(target=lambda c=c: c.names.find("set 7"))
+        sorting.start()
+        time.sleep(delay * 2e-3)
+        assert in_child(lambda c=c: c.names.find("set 8") == 8)
+        sorting.join()
+
+
+@needs_fork
+def test_a_child_queries_an_index_that_its_parent_updates(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": range(100)}), tmp_path / "a.parquet")
+    ix = tamis.parquet.SkippingIndex.build(tmp_path, columns=["n"], threads=1)
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with ix._updating, ix._lock, ix._footers._lock:
+            locked.set()
+            done.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    locked.wait()
+
+    def query():
+        return ix.scan({"n": 5}).num_rows == 1 and ix.refresh() == 0
+
+    assert in_child(query)
+    done.set()
+    holding.join()
+    assert query()

@@ -1,4 +1,4 @@
-"""Atomic writes of files.
+"""Atomic writes of files, and reads of regular ones.
 
 A file is written under a temporary name in its own folder, flushed and renamed. The writer holds a
 lock on the temporary file, which ends with its process: a temporary file that nobody has locked is
@@ -13,10 +13,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from tamis._types import FilePath
 
@@ -35,36 +36,55 @@ def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
     mode = _mode_of(path)
     target = Path(os.path.realpath(os.fsdecode(path)))
     _sweep(target.parent)
-    try:
+    with name_in_errors(path):
         temporary, descriptor = _create(target.parent)
-    except OSError as error:  # about a name that the caller did not choose
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
-    try:
         try:
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            write(descriptor)
-            os.fsync(descriptor)
+            try:
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
+                write(descriptor)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
         finally:
-            os.close(descriptor)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    directory = os.open(target.parent, os.O_RDONLY)
+            os.close(directory)
+
+
+@contextmanager
+def name_in_errors(path: FilePath) -> Iterator[None]:
+    """Name this file in an `OSError`, which may name none, or one the caller did not choose."""
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
+
+
+def open_regular(path: FilePath) -> BinaryIO:
+    """Open a file to read it, but no folder, nor a pipe, which would wait for its writer."""
+    _mode_of_regular(path)
+    return open(path, "rb")
 
 
 def _mode_of(path: FilePath) -> int | None:
     """Return the permissions of a file that may be replaced, or None if there is no file."""
     try:
-        mode = os.stat(path).st_mode
+        return _mode_of_regular(path)
     except FileNotFoundError:
         return None
+
+
+def _mode_of_regular(path: FilePath) -> int:
+    mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
     if not stat.S_ISREG(mode):

@@ -1,7 +1,7 @@
 //! Kernel errors as the exceptions of `tamis.errors`.
 
 use crate::error::{Error, Result};
-use pyo3::exceptions::{PyKeyError, PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::any::Any;
@@ -16,6 +16,7 @@ impl From<Error> for PyErr {
             Error::Parameter(message) => PyValueError::new_err(message),
             Error::Memory(message) => PyMemoryError::new_err(message),
             Error::Absent(message) => PyKeyError::new_err(message),
+            Error::Os(code, text) => PyOSError::new_err((code, text)),
         }
     }
 }

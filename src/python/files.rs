@@ -17,6 +17,8 @@ pub struct Files {
     base: Option<Base>,
     spill: File,
     written: RwLock<u64>,
+    /// The process that writes to `spill`: a forked child shares the file, but not `written`.
+    writer: u32,
 }
 
 struct Base {
@@ -29,16 +31,16 @@ struct Base {
 }
 
 fn failed(error: io::Error) -> Error {
-    Error::Format(match error.kind() {
-        ErrorKind::UnexpectedEof => "the file is cut short".into(),
-        _ => format!("the file cannot be read: {error}"),
-    })
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Error::Format("the file is cut short".into()),
+        _ => error.into(),
+    }
 }
 
 impl Files {
     /// Only what will be added to this file.
     pub fn new(spill: File) -> Files {
-        Files { base: None, spill, written: RwLock::new(0) }
+        Files { base: None, spill, written: RwLock::new(0), writer: std::process::id() }
     }
 
     /// Also the bits of this file.
@@ -57,11 +59,15 @@ impl Files {
         Ok(bytes)
     }
 
+    /// Whether this process may [`Files::append`].
+    pub fn is_writer(&self) -> bool {
+        std::process::id() == self.writer
+    }
+
     /// Adds the bytes of a filter; their place.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let mut written = self.written.write();
-        let refused = |error| Error::Memory(format!("the temporary file is not written: {error}"));
-        self.spill.write_all_at(bytes, *written).map_err(refused)?;
+        self.spill.write_all_at(bytes, *written)?;
         let place = *written;
         *written += bytes.len() as u64;
         Ok(SPILL | place)

@@ -14,7 +14,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -83,9 +83,9 @@ impl Stored {
         PyErr::warn(py, class(py, "CapacityWarning")?.as_any(), &message, 1)
     }
 
-    fn write(&self, out: &mut (impl Write + Send)) -> io::Result<()> {
+    fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        kernel::write(&*self.handle.kernel, hash, self.room(), out)
+        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.room(), out))??)
     }
 }
 
@@ -134,19 +134,19 @@ impl Stored {
     /// Return the filter as bytes, as `save` writes them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let mut out = Vec::new();
-        py.detach(|| intact(|| self.write(&mut out)))??;
+        py.detach(|| self.write(&mut out))?;
         Ok(PyBytes::new(py, &out))
     }
 
     /// Writes the frame to an open file.
     fn _write(&self, py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
-        py.detach(|| {
+        Ok(py.detach(|| {
             // SAFETY: the caller keeps the descriptor open during this call.
             let file = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
             let mut out = BufWriter::with_capacity(1 << 16, File::from(file));
-            intact(|| self.write(&mut out))??;
-            Ok(out.flush()?)
-        })
+            self.write(&mut out)?;
+            Result::Ok(out.flush()?)
+        })?)
     }
 }
 

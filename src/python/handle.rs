@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::any::Any;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -122,17 +122,34 @@ pub fn open_file(
 ) -> PyResult<Handle> {
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {
-        let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))??;
+        let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))?;
         intact(|| open(region.bytes(), hasher, |section| Ok(region.part(section))))?
     })
 }
 
 /// An `OSError` as Python's own functions raise it, with the name of the file.
-pub fn named(error: io::Error, path: &Path) -> PyErr {
-    let Some(code) = error.raw_os_error() else { return error.into() };
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-    PyOSError::new_err((code, text, path.as_os_str().to_owned()))
+pub fn named(error: Error, path: &Path) -> PyErr {
+    match error {
+        Error::Os(code, text) => PyOSError::new_err((code, text, path.as_os_str().to_owned())),
+        other => other.into(),
+    }
+}
+
+/// Opens a file to read it; also returns its length. What is not a regular file is refused before it
+/// is opened, because a pipe would wait for its writer.
+pub fn open_regular(path: &Path) -> Result<(File, u64)> {
+    const EISDIR: i32 = 21;
+    const EINVAL: i32 = 22;
+    let kind = std::fs::metadata(path)?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::from_raw_os_error(EISDIR).into());
+    }
+    if !kind.is_file() {
+        return Err(Error::Os(EINVAL, "not a regular file".into()));
+    }
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
 }
 
 /// A whole file in memory that its filter's buffers share: nothing is copied out of it.
@@ -143,24 +160,24 @@ struct Region {
 }
 
 impl Region {
-    fn of_file(path: &Path, mmap: bool) -> io::Result<Result<Region>> {
-        let mut file = File::open(path)?;
-        let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    fn of_file(path: &Path, mmap: bool) -> Result<Region> {
+        let (mut file, len) = open_regular(path)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         if mmap && len > 0 {
             // SAFETY: saved files are replaced, never changed in place, and callers are asked for the
             // same (docs/format.md), so the mapping keeps its content; copy-on-write keeps our
             // insertions out of the file. What a file does that breaks this: see `intact`.
             let mapping = MmapRaw::from(unsafe { MmapOptions::new().map_copy(&file)? });
             let (start, len) = (mapping.as_mut_ptr(), mapping.len());
-            return Ok(Ok(Region { start, len, owner: Arc::new(mapping) }));
+            return Ok(Region { start, len, owner: Arc::new(mapping) });
         }
-        let mut buffer = match Buffer::zeroed(len) {
-            Ok(buffer) => buffer,
-            Err(error) => return Ok(Err(error)),
-        };
-        file.read_exact(buffer.as_mut_slice())?;
+        let mut buffer = Buffer::zeroed(len)?;
+        file.read_exact(buffer.as_mut_slice()).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::Format("the file is cut short".into()),
+            _ => error.into(),
+        })?;
         let start = buffer.as_mut_slice().as_mut_ptr();
-        Ok(Ok(Region { start, len, owner: Arc::new(buffer) }))
+        Ok(Region { start, len, owner: Arc::new(buffer) })
     }
 
     fn bytes(&self) -> &[u8] {

@@ -4,16 +4,17 @@
 use super::batch::{Distinct, for_each};
 use super::column::Keys;
 use super::filter::{Filter, structure};
-use super::handle::Handle;
+use super::handle::{Handle, named};
 use super::keys::{self, Secret, hasher};
 use crate::distinct;
+use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
 use crate::lock::{RwLock, WriteGuard};
 use crate::sharded::{Sharded as Kernel, shard_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 
 /// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
@@ -38,7 +39,7 @@ impl Partition {
         self.written + self.waiting.len()
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.write_all(as_bytes(&self.waiting))?;
             self.written += self.waiting.len();
@@ -48,17 +49,17 @@ impl Partition {
     }
 
     /// A second handle on the same hashes, to read them again later.
-    fn again(&self) -> io::Result<Partition> {
+    fn again(&self) -> Result<Partition> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
         Ok(Partition { waiting: self.waiting.clone(), file, written: self.written })
     }
 
     /// Everything that was added, in order.
-    fn read(&mut self) -> io::Result<Vec<Hash128>> {
+    fn read(&mut self) -> Result<Vec<Hash128>> {
         let Some(file) = &mut self.file else { return Ok(std::mem::take(&mut self.waiting)) };
-        let mut bytes = Vec::with_capacity(self.written * size_of::<Hash128>());
+        let mut bytes = vec![0; self.written * size_of::<Hash128>()];
         file.rewind()?;
-        file.read_to_end(&mut bytes)?;
+        file.read_exact(&mut bytes)?;
         let half = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
         let (pairs, _) = bytes.as_chunks::<16>();
         let mut hashes: Vec<Hash128> = pairs
@@ -100,7 +101,9 @@ impl Spill {
                     let path = files.get(i).ok_or_else(|| {
                         PyValueError::new_err(format!("files has no path for partition {i}"))
                     })?;
-                    Some(File::options().read(true).write(true).create_new(true).open(path)?)
+                    let mut new = File::options();
+                    let new = new.read(true).write(true).create_new(true).open(path);
+                    Some(new.map_err(|error| named(error.into(), path))?)
                 }
                 None => None,
             };
@@ -155,9 +158,7 @@ impl Spill {
         let hashes = py.detach(|| {
             // Taken out under the lock, read without it: threads build shards side by side.
             let taken: Vec<Partition> = match self.lock().get_mut(start..stop) {
-                Some(range) if keep => {
-                    range.iter().map(Partition::again).collect::<Result<_, _>>()?
-                }
+                Some(range) if keep => range.iter().map(Partition::again).collect::<Result<_>>()?,
                 Some(range) => range.iter_mut().map(std::mem::take).collect(),
                 None => Vec::new(),
             };

@@ -195,12 +195,12 @@ class Source:
 
     def _parquet(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
         pyarrow("a Parquet file")
-        from pyarrow import parquet
+        from tamis._pages import ParquetReader
 
-        with _seekable(stream) as file, parquet.ParquetFile(file) as table:
-            names = table.schema_arrow.names
-            columns = None if whole else [self.column_of(names)]
-            yield from table.iter_batches(batch_size=_ROWS, columns=columns)
+        with _seekable(stream) as file:
+            table = ParquetReader(file, self.name)
+            columns = None if whole else [self.column_of(table.schema.names)]
+            yield from table.batches(_ROWS, columns)
 
     def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
         pyarrow("an Arrow file")

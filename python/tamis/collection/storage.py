@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._files import save_whole
+from tamis._files import name_in_errors, save_whole
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
@@ -56,9 +56,10 @@ def save_filters(path: FilePath, filters: _native.Filters, utility: Floats) -> N
 
 @contextmanager
 def path_in_errors(path: FilePath) -> Iterator[None]:
-    """Put the path of a damaged file in front of the error message."""
+    """Put the path of a file that is damaged or cannot be read into the error."""
     try:
-        yield
+        with name_in_errors(path):
+            yield
     except FormatError as error:
         raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 

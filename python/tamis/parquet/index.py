@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from tamis import _forks
 from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.collection.utility import count_accesses, with_unseen
@@ -76,7 +76,7 @@ class SkippingIndex:
         self._accesses = np.zeros(len(state.utility))
         self._footers = scanning.Footers()
         self._rewrite = False
-        self._lock, self._updating = threading.Lock(), threading.Lock()
+        self._lock, self._updating = _forks.lock(), _forks.lock()
         self.stats = SkippingStats()
 
     @classmethod

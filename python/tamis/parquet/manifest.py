@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tamis._files import open_regular
 from tamis.errors import FormatError
 from tamis.parquet.columns import ACCEPTED, Codes, holds
 from tamis.parquet.listing import check_pattern
@@ -229,7 +230,7 @@ def write(descriptor: int, manifest: Manifest, sources: dict[str, Any]) -> None:
 
 def read(path: str) -> Opened:
     """Read the manifest and the tail of an index, as far as they are intact."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         end = size - _DIGEST - 8 - len(MAGIC)
         file.seek(max(end, 0))

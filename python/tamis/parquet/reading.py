@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
+from tamis._pages import CheckedFile, chunk_start
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.errors import FormatError
@@ -71,7 +72,8 @@ def read_groups(
         and not pa.types.is_fixed_size_binary(types[name])
     ]
     with lake.filesystem.open_input_file(path) as source:
-        file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
+        checked = CheckedFile(source, path, footer, numbers)
+        file = pq.ParquetFile(checked, metadata=footer, read_dictionary=coded)
         return [_group(file, number, columns, names, options) for number in numbers]
 
 
@@ -136,8 +138,7 @@ def read_footer(lake: Lake, path: str) -> pq.FileMetaData:
         group = footer.row_group(number)
         for column in range(group.num_columns):
             chunk = group.column(column)
-            starts = (chunk.data_page_offset, chunk.dictionary_page_offset)
-            start = min(each for each in starts if each is not None)
+            start = chunk_start(chunk)
             end = start + chunk.total_compressed_size
             flat = footer.schema.column(column).max_repetition_level == 0
             if not 0 <= start <= end <= size or (flat and chunk.num_values != group.num_rows):
@@ -230,6 +231,8 @@ class Reader:
             try:
                 columns, options = self.columns, self._options
                 return file, read_groups(self._lake, file.path, footer, numbers, columns, options)
+            except FormatError as error:
+                return file, error
             except (pa.ArrowException, OSError, OverflowError) as error:
                 return file, FormatError(f"{file.path}: {error}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from tamis import _forks
+from tamis._pages import ParquetReader
 from tamis.errors import FormatError
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, State
@@ -33,7 +34,7 @@ class Footers:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
-        self._lock = threading.Lock()
+        self._lock = _forks.lock()
 
     def of(self, state: State, owner: int) -> pq.FileMetaData:
         """Return the footer of an indexed file."""
@@ -112,7 +113,7 @@ class Projection:
         """A table without rows."""
         return pa.schema([self.schema.field(name) for name in self.columns]).empty_table()
 
-    def of_group(self, file: pq.ParquetFile, number: int, limit: int | None) -> pa.Table:
+    def of_group(self, file: ParquetReader, number: int, limit: int | None) -> pa.Table:
         """Read the matching rows of a row group, or at least ``limit`` of them.
 
         Rows are read in batches, so that memory is for those that match: a small file can hold a
@@ -161,14 +162,13 @@ class Projection:
             matching[name].append(kept.cast(self.schema.field(name).type))
 
     def _batches(
-        self, file: pq.ParquetFile, number: int, columns: list[str]
+        self, file: ParquetReader, number: int, columns: list[str]
     ) -> Iterator[tuple[int, dict[str, pa.ChunkedArray]]]:
         """Read columns, before they are cast to the types of the schema, and count their rows."""
-        names = file.schema_arrow.names
+        names = file.schema.names
         # Without any of the columns, another one tells how many rows there are.
         there = [name for name in columns if name in names] or names[:1]
-        batches = file.iter_batches(BATCH, row_groups=[number], columns=there, use_threads=False)
-        for batch in batches:
+        for batch in file.batches(BATCH, there, row_groups=[number], use_threads=False):
             arrays = {}
             for name in columns:
                 if name in there:
@@ -194,7 +194,10 @@ def visits(
     def read(path: str, footer: pq.FileMetaData, number: int) -> pa.Table:
         try:
             with state.lake.filesystem.open_input_file(path) as source:
-                file = pq.ParquetFile(source, metadata=footer, pre_buffer=not state.lake.local)
+                remote = not state.lake.local
+                file = ParquetReader(
+                    source, path, footer=footer, groups=[number], pre_buffer=remote
+                )
                 return projection.of_group(file, number, limit)
         except (FileNotFoundError, PermissionError):
             raise

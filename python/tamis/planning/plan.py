@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis.planning.arguments import MOST_KEYS, one_of, whole
+from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, one_of, whole
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks, lower_bound
@@ -254,9 +254,10 @@ def _check(plan: Plan) -> None:
         _finite(name, getattr(plan, name))
     for name, value in plan.checks._asdict().items():
         _finite(f"checks.{name}", value)
-    for name in ("budget", "expected_cost"):
-        if getattr(plan, name) is not None:
-            _finite(name, getattr(plan, name))
+    if plan.budget is not None:
+        _finite("budget", plan.budget, MOST_BITS_PER_KEY)
+    if plan.expected_cost is not None:
+        _finite("expected_cost", plan.expected_cost)
     for index, layer in enumerate(plan.layers):
         _check_layer(layer, last=index > 0 and index == len(plan.layers) - 1)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import as_list, pyarrow
-from tamis._files import save_whole
+from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
@@ -33,6 +33,10 @@ ROOM = 50_000_000
 
 _ESTIMATED: set[Method] = {"leave-one-out", "split in time"}
 """How ℓ is estimated from a log of which all queries are counted."""
+
+
+_ROWS, _ROWS_PER_BYTE = 1 << 24, 16
+"""Rows that any saved workload may have, and per byte of its file: counts alone compress well."""
 
 
 class Workload:
@@ -417,9 +421,10 @@ class Workload:
 
         `FormatError` for any other file, or a damaged one.
         """
-        parquet = _parquet()
+        _parquet()
         try:
-            table = parquet.read_table(path)
+            with open_regular(path) as file:
+                table = _read_table(file, os.fsdecode(path))
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
@@ -527,6 +532,22 @@ def _share(name: str, value: float) -> float:
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
     given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
     return f"values and counts must have the same length{given}"
+
+
+def _read_table(file: Any, path: str) -> Any:
+    """Read a Parquet file whose rows are not too many for its size."""
+    from pyarrow import Table
+
+    from tamis._pages import ParquetReader
+
+    reader = ParquetReader(file, path)
+    rows = reader.footer.num_rows
+    if rows > max(_ROWS, _ROWS_PER_BYTE * reader.size):
+        raise ValueError(f"it claims {rows} rows in {reader.size} bytes")
+    batches = list(reader.batches(1 << 16, None))
+    return Table.from_batches(batches, reader.schema).replace_schema_metadata(
+        reader.schema.metadata
+    )
 
 
 def _parquet() -> Any:

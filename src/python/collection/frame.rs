@@ -6,6 +6,7 @@ use crate::bits::LINE;
 use crate::collection::{self, Filter, Kind, PIECE, RECORD};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part, SECTION_BITS, SECTION_PIECES};
+use crate::lock::finish_before_fork;
 use crate::text;
 use pyo3::prelude::*;
 use std::fs::File;
@@ -35,11 +36,12 @@ impl Table {
 
     /// The first filter with this name, by binary search.
     pub fn find(&self, name: &str) -> Option<usize> {
-        let by_name = self.by_name.get_or_init(|| {
+        let sorted = || {
             let mut ids: Box<[u32]> = (0..self.filters.len() as u32).collect();
             ids.sort_by_key(|&id| self.name(id as usize));
             ids
-        });
+        };
+        let by_name = finish_before_fork(|| self.by_name.get_or_init(sorted));
         let at = by_name.partition_point(|&id| self.name(id as usize) < Some(name));
         let id = *by_name.get(at)? as usize;
         (self.name(id) == Some(name)).then_some(id)
@@ -242,7 +244,7 @@ pub fn write(
     utilities: &[f64],
     texts: Option<&TextOptions>,
     out: &mut impl Write,
-) -> PyResult<()> {
+) -> Result<()> {
     let filters = table.filters.iter().zip(utilities);
     let records: Vec<u8> = filters.flat_map(|(filter, &utility)| filter.record(utility)).collect();
     let levels = table.filters.iter().flat_map(|filter| filter.levels.iter());
@@ -283,7 +285,7 @@ pub fn write(
 }
 
 /// The checksums of all pieces, and the total bytes of filters and documents.
-fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
+fn checksums(table: &Table, files: &Files) -> Result<(Vec<u8>, u64)> {
     let (mut pieces, mut length) = (Vec::new(), 0);
     let mut waiting = Vec::with_capacity(1 << PIECE);
     each_chunk(table, files, |mut bytes| {
@@ -309,8 +311,8 @@ fn checksums(table: &Table, files: &Files) -> PyResult<(Vec<u8>, u64)> {
 fn each_chunk(
     table: &Table,
     files: &Files,
-    mut visit: impl FnMut(&[u8]) -> PyResult<()>,
-) -> PyResult<()> {
+    mut visit: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let list = files.list()?;
     let mut buffer = Vec::new();
     for (id, &place) in table.places.iter().enumerate() {

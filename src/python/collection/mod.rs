@@ -11,17 +11,17 @@ pub use resident::Resident;
 
 use super::batch::Distinct;
 use super::files::Files;
-use super::handle::{hasher_of, named};
+use super::handle::{hasher_of, named, open_regular};
 use super::keys::{self, Secret, hasher};
 use super::text::Sliced;
 use crate::collection::{self, Filter, Kind};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::lock::RwLock;
 use crate::text;
 use frame::{Opened, Table};
 use numpy::{PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -94,9 +94,9 @@ impl Filters {
     }
 }
 
-fn duplicate(descriptor: RawFd) -> std::io::Result<File> {
+fn duplicate(descriptor: RawFd) -> Result<File> {
     // SAFETY: the caller keeps the descriptor open during this call.
-    unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)
+    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)?)
 }
 
 #[pymethods]
@@ -127,8 +127,7 @@ impl Filters {
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
         let spill = duplicate(spill)?;
-        let file = File::open(&path).map_err(|error| named(error, &path))?;
-        let whole = file.metadata().map_err(|error| named(error, &path))?.len();
+        let (file, whole) = open_regular(&path).map_err(|error| named(error, &path))?;
         let length = whole.min(length.unwrap_or(whole));
         let opened = py.detach(|| frame::read(file, length, spill, texts))?;
         let Opened { head, files, table, utilities, texts } = opened;
@@ -160,6 +159,11 @@ impl Filters {
                 "the keys are hashed with another seed or secret key than the collection".into();
             return Err(Error::Incompatible(message).into());
         }
+        if !self.files.is_writer() {
+            let message = "a forked process cannot add to the collections and indexes of its \
+                           parent: open the file again in the child";
+            return Err(PyRuntimeError::new_err(message));
+        }
         let kept = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.keep_texts));
         let long = |_| {
             PyValueError::new_err(format!("the text of '{name}' takes more than 2**32-1 bytes"))
@@ -175,7 +179,7 @@ impl Filters {
             let table = Arc::make_mut(&mut table);
             table.push(full.filter.clone(), place, name)?;
             table.lengths.extend(length);
-            crate::error::Result::Ok(())
+            Result::Ok(())
         })?)
     }
 
@@ -187,7 +191,7 @@ impl Filters {
             let mut bytes = vec![0; length as usize];
             let place = table.places[id] + table.filters[id].bytes()?;
             self.files.read_alone(place, &mut bytes)?;
-            crate::error::Result::Ok(bytes)
+            Result::Ok(bytes)
         })?;
         let damaged =
             |_| Error::Format("the text index is damaged: a text is not valid UTF-8".into());
@@ -314,12 +318,11 @@ impl Filters {
         if utilities.len() != table.filters.len() {
             return Err(PyValueError::new_err("utilities must have one number per filter"));
         }
-        py.detach(|| {
+        Ok(py.detach(|| {
             let mut out = BufWriter::with_capacity(1 << 16, duplicate(descriptor)?);
             let hash = (self.hasher.id(), self.hasher.tag());
             frame::write(&table, &self.files, hash, utilities, self.texts.as_ref(), &mut out)?;
-            out.flush()?;
-            PyResult::Ok(())
-        })
+            Result::Ok(out.flush()?)
+        })?)
     }
 }

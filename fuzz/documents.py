@@ -1,0 +1,146 @@
+"""What is not a frame alone: plans, workloads, the snapshots of guards, and skipping indexes."""
+
+import hashlib
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from mutate import change_frame, change_json, is_frame, written
+
+import tamis
+from tamis.guard import snapshot
+from tamis.parquet import SkippingIndex
+from tamis.planning.plan import Plan
+
+SEEDS = Path(__file__).parent / "seeds"
+LAKE = {"user": [f"user {i % 7}" for i in range(60)], "n": range(60)}
+SMALL = 1e7  # bits of a plan that is built
+
+
+def change_text(rng, data):
+    return json.dumps(change_json(rng, json.loads(data))).encode()
+
+
+def use_plan(data, _):
+    plan = Plan.from_json(data.decode())
+    assert Plan.from_json(plan.to_json()) == plan
+    str(plan)
+    assert plan.bits >= 0
+    assert plan.rate_at(0.5) >= 0
+    for layer in plan.layers:
+        layer.coarser()
+    if plan.bits < SMALL:
+        built = plan.build(range(50), negatives=range(100, 300))
+        assert built.contains(range(50)).all()
+
+
+def use_workload(data, folder):
+    columns = {"value": [5, 6, 7], "count": [3, 2, 1]}
+    table = pa.table(columns).replace_schema_metadata({"tamis": data})
+    pq.write_table(table, folder / "workload")
+    workload = tamis.Workload.load(folder / "workload")
+    str(workload)
+    tamis.plan(100, workload, bits_per_key=10, layer="bloom", rates="equal")
+    workload.save(folder / "again")
+
+
+def seed_snapshot(body):
+    fields = {"tamis": "guard", "store": "00ff", "epoch": "7"}
+    return written({**fields, "check": snapshot._check(fields)}) + b"\n" + body
+
+
+def change_snapshot(rng, data):
+    head, _, body = data.partition(b"\n")
+    if rng.random() < 0.5 and is_frame(body):
+        return head + b"\n" + change_frame(rng, body)
+    fields = json.loads(head)
+    fields.pop("check")
+    fields = change_json(rng, fields) if fields else {"tamis": "guard"}
+    return written({**fields, "check": snapshot._check(fields)}) + b"\n" + body
+
+
+def use_snapshot(data, folder):
+    (folder / "snapshot").write_bytes(data)
+    f, store, epoch = snapshot.load(folder / "snapshot", None)
+    assert isinstance(store, bytes)
+    assert isinstance(epoch, str)
+    f.contains(range(60))
+
+
+def seed_index(folder):
+    """An index over two files in a folder of its own, of which one is removed."""
+    lake = folder / "lake"
+    lake.mkdir()
+    for name in "ab":
+        pq.write_table(pa.table(LAKE), lake / f"{name}.parquet", row_group_size=20)
+    SkippingIndex.build(lake, columns=["user", "n"], path=lake / "index").remove(lake / "b.parquet")
+    return (lake / "index").read_bytes()
+
+
+def _digest(content):
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def change_index(rng, data):
+    """Change the frame, the manifest or the tail of an index; all digests are right again."""
+    length = int.from_bytes(data[-16:-8], "little")
+    try:
+        tail = json.loads(data[-32 - length : -32])
+        filters = data[: tail["frame"]]
+        body = json.loads(data[tail["frame"] + 24 : -32 - length])
+    except (ValueError, TypeError, KeyError):
+        return data  # changed before, so that its parts are not found
+    choice = rng.randrange(4)
+    if choice == 0 and is_frame(filters):
+        filters = change_frame(rng, filters)
+        if isinstance(body, dict) and rng.random() < 0.9:
+            body["header"] = _digest(filters[:264]).hex()
+            tail["frame"] = len(filters)
+    if choice in (1, 2):
+        body = change_json(rng, body)
+    if choice in (2, 3):
+        tail = change_json(rng, tail)
+    body, tail = written(body), written(tail)
+    content = filters + _digest(body) + len(body).to_bytes(8, "little") + body
+    return content + tail + _digest(tail) + len(tail).to_bytes(8, "little") + data[-8:]
+
+
+def use_index(data, folder):
+    path = folder / "lake" / "index"
+    path.write_bytes(data)
+    try:
+        exercise(SkippingIndex.open(path, threads=1))
+    except ValueError as error:  # which says what to do about another file or another column
+        if not str(error).startswith(("source must be given: ", "utility must name a column")):
+            raise
+
+
+def exercise(index):
+    query(index)
+    assert index.size_in_bytes >= 0
+    assert 0 <= index.expected_fpr <= 1
+    assert math.isfinite(index.utility.sum())
+    index.allocate(memory=10**6, utility="accesses")
+    index.refresh()
+    query(index)
+
+
+def query(index):
+    for where in [{name: None} for name in index.columns] + [{"n": 7}]:
+        with suppress(TypeError if "n" in index.columns else ValueError):  # forged columns
+            index.row_groups(where)
+            assert index.scan(where, on_error="skip").num_rows >= 0
+
+
+def corpus(frames, folder):
+    """What is changed, how, and how it is used then."""
+    texts = [(path.name, path.read_bytes()) for path in sorted(SEEDS.iterdir())]
+    found = [
+        (text, change_text, use_plan if name.startswith("plan") else use_workload)
+        for name, text in texts
+    ]
+    found += [(seed_snapshot(body), change_snapshot, use_snapshot) for body in frames[::8]]
+    return [*found, *3 * [(seed_index(folder), change_index, use_index)]]
