@@ -59,6 +59,7 @@ demo: $(VENV)/built
 bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
 	$(BIN)/python benches/imports.py
+	$(BIN)/python benches/learned.py
 	$(BIN)/python benches/checks.py
 	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/collection.py

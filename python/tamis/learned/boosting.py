@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,9 @@ Library = Literal["lightgbm", "catboost"]
 LIBRARIES = ("lightgbm", "catboost")
 
 _LEARNING_RATE = 0.1
+
+_ENTRIES_PER_THREAD = 30_000_000
+"""Entries of the matrix for each thread that LightGBM uses: seconds of work."""
 
 
 def grow_trees(
@@ -40,15 +44,19 @@ def _with_lightgbm(
         import lightgbm
     except ImportError:
         raise _missing("LightGBM", "learned") from None
+    entries = matrix.nnz if hasattr(matrix, "nnz") else matrix.size
     settings = {
         "objective": "binary",
         "num_leaves": leaves,
         "learning_rate": _LEARNING_RATE,
         "max_bin": 255,
         "min_data_in_bin": 1,
+        "bin_construct_sample_cnt": 50_000,  # counts have few values, and levels are bins already
         "min_data_in_leaf": min(20, max(1, len(labels) // 50)),
         "deterministic": True,
         "force_row_wise": True,
+        # Threads wait for each other in busy loops, at every split: they pay for large data only.
+        "num_threads": min(os.cpu_count() or 1, 1 + entries // _ENTRIES_PER_THREAD),
         "seed": seed % 2**31,
         "verbosity": -1,
     }

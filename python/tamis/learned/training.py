@@ -142,8 +142,8 @@ def _text_counts(
             raise ValueError(f"{name} must not be empty")
         ones = np.ones(len(found), dtype=np.float64)
         counts = sparse.csr_matrix((ones, found, ends), shape=(len(lengths), buckets))
-        counts.sum_duplicates()
         if kind == "gbt":
+            counts.sum_duplicates()
             counts.data = np.minimum(counts.data, flat.MOST_LEVELS - 1)
             counts = sparse.hstack([counts, lengths[:, None].astype(np.float64)], format="csr")
         else:
