@@ -22,7 +22,7 @@ fn every_prefix_keeps_every_key() {
             assert_eq!(filter.count, n as u64);
             let mut denied_before = 0;
             for kept in (0..=filter.bits().unwrap()).step_by(step) {
-                let resident = Resident::load([(5, &filter, kept)].into_iter(), |_, out| {
+                let resident = Resident::load([(5, &filter, kept)].into_iter(), 6, None, |_, out| {
                     out.copy_from_slice(&bytes[..out.len()]);
                     Ok(())
                 })
