@@ -7,7 +7,6 @@ use crate::bits::{prefetch, zeros};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::processor::on_best;
-use std::collections::HashMap;
 
 /// Offset from the first byte of a ribbon's row to one that may lie in the next cache line.
 const ROW_BYTES: usize = 32;
@@ -158,13 +157,13 @@ impl Resident {
         Ok(resident)
     }
 
-    /// The same prefixes with changes: `kept[position]` replaces the length of a prefix; `added` has
-    /// the position that each new filter comes before, in order, its number, the filter and the
-    /// length of its prefix. `read` fills in bits that are not in memory.
+    /// The same prefixes with changes: `kept` has positions, in order, and the lengths that replace
+    /// those of their prefixes; `added` has the position that each new filter comes before, in order,
+    /// its number, the filter and the length of its prefix. `read` fills in bits that are not in memory.
     pub fn changed(
         &self,
         ids: usize,
-        kept: &HashMap<usize, u64>,
+        kept: &[(usize, u64)],
         added: &[(usize, u32, &Filter, u64)],
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
     ) -> Result<Resident> {
@@ -183,7 +182,8 @@ impl Resident {
         };
         let from = Prefix { arena: &self.arena, start: 0 };
         let mut copier = Copier { from, run: 0..0, to: 0 };
-        let (mut added, mut scratch) = (added.iter().peekable(), Vec::new());
+        let (mut added, mut lengths) = (added.iter().peekable(), kept.iter().peekable());
+        let mut scratch = Vec::new();
         let mut read_prefix = |changed: &mut Resident, id: u32, to: u64, kept: u64| {
             scratch.clear();
             scratch.resize(kept.div_ceil(8) as usize, 0);
@@ -206,7 +206,8 @@ impl Resident {
                 self.entries.group(at / GROUP, &mut group);
             }
             let entry = &group[at % GROUP];
-            let (wanted, to) = (kept.get(&at).copied().unwrap_or(entry.kept), changed.bits());
+            let wanted = lengths.next_if(|length| length.0 == at).map_or(entry.kept, |own| own.1);
+            let to = changed.bits();
             let kept = changed.entries.push_entry(&self.entries, at, entry, wanted);
             if kept > entry.kept {
                 read_prefix(&mut changed, self.entries.id(at), to, kept)?;

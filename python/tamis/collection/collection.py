@@ -404,7 +404,7 @@ class Collection:
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
 
-    def _read_utility(self, utility: Utility | None) -> Floats:
+    def _read_utility(self, utility: Utility | None) -> Weights:
         if isinstance(utility, str):
             if utility != "accesses":
                 raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")

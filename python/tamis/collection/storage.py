@@ -189,6 +189,7 @@ def filter_bits(budget: int, overhead: int, what: str) -> int:
     """Return the bits that a budget in bytes leaves for filters."""
     if budget < overhead:
         raise ValueError(
-            f"budget must be at least {overhead} bytes, the sizes and weights of {what}, not {budget}"
+            f"budget must be at least {overhead} bytes, the sizes and weights of {what}, "
+            f"not {budget}"
         )
     return 8 * (budget - overhead)

@@ -310,9 +310,8 @@ impl Directory {
                 return Ok(Some(self.live.as_ref().map_or(index, |live| live.rank(index))));
             }
         }
-        let found = self.names.find(hash, |added| {
-            Ok(self.added_name(files, added as usize)? == name)
-        })?;
+        let found =
+            self.names.find(hash, |added| Ok(self.added_name(files, added as usize)? == name))?;
         Ok(found.map(|added| self.based() + added as usize))
     }
 
@@ -352,7 +351,8 @@ impl Directory {
         if gone.is_empty() {
             return self.clone();
         }
-        let (based, mut rest) = (self.based(), Directory { base: self.base.clone(), ..Directory::default() });
+        let (based, mut rest) =
+            (self.based(), Directory { base: self.base.clone(), ..Directory::default() });
         if let Some(base) = &self.base {
             let live = |index| match &self.live {
                 Some(live) => live.contains(index) && !gone.contains(&live.rank(index)),

@@ -213,8 +213,7 @@ pub fn write(
 ) -> PyResult<()> {
     let rows = directory.all_rows(files)?;
     let filters = rows.iter().zip(utilities);
-    let records: Vec<u8> =
-        filters.flat_map(|(row, &utility)| row.filter.record(utility)).collect();
+    let records: Vec<u8> = filters.flat_map(|(row, &utility)| row.filter.record(utility)).collect();
     let levels = rows.iter().flat_map(|row| row.filter.levels.iter());
     let levels: Vec<u8> = levels.flat_map(|slots| slots.to_le_bytes()).collect();
     let (mut ends, mut names) = (Vec::with_capacity(4 * rows.len()), String::new());

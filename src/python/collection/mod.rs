@@ -308,17 +308,19 @@ impl Filters {
         }
         let resident = py.detach(|| {
             let positions = loaded.positions(directory.len(), None);
-            let (mut lengths, mut rows, mut places) = (HashMap::new(), Vec::new(), HashMap::new());
+            let (mut lengths, mut rows, mut places) = (Vec::new(), Vec::new(), HashMap::new());
             for ((&id, &kept), &at) in ids.iter().zip(kept).zip(at) {
                 let row = directory.row(&self.files, id as usize)?;
                 let (bits, position) = (row.filter.bits()?, positions[id as usize]);
                 places.insert(id, row.place);
                 match position {
                     u32::MAX => rows.push((at as usize, id, row.filter, kept.min(bits))),
-                    _ => _ = lengths.insert(position as usize, kept.min(bits)),
+                    _ => lengths.push((position as usize, kept.min(bits))),
                 }
             }
             rows.sort_by_key(|row| row.0);
+            lengths.sort_unstable();
+            lengths.dedup_by_key(|length| length.0);
             let added: Vec<_> = rows.iter().map(|row| (row.0, row.1, &row.2, row.3)).collect();
             loaded.resident.changed(directory.len(), &lengths, &added, |id, out| {
                 self.files.read_alone(places[&id], out)

@@ -161,8 +161,8 @@ def _enclose(
 ) -> tuple[_Priced, _Priced]:
     """Find a price with a measure above ``most``, and a higher one with at most that.
 
-    The search starts near the price of a similar problem, or of a sample. If no measure is above ``most``, both are the
-    lowest price.
+    The search starts near the price of a similar problem, or of a sample. If no measure is above
+    ``most``, both are the lowest price.
     """
     log_utility = np.log(utility)
     # No bit gains more than its utility, and gains below e⁻⁷⁰⁰ of it are ignored.
