@@ -108,7 +108,7 @@ impl Sliced {
     /// the first bytes of a signature.
     pub fn load(
         blocks: &Blocks<'_>,
-        filters: &[Filter],
+        filters: &[&Filter],
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
     ) -> Result<Sliced> {
         let wrong = |what: &str| Error::Parameter(format!("blocks: {what}"));
@@ -280,7 +280,7 @@ impl Sliced {
 }
 
 /// The length and number of segments that all documents of a block share.
-fn shared_shape(ids: &[u32], filters: &[Filter]) -> std::result::Result<(u64, u8), &'static str> {
+fn shared_shape(ids: &[u32], filters: &[&Filter]) -> std::result::Result<(u64, u8), &'static str> {
     let shape = |&id: &u32| {
         let filter = filters.get(id as usize)?;
         Some((segment(filter)?, filter.hashes))
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn every_prefix_keeps_every_document() {
         let built: Vec<_> = (0..70).map(|i| document(i..i + 20)).collect();
-        let filters: Vec<Filter> = built.iter().map(|(filter, _)| filter.clone()).collect();
+        let filters: Vec<&Filter> = built.iter().map(|(filter, _)| filter).collect();
         let ids: Vec<u32> = (0..70).collect();
         let ranks: Vec<u32> = (0..70).map(|i| (i * 3) % 70).collect();
         for rows in (0..=210).step_by(5) {

@@ -13,11 +13,11 @@ from tamis import _native
 from tamis._types import FilePath
 from tamis.collection import storage
 from tamis.collection.storage import Names
-from tamis.collection.utility import extend_utility, read_utility
+from tamis.collection.utility import as_weights, extend_utility, read_utility
 from tamis.planning.arguments import parse_budget
 from tamis.planning.collection import text as planning
 from tamis.planning.collection.allocation import weighted_rate
-from tamis.planning.collection.curves import Floats, Ints, Segmented
+from tamis.planning.collection.curves import Floats, Ints, Segmented, Weights
 
 Documents: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Texts by name, in a mapping or an iterable of pairs."""
@@ -35,7 +35,7 @@ _ENGLISH = """
 ENGLISH = frozenset(_ENGLISH.split())
 """English stop words: in most texts, and rarely useful in a query."""
 
-_WEIGHTS = 12  # bytes of the utility and rank of a document
+_WEIGHTS = 8  # bytes of the utility and rank of a document
 
 
 class _Plan(NamedTuple):
@@ -80,7 +80,7 @@ class SearchIndex:
     """
 
     def __init__(
-        self, filters: _native.Filters, utility: Floats, tokenizer: Tokenizer | None
+        self, filters: _native.Filters, utility: Weights, tokenizer: Tokenizer | None
     ) -> None:
         options = filters.texts
         assert options is not None
@@ -127,15 +127,13 @@ class SearchIndex:
             raise ValueError(f"stop_words must be words without line breaks, not {wrong!r}")
         options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
         filters = storage.create_filters(path, seed, key, options)
-        index = cls(filters, np.zeros(0), tokenizer)
+        index = cls(filters, np.zeros(0, np.float32), tokenizer)
         index._add(filters, documents, fpr, key)
         # Check everything before a file is written.
-        weights = read_utility(utility, Names(filters), np.ones(len(filters)))
+        weights = read_utility(utility, Names(filters), np.ones(len(filters), np.float32))
         size = None if budget is None else parse_budget(budget)
-        plan = _plan(filters, weights, size)
-        if path is not None:
-            storage.save_filters(path, filters, weights)
-            filters, _ = storage.open_filters(path, key, texts=True)
+        plan = _plan(filters, weights, size, sealed=True)
+        filters = storage.seal_filters(path, filters, weights, key)
         index._replace(filters, weights, size, plan)
         return index
 
@@ -159,7 +157,7 @@ class SearchIndex:
             wanted = "None" if tokenizer is not None else "the one that the index was built with"
             given = "a function" if tokenizer is not None else "None"
             raise ValueError(f"tokenizer must be {wanted}, not {given}")
-        index = cls(filters, saved, tokenizer)
+        index = cls(filters, as_weights(saved), tokenizer)
         with storage.path_in_errors(path):
             index.allocate(budget=budget, utility=utility)
         return index
@@ -266,7 +264,7 @@ class SearchIndex:
     @property
     def utility(self) -> Floats:
         """How useful each document is, relative to the others."""
-        return self._utility.copy()
+        return self._utility.astype(np.float64)
 
     @property
     def budget(self) -> int | None:
@@ -300,7 +298,7 @@ class SearchIndex:
     @property
     def expected_fpr(self) -> float:
         """Expected false-positive rate per absent term, weighted by utility."""
-        return weighted_rate(self._utility, self.fprs)
+        return weighted_rate(self.utility, self.fprs)
 
     @property
     def size_in_bytes(self) -> int:
@@ -350,7 +348,7 @@ class SearchIndex:
             filters.add(name, full, text)
 
     def _replace(
-        self, filters: _native.Filters, weights: Floats, budget: int | None, plan: _Plan
+        self, filters: _native.Filters, weights: Weights, budget: int | None, plan: _Plan
     ) -> None:
         """Load signatures as planned, then replace everything, or nothing if that fails."""
         arrangement, rows = plan
@@ -378,16 +376,23 @@ class SearchIndex:
         return found
 
 
-def _plan(filters: _native.Filters, weights: Floats, budget: int | None) -> _Plan:
+def _plan(
+    filters: _native.Filters, weights: Weights, budget: int | None, *, sealed: bool = False
+) -> _Plan:
     """Arrange the documents in blocks, and return how many rows of each block to load."""
     sizes = filters.sizes()
-    arrangement = planning.arrange(sizes.counts, sizes.bits, sizes.hashes, weights)
+    arrangement = planning.arrange(
+        sizes.counts, sizes.bits, sizes.hashes, weights.astype(np.float64)
+    )
     if budget is None:
         return _Plan(arrangement, arrangement.curve.length * arrangement.curve.hashes)
-    overhead = _overhead(filters, arrangement)
+    overhead = _overhead(filters, arrangement, sealed=sealed)
     bits = storage.filter_bits(budget, overhead, f"{len(filters)} documents")
     return _Plan(arrangement, arrangement.allocate(bits))
 
 
-def _overhead(filters: _native.Filters, arrangement: planning.Arrangement) -> int:
-    return filters.size_in_bytes(len(arrangement.documents)) + _WEIGHTS * len(filters)
+def _overhead(
+    filters: _native.Filters, arrangement: planning.Arrangement, *, sealed: bool = False
+) -> int:
+    blocks = _native.Sliced.least_bytes(len(arrangement.documents), len(filters))
+    return filters.size_in_bytes(sealed=sealed) + blocks + _WEIGHTS * len(filters)

@@ -18,15 +18,16 @@
 //! with no bits in memory. Only a set without keys returns "no" for every key.
 //!
 //! In reading order: this file (the directory entry of a filter), `probe.rs` (one key, one filter),
-//! `resident.rs` (one key, all filters).
+//! `entries.rs` (what is known about the filters in memory), `resident.rs` (one key, all filters).
 
+mod entries;
 mod probe;
 mod resident;
 #[cfg(test)]
 mod tests;
 
 pub use probe::{Bits, Query, may_hold};
-pub use resident::{Candidate, Resident};
+pub use resident::{Candidate, Loaded, Resident};
 
 use crate::bloom;
 use crate::distinct::Distinct;
@@ -66,7 +67,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Empty, Kind::Segmented, Kind::Ribbon, Kind::Truncated];
+    pub(crate) const ALL: [Kind; 4] = [Kind::Empty, Kind::Segmented, Kind::Ribbon, Kind::Truncated];
 
     /// The kind with this name.
     pub fn named(name: &str) -> Option<Kind> {
@@ -153,6 +154,11 @@ impl Filter {
         record
     }
 
+    /// The number of levels in a directory record.
+    pub fn levels_in(record: &[u8; RECORD]) -> usize {
+        usize::from(u16::from_le_bytes([record[2], record[3]]))
+    }
+
     /// Decodes a directory record and consumes its levels from the front of `levels`.
     pub fn from_record(record: &[u8; RECORD], levels: &mut &[[u8; 8]]) -> Result<(Filter, f64)> {
         let damaged = |what: &str| Error::Format(format!("the directory is damaged: {what}"));
@@ -160,7 +166,7 @@ impl Filter {
         let [first, count, size, utility] = [0, 1, 2, 3].map(|i| u64::from_le_bytes(fields[i]));
         let kind = Kind::ALL.get((first & 0xFF) as usize);
         let kind = *kind.ok_or_else(|| damaged("a filter has an unknown kind"))?;
-        let number = (first >> 16 & 0xFFFF) as usize;
+        let number = Filter::levels_in(record);
         let (own, rest) =
             levels.split_at_checked(number).ok_or_else(|| damaged("levels are missing"))?;
         *levels = rest;
@@ -197,9 +203,11 @@ impl Filter {
         if self.kind != Kind::Ribbon {
             return Ok((0, 0, 0));
         }
+        if self.levels.is_empty() {
+            return Ok((0, self.size, self.size.min(probe::WIDTH)));
+        }
         let shape = self.shape()?;
-        let width = if self.levels.is_empty() { shape.last.width() } else { 64 };
-        Ok((64 * shape.solution as u64, shape.slots, width))
+        Ok((64 * shape.solution as u64, shape.slots, 64))
     }
 
     /// Bits of the full filter, or an error if its parameters are invalid.

@@ -12,6 +12,8 @@ use std::ops::Range;
 
 /// Attempts whose rows are computed in advance; later attempts are rare and computed on demand.
 const ROWS: usize = 16;
+/// Slots that a row of a ribbon's last level reaches, if it has as many.
+pub const WIDTH: u64 = 256;
 
 /// A key prepared for lookups in many filters.
 pub struct Query {
@@ -41,7 +43,7 @@ impl Query {
 /// The start and the coefficients of a key in the last level, for an attempt.
 fn row(hash: Hash128, attempt: u64) -> (u64, Wide) {
     let hash = ribbon::last_level(hash, attempt);
-    (hash.hi, ribbon::wide_row(hash, 256))
+    (hash.hi, ribbon::wide_row(hash, WIDTH))
 }
 
 /// A bit string, in memory or in a file.
@@ -80,7 +82,7 @@ impl Sizes {
             Kind::Empty => 0,
             Kind::Ribbon => {
                 let (start, _) = query.row(self.attempt);
-                reduce(start, self.size - self.size.min(256) + 1) + u64::from(j) * self.size
+                reduce(start, self.size - self.size.min(WIDTH) + 1) + u64::from(j) * self.size
             }
             Kind::Truncated => reduce(probe(j), self.size),
             Kind::Segmented => {
@@ -105,7 +107,7 @@ impl Sizes {
             Kind::Empty => Ok(false),
             Kind::Ribbon => {
                 let (start, row) = query.row(self.attempt);
-                let width = self.size.min(256);
+                let width = self.size.min(WIDTH);
                 let at = reduce(start, self.size - width + 1);
                 columns(query, (row, width), at, self.size, range, kept, bits)
             }

@@ -22,11 +22,12 @@ fn every_prefix_keeps_every_key() {
             assert_eq!(filter.count, n as u64);
             let mut denied_before = 0;
             for kept in (0..=filter.bits().unwrap()).step_by(step) {
-                let resident = Resident::load([(5, &filter, kept)].into_iter(), |_, out| {
-                    out.copy_from_slice(&bytes[..out.len()]);
-                    Ok(())
-                })
-                .unwrap();
+                let resident =
+                    Resident::load([(5, &filter, kept)].into_iter(), 6, None, |_, out| {
+                        out.copy_from_slice(&bytes[..out.len()]);
+                        Ok(())
+                    })
+                    .unwrap();
                 let may = |key: i64| {
                     let mut found = 0;
                     let query = resident.query(Hasher::seeded(1).signed(key));
@@ -63,4 +64,76 @@ fn records_come_back_and_lies_are_refused() {
         let refused = Filter::from_record(&lying, &mut &levels[..]);
         assert!(refused.is_err() || (at, value) == (4, 255), "byte {at} as {value}");
     }
+}
+
+/// Every length of prefix, copied and shortened: the same bits as if they were loaded alone.
+#[test]
+fn changed_prefixes_are_those_of_loading() {
+    let sizes = [0i64, 1, 5, 40, 63, 64, 300, 6000, 2, 90];
+    let kinds = [Kind::Segmented, Kind::Ribbon, Kind::Truncated];
+    let built: Vec<_> = (0..200)
+        .map(|i| {
+            let (n, kind) = (sizes[i % sizes.len()], kinds[i % 3]);
+            let levels: &[u64] = if n == 6000 && kind == Kind::Ribbon { &[5632] } else { &[] };
+            let keys = distinct(1000 * i as i64..1000 * i as i64 + n);
+            Filter::build(kind, 7, (10 * n as u64).max(7), levels, &keys).unwrap()
+        })
+        .collect();
+    let kept = |i: usize, share: u64| built[i].0.bits().unwrap() * share / 10;
+    let read = |id: u32, out: &mut [u8]| {
+        out.copy_from_slice(&built[id as usize].1[..out.len()]);
+        Ok(())
+    };
+    let load = |ids: &[usize], lengths: &[u64], loaded: Option<Loaded<'_>>| {
+        let wanted = ids.iter().zip(lengths).map(|(&i, &kept)| (i as u32, &built[i].0, kept));
+        Resident::load(wanted, 200, loaded, read).unwrap()
+    };
+    let same = |one: &Resident, other: &Resident| {
+        assert_eq!(one.kept().collect::<Vec<_>>(), other.kept().collect::<Vec<_>>());
+        assert_eq!(one.overhead(), other.overhead());
+        for key in (0..200_000).step_by(523).chain(-200..0) {
+            let query = one.query(Hasher::seeded(1).signed(key));
+            let [mut a, mut b] = [Vec::new(), Vec::new()];
+            one.candidates(&query, |found| {
+                a.push(found);
+                true
+            });
+            other.candidates(&query, |found| {
+                b.push(found);
+                true
+            });
+            assert_eq!(a, b);
+        }
+    };
+    let ids: Vec<usize> = (0..200).rev().collect();
+    let before: Vec<u64> = ids.iter().map(|&i| kept(i, 6)).collect();
+    let old = load(&ids, &before, None);
+    let mut positions = vec![u32::MAX; 200];
+    ids.iter().enumerate().for_each(|(at, &id)| positions[id] = at as u32);
+    for share in [0, 3, 6, 9] {
+        let lengths: Vec<u64> = ids.iter().map(|&i| kept(i, share)).collect();
+        let loaded = Loaded { resident: &old, positions: &positions };
+        same(&load(&ids, &lengths, None), &load(&ids, &lengths, Some(loaded)));
+    }
+    // Leave every fifth out, then add them, and change every third of the others.
+    let some: Vec<usize> = ids.iter().copied().filter(|i| i % 5 > 0).collect();
+    let less: Vec<u64> = some.iter().map(|&i| kept(i, 6)).collect();
+    let old = load(&some, &less, None);
+    let changed: Vec<(usize, u64)> =
+        (0..some.len()).step_by(3).map(|at| (at, kept(some[at], at as u64 % 10))).collect();
+    let added: Vec<(usize, u32, &Filter, u64)> = (0..200)
+        .rev()
+        .filter(|i| i % 5 == 0)
+        .map(|i| (some.partition_point(|&j| j > i), i as u32, &built[i].0, kept(i, 4)))
+        .collect();
+    let got = old.changed(200, &changed, &added, read).unwrap();
+    let lengths: Vec<u64> = ids
+        .iter()
+        .map(|&i| match some.iter().position(|&j| j == i) {
+            None => kept(i, 4),
+            Some(at) if at % 3 == 0 => kept(i, at as u64 % 10),
+            Some(_) => kept(i, 6),
+        })
+        .collect();
+    same(&got, &load(&ids, &lengths, None));
 }

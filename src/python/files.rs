@@ -64,6 +64,11 @@ impl Files {
         std::process::id() == self.writer
     }
 
+    /// Bytes from a place in the temporary file on.
+    pub fn added(&self, place: u64, length: usize) -> Result<Vec<u8>> {
+        self.exact(&self.spill, place & !SPILL, length as u64)
+    }
+
     /// Adds the bytes of a filter; their place.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let mut written = self.written.write();

@@ -33,6 +33,12 @@ impl Sliced {
         Ok(PyArray1::from_vec(py, ranks))
     }
 
+    /// Memory of so many blocks and documents apart from the bits of their signatures.
+    #[staticmethod]
+    fn least_bytes(blocks: usize, documents: usize) -> usize {
+        text::Sliced::least_bytes(blocks, documents)
+    }
+
     /// Total bits of the signatures.
     #[getter]
     fn bits(&self) -> u64 {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, Self
+from copy import copy
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,26 +12,41 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
-from tamis.collection.prefixes import load_prefixes, rate_curve
+from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
+from tamis.collection.prefixes import Prefixes, load_prefixes, rate_curve
 from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
+    Accesses,
     Utility,
-    count_accesses,
+    as_weights,
     extend_utility,
     read_utility,
     with_unseen,
 )
+from tamis.errors import FormatError
 from tamis.pictures import figure_axes
 from tamis.planning.arguments import parse_budget
 from tamis.planning.collection import allocation as planning
-from tamis.planning.collection.curves import Floats, Ints
+from tamis.planning.collection.curves import Floats, Ints, Weights
+from tamis.planning.collection.prices import optimal_price
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WEIGHTS = 16  # bytes of the utility and accesses of a set
-_PART = 32  # bytes of padding and rounding per part
+
+class _Plan(NamedTuple):
+    """The bits of each filter to load, and what they were planned for."""
+
+    kept: Ints | None = None
+    budget: int | None = None
+    method: planning.Method = "optimal"
+    price: float | None = None
+    """The logarithm of the price of a bit, where the next plan starts."""
+    grown: int = 0
+    """Sets added since all prefixes were planned."""
+
+
 _KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
 
 
@@ -55,7 +71,7 @@ class Collection:
     def __init__(
         self,
         filters: _native.Filters,
-        utility: Floats,
+        utility: Weights,
         *,
         hybrid: bool,
         parts: int = 1,
@@ -64,9 +80,8 @@ class Collection:
         self._filters = filters
         self._parts, self._salvage = parts, salvage
         self._utility = utility
-        self._accesses = np.zeros(len(utility))
-        self._budget: int | None = None
-        self._method: planning.Method = "optimal"
+        self._accesses = Accesses()
+        self._planned = _Plan()
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
 
@@ -88,7 +103,7 @@ class Collection:
         """Build the full filters of named sets and load prefixes that fit the budget.
 
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
-        bytes, or as "64MB" (10⁶ bytes), and counts prefixes, names and sizes; None loads the full
+        bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
         ``path``, or to a temporary file. With ``hybrid``, if a prefix returns maybe, the rest of
         the filter is checked in the file. ``parts`` consecutive sets belong together, such as the
@@ -101,16 +116,14 @@ class Collection:
         """
         filters = storage.create_filters(path, seed, key)
         storage.add_sets(filters, sets, kind, fpr, key)
-        ones = np.ones(len(filters))
+        ones = np.ones(len(filters), np.float32)
         collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
         # Check everything before a file is written.
         weights = collection._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
-        kept = collection._plan(filters, weights, size, "optimal")
-        if path is not None:
-            storage.save_filters(path, filters, weights)
-            filters, _ = storage.open_filters(path, key)
-        collection._replace(filters, weights, kept, budget=size)
+        plan = collection._plan(filters, weights, size, sealed=True)
+        filters = storage.seal_filters(path, filters, weights, key)
+        collection._replace(collection._load(filters, weights, plan), weights, plan)
         return collection
 
     @classmethod
@@ -137,12 +150,15 @@ class Collection:
         bits are loaded: all filters return maybe until `allocate` is called.
         """
         filters, saved = storage.open_filters(path, key, length=length)
-        collection = cls(filters, saved, hybrid=hybrid, parts=_check_parts(parts), salvage=salvage)
-        if not allocate:
-            collection._replace(filters, saved, np.zeros(len(saved), np.int64))
-            return collection
+        weights, parts = as_weights(saved), _check_parts(parts)
+        collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
+        plan = _Plan(np.zeros(len(saved), np.int64))
         with storage.path_in_errors(path):
-            collection.allocate(budget=budget, utility=utility)
+            if allocate:
+                weights = collection._read_utility(utility)
+                size = None if budget is None else parse_budget(budget)
+                plan = collection._plan(filters, weights, size)
+            collection._replace(collection._load(filters, weights, plan), weights, plan)
         return collection
 
     def save(self, path: FilePath) -> None:
@@ -151,7 +167,7 @@ class Collection:
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
-        self._filters.write(descriptor, self._utility)
+        self._filters.write(descriptor, self.utility)
 
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
@@ -198,30 +214,25 @@ class Collection:
         ``key`` to hash the new keys. With ``allocate=False`` the new sets return maybe until
         `allocate` is called.
         """
-        filters = self._filters.without(
-            []
-        )  # a copy: a failure must leave this collection as it was
+        # A copy: a failure must leave this collection as it was.
+        filters = self._filters.without([])
         storage.add_sets(filters, sets, kind, fpr, key)
         added = len(filters) - len(self)
         weights = extend_utility(self._utility, utility, added, "set")
-        if allocate:
-            kept = self._plan(filters, weights, self._budget, self._method)
-        else:
-            kept = np.concatenate([self._prefixes.kept, np.zeros(added, np.int64)])
-        accesses = np.concatenate([self._accesses, np.zeros(added)])
-        self._replace(filters, weights, kept, accesses, self._budget, self._method)
+        accesses = self._accesses.extend(added, len(self))
+        plan, prefixes = self._grow(filters, weights, allocate=allocate)
+        self._replace(prefixes, weights, plan, accesses)
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
         ids = self._ids([sets] if isinstance(sets, str) else sets, "sets")
-        self._replace(
-            self._filters.without(ids),
-            np.delete(self._utility, ids),
-            np.delete(self._prefixes.kept, ids),
-            np.delete(self._accesses, ids),
-            self._budget,
-            self._method,
-        )
+        kept = np.delete(self._prefixes.kept, ids)
+        plan = self._planned._replace(kept=kept)
+        weights, accesses = np.delete(self._utility, ids), self._accesses.without(ids)
+        before = np.delete(np.arange(len(self), dtype=np.uint32), ids)
+        filters = self._filters.without(ids)
+        prefixes = self._load(filters, weights, plan, self._prefixes, before)
+        self._replace(prefixes, weights, plan, accesses)
 
     def allocate(
         self,
@@ -243,8 +254,9 @@ class Collection:
         """
         weights = self._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
-        kept = self._plan(self._filters, weights, size, method)
-        self._replace(self._filters, weights, kept, self._accesses, size, method)
+        plan = self._plan(self._filters, weights, size, method)
+        prefixes = self._load(self._filters, weights, plan, self._prefixes)
+        self._replace(prefixes, weights, plan, self._accesses)
 
     def record(
         self, visited: Iterable[str] | npt.NDArray[np.integer[Any]], weight: float = 1.0
@@ -261,12 +273,12 @@ class Collection:
         if not 0 <= weight < np.inf:
             raise ValueError(f"weight must be a finite number from 0 on, not {weight}")
         ids = self._ids(visited, "visited")
-        self._accesses = count_accesses(self._accesses, ids, weight, self.half_life)
+        self._accesses.record(ids, weight, self.half_life, len(self))
 
     @property
     def accesses(self) -> Floats:
         """Accesses recorded per set, decayed."""
-        return self._accesses.copy()
+        return self._accesses.array(len(self))
 
     @property
     def names(self) -> Names:
@@ -276,22 +288,22 @@ class Collection:
     @property
     def utility(self) -> Floats:
         """How often each set is queried, relative to the others."""
-        return self._utility.copy()
+        return self._utility.astype(np.float64)
 
     @property
     def budget(self) -> int | None:
         """The memory budget in bytes, or None."""
-        return self._budget
+        return self._planned.budget
 
     @property
     def least_budget(self) -> int:
-        """The smallest possible budget in bytes: names and sizes without any bits of filters."""
+        """The smallest possible budget in bytes: sizes and weights without any bits of filters."""
         return self._overhead
 
     @property
     def kept(self) -> Ints:
         """Bits of each filter in memory."""
-        return self._prefixes.kept.copy()
+        return self._prefixes.kept
 
     @property
     def damaged(self) -> Ints:
@@ -301,7 +313,7 @@ class Collection:
     @property
     def full(self) -> Ints:
         """Bits of each full filter."""
-        return rate_curve(self._filters).bits
+        return rate_curve(self._filters.sizes()).bits
 
     @property
     def counts(self) -> Ints:
@@ -316,7 +328,7 @@ class Collection:
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each prefix in memory."""
-        return rate_curve(self._filters).rate(self._prefixes.kept)
+        return rate_curve(self._filters.sizes()).rate(self._prefixes.kept)
 
     @property
     def expected_fpr(self) -> float:
@@ -324,11 +336,11 @@ class Collection:
 
         In hybrid mode, the fraction of lookups of absent keys that read from the file.
         """
-        return planning.weighted_rate(self._utility, self.fprs)
+        return planning.weighted_rate(self.utility, self.fprs)
 
     @property
     def size_in_bytes(self) -> int:
-        """Memory of the prefixes, names and sizes."""
+        """Memory of the prefixes, sizes and weights."""
         return self._overhead + (self.size_in_bits + 7) // 8
 
     @property
@@ -365,15 +377,25 @@ class Collection:
     def __repr__(self) -> str:
         return (
             f"<tamis.Collection: {len(self):,} filters of {int(self.counts.sum()):,} keys, "
-            f"{self.size_in_bytes:,} bytes in memory>"
+            f"{self.size_in_bytes:,} bytes in memory, "
+            f"{self._overhead / max(len(self), 1):.1f} per filter beside its bits>"
         )
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        twin._accesses = copy(self._accesses)
+        return twin
 
     @property
     def _overhead(self) -> int:
-        return self._overhead_of(self._filters)
+        memory = sum(each.overhead for each in self._prefixes.residents)
+        return memory + self._own_bytes(self._filters, sealed=False)
 
-    def _overhead_of(self, filters: _native.Filters) -> int:
-        return filters.size_in_bytes() + _WEIGHTS * len(filters) + _PART * (self._parts - 1)
+    def _own_bytes(self, filters: _native.Filters, *, sealed: bool) -> int:
+        """Memory of the directory, utilities and accesses."""
+        weights = np.dtype(np.float32).itemsize * len(filters)
+        return filters.size_in_bytes(sealed=sealed) + weights + self._accesses.size_in_bytes
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names
@@ -382,38 +404,86 @@ class Collection:
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
 
-    def _read_utility(self, utility: Utility | None) -> Floats:
+    def _read_utility(self, utility: Utility | None) -> Weights:
         if isinstance(utility, str):
             if utility != "accesses":
                 raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")
-            return with_unseen(self._accesses, max(float(self._accesses.sum()), 1.0))
+            accesses = self.accesses
+            return as_weights(with_unseen(accesses, max(float(accesses.sum()), 1.0)))
         return read_utility(utility, self.names, self._utility)
 
     def _plan(
-        self, filters: _native.Filters, weights: Floats, budget: int | None, method: planning.Method
-    ) -> Ints:
-        """Return how many bits of each filter to load."""
-        curve = rate_curve(filters)
-        if budget is None:
-            return curve.bits
-        bits = storage.filter_bits(budget, self._overhead_of(filters), f"{len(filters)} filters")
-        return planning.allocate(method, curve, weights, bits)
-
-    def _replace(
         self,
         filters: _native.Filters,
-        weights: Floats,
-        kept: Ints,
-        accesses: Floats | None = None,
-        budget: int | None = None,
+        weights: Weights,
+        budget: int | None,
         method: planning.Method = "optimal",
+        *,
+        sealed: bool = False,
+    ) -> _Plan:
+        """Return how many bits of each filter to load."""
+        sizes = filters.sizes(self._parts)
+        curve = rate_curve(sizes)
+        if budget is None:
+            return _Plan(curve.bits, None, method)
+        overhead = sizes.overhead + self._own_bytes(filters, sealed=sealed)
+        bits = storage.filter_bits(budget, overhead, f"{len(filters)} filters")
+        utility = weights.astype(np.float64)
+        if method != "optimal":
+            return _Plan(planning.allocate(method, curve, utility, bits), budget, method)
+        kept, price = optimal_price(curve, utility, bits)
+        return _Plan(kept, budget, method, price)
+
+    def _grow(
+        self, filters: _native.Filters, weights: Weights, *, allocate: bool
+    ) -> tuple[_Plan, Prefixes]:
+        """Plan and load the prefixes of sets that were added, and change those of others."""
+        before, planned, growth = len(self), self._planned, None
+        added = len(filters) - before
+        if not allocate:
+            growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
+        elif planned.budget is None:
+            growth = load_all(filters, before)
+        elif planned.method == "optimal" and may_grow(before, added, planned.grown):
+            new = filters.sizes(self._parts, before).overhead
+            own = self._own_bytes(filters, sealed=False)
+            overhead = sum(each.overhead for each in self._prefixes.residents) + new + own
+            if overhead <= planned.budget:
+                bits = 8 * (planned.budget - overhead)
+                growth = plan_growth(filters, weights, self._prefixes.kept, bits, planned.price)
+        if growth is not None:
+            price = planned.price if growth.price is None else growth.price
+            plan = planned._replace(price=price, grown=planned.grown + added)
+            try:
+                return plan, change_prefixes(filters, self._prefixes, growth, weights)
+            except FormatError:
+                if not self._salvage:
+                    raise
+        plan = self._plan(filters, weights, planned.budget, planned.method)
+        return plan, self._load(filters, weights, plan, self._prefixes)
+
+    def _load(
+        self,
+        filters: _native.Filters,
+        weights: Weights,
+        plan: _Plan,
+        loaded: Prefixes | None = None,
+        before: npt.NDArray[np.uint32] | None = None,
+    ) -> Prefixes:
+        assert plan.kept is not None
+        parts, salvage = self._parts, self._salvage
+        return load_prefixes(
+            filters, plan.kept, weights, parts=parts, salvage=salvage, loaded=loaded, before=before
+        )
+
+    def _replace(
+        self, prefixes: Prefixes, weights: Weights, plan: _Plan, accesses: Accesses | None = None
     ) -> None:
-        """Load prefixes of these filters, then replace everything, or nothing if that fails."""
-        prefixes = load_prefixes(filters, kept, weights, parts=self._parts, salvage=self._salvage)
-        counts = np.zeros(len(weights)) if accesses is None else accesses
-        self._prefixes, self._filters = prefixes, filters
-        self._utility, self._accesses = weights, counts
-        self._budget, self._method = budget, method
+        """Replace everything; nothing here can fail."""
+        counts = Accesses() if accesses is None else accesses
+        planned = plan._replace(kept=None)  # the prefixes know
+        self._prefixes, self._filters = prefixes, prefixes.filters
+        self._utility, self._accesses, self._planned = weights, counts, planned
 
 
 def _check_parts(parts: int) -> int:

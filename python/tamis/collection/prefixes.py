@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis.errors import FormatError
-from tamis.planning.collection.curves import Floats, Ints, Mixed, Ribbon, Segmented, Truncated
+from tamis.planning.collection.curves import Ints, Mixed, Ribbon, Segmented, Truncated, Weights
 
 
 class Prefixes(NamedTuple):
@@ -18,44 +18,69 @@ class Prefixes(NamedTuple):
     filters: _native.Filters
     residents: list[_native.Resident]
     """The prefixes of each part, in order of utility."""
-    kept: Ints
-    """Bits of each filter."""
     damaged: Ints
     """Numbers of the filters whose prefixes could not be read."""
 
+    @property
+    def kept(self) -> Ints:
+        """Bits of each filter."""
+        kept = np.zeros(len(self.filters), np.int64)
+        for resident in self.residents:
+            resident.kept_into(kept)
+        return kept
 
-def rate_curve(filters: _native.Filters) -> Mixed:
+
+def rate_curve(*sizes: _native.FilterSizes) -> Mixed:
     """Return how the rate of each filter falls with the bits kept."""
-    sizes = filters.sizes()
+
+    def joined(field: str) -> Ints:
+        arrays: list[Ints] = [getattr(each, field) for each in sizes]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    bits, hashes, counts = joined("bits"), joined("hashes"), joined("counts")
     return Mixed.of(
-        (np.maximum(sizes.kinds, 1) - 1).astype(np.uint8),
+        np.maximum(joined("kinds").astype(np.uint8), 1) - np.uint8(1),
         [
-            Segmented(sizes.bits, sizes.hashes, sizes.counts),
-            Ribbon(sizes.slots, sizes.hashes, sizes.widths, sizes.codes, sizes.counts),
-            Truncated(sizes.bits, sizes.hashes, sizes.counts),
+            Segmented(bits, hashes, counts),
+            Ribbon(joined("slots"), hashes, joined("widths"), joined("codes"), counts),
+            Truncated(bits, hashes, counts),
         ],
     )
 
 
 def load_prefixes(
-    filters: _native.Filters, kept: Ints, utility: Floats, *, parts: int, salvage: bool
+    filters: _native.Filters,
+    kept: Ints,
+    utility: Weights,
+    *,
+    parts: int,
+    salvage: bool,
+    loaded: Prefixes | None = None,
+    before: npt.NDArray[np.uint32] | None = None,
 ) -> Prefixes:
-    """Load the first ``kept[i]`` bits of each filter i; with ``salvage``, none of damaged ones."""
+    """Load the first ``kept[i]`` bits of each filter i; with ``salvage``, none of damaged ones.
+
+    Prefixes that are ``loaded`` are copied from memory: filter i was number ``before[i]`` then.
+    """
     order = np.argsort(-utility, kind="stable").astype(np.uint32)
 
     def load(kept: Ints) -> list[_native.Resident]:
-        by_part = (order[order % parts == part] for part in range(parts))
-        return [filters.resident(ids, kept[ids].astype(np.uint64)) for ids in by_part]
+        by_part = (order if parts == 1 else order[order % parts == part] for part in range(parts))
+        known = [None] * parts if loaded is None else loaded.residents
+        return [
+            filters.resident(ids, kept[ids].astype(np.uint64), resident, before)
+            for ids, resident in zip(by_part, known, strict=True)
+        ]
 
     kept, damaged = kept.copy(), np.zeros(0, np.int64)
     try:
-        return Prefixes(filters, load(kept), kept, damaged)
+        return Prefixes(filters, load(kept), damaged)
     except FormatError:
         if not salvage:
             raise
     damaged = np.sort(_find_damaged(filters, order, kept))
     kept[damaged] = 0
-    return Prefixes(filters, load(kept), kept, damaged)
+    return Prefixes(filters, load(kept), damaged)
 
 
 def _find_damaged(filters: _native.Filters, ids: npt.NDArray[np.uint32], kept: Ints) -> Ints:

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._files import name_in_errors, save_whole
+from tamis._files import name_in_errors, open_regular, save_whole
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
 from tamis.planning.collection.allocation import KINDS, bloom_size
-from tamis.planning.collection.curves import Floats
+from tamis.planning.collection.curves import Floats, Weights
 
 Item = TypeVar("Item")
 
@@ -45,13 +45,34 @@ def open_filters(
     path: FilePath, key: bytes | None, *, texts: bool = False, length: int | None = None
 ) -> tuple[_native.Filters, Floats]:
     """Open the file of a collection or text index; return its full filters and utilities."""
-    with tempfile.TemporaryFile(prefix=".tamis-") as spill, path_in_errors(path):
-        return _native.Filters.open(os.fsdecode(path), spill.fileno(), key, texts, length)
+    with (
+        open_regular(path) as file,
+        tempfile.TemporaryFile(prefix=".tamis-") as spill,
+        path_in_errors(path),
+    ):
+        return _native.Filters.open(file.fileno(), spill.fileno(), key, texts, length)
 
 
-def save_filters(path: FilePath, filters: _native.Filters, utility: Floats) -> None:
+def save_filters(path: FilePath, filters: _native.Filters, utility: Weights) -> None:
     """Write full filters and utilities to a file, atomically."""
-    save_whole(path, lambda descriptor: filters.write(descriptor, utility))
+    numbers = utility.astype(np.float64)
+    save_whole(path, lambda descriptor: filters.write(descriptor, numbers))
+
+
+def seal_filters(
+    path: FilePath | None, filters: _native.Filters, utility: Weights, key: bytes | None
+) -> _native.Filters:
+    """Write filters that were added to a file, and open it, so that their directory is on disk.
+
+    Without ``path`` the file is temporary.
+    """
+    texts = filters.texts is not None
+    if path is not None:
+        save_filters(path, filters, utility)
+        return open_filters(path, key, texts=texts)[0]
+    with tempfile.TemporaryFile(prefix=".tamis-") as file, tempfile.TemporaryFile() as spill:
+        filters.write(file.fileno(), utility.astype(np.float64))
+        return _native.Filters.open(file.fileno(), spill.fileno(), key, texts)[0]
 
 
 @contextmanager
@@ -87,7 +108,7 @@ class Names(Sequence[str]):
         return names
 
     def __iter__(self) -> Iterator[str]:
-        return (self._filters.name(id) for id in range(len(self)))
+        return iter(self._filters.names())
 
     def __repr__(self) -> str:
         return f"<{len(self):,} names>"
@@ -102,14 +123,15 @@ class Names(Sequence[str]):
     def check_new(
         self, items: Mapping[str, Item] | Iterable[tuple[str, Item]], what: str
     ) -> Iterator[tuple[str, Item]]:
-        """Yield named items; raise if a name is not a str, or is taken."""
-        taken = set(self)
+        """Yield named items to be added; raise if a name is not a str, or is taken.
+
+        Each must be added before the next is asked for.
+        """
         for name, item in items.items() if isinstance(items, Mapping) else items:
             if not isinstance(name, str):
                 raise TypeError(f"name must be a str, not {name!r} of type {type(name).__name__}")
-            if name in taken:
+            if self._filters.find(name) is not None:
                 raise ValueError(f"name must be new, but there is already a {what} named {name!r}")
-            taken.add(name)
             yield name, item
 
 
@@ -169,6 +191,7 @@ def filter_bits(budget: int, overhead: int, what: str) -> int:
     """Return the bits that a budget in bytes leaves for filters."""
     if budget < overhead:
         raise ValueError(
-            f"budget must be at least {overhead} bytes, the names and sizes of {what}, not {budget}"
+            f"budget must be at least {overhead} bytes, the sizes and weights of {what}, "
+            f"not {budget}"
         )
     return 8 * (budget - overhead)

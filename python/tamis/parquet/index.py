@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from tamis import _forks
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.collection.utility import count_accesses, with_unseen
+from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
 from tamis.parquet import building, scanning
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, Flags, OnError, State
@@ -73,7 +73,7 @@ class SkippingIndex:
         self._state = state
         self._path, self._memory, self._threads = path, memory, threads
         self._watch = FileWatch(recheck, threads)
-        self._accesses = np.zeros(len(state.utility))
+        self._accesses = Accesses()
         self._footers = scanning.Footers()
         self._rewrite = False
         self._lock, self._updating = _forks.lock(), _forks.lock()
@@ -318,7 +318,7 @@ class SkippingIndex:
     @property
     def accesses(self) -> Floats:
         """Used rows of each row group, decayed."""
-        return self._accesses.copy()
+        return self._accesses.array(len(self._state.utility))
 
     @property
     def collection(self) -> Collection | None:
@@ -388,8 +388,9 @@ class SkippingIndex:
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
         with self._lock:
-            kept = self._accesses[remaining]
-            self._accesses = np.concatenate([kept, np.zeros(len(state.utility) - len(kept))])
+            kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
+            before = int(remaining.sum())
+            self._accesses = kept.extend(len(state.utility) - before, before)
             self._state = state
 
     def _count(self, considered: int, skipped: int) -> None:
@@ -409,12 +410,12 @@ class SkippingIndex:
 
     def _use(self, state: State, groups: list[int], rows: int) -> None:
         with self._lock:
-            if len(self._accesses) == len(state.utility):  # else an update changed the row groups
-                self._accesses = count_accesses(self._accesses, groups, rows)
+            if len(self._state.utility) == len(state.utility):  # else an update changed them
+                self._accesses.record(groups, rows, HALF_LIFE, len(state.utility))
 
     def _by_accesses(self, state: State) -> Floats:
         """Return the used rows per row of each row group, with a share spread evenly."""
-        mean = self._accesses / np.maximum(state.manifest.rows, 1)
+        mean = self._accesses.array(len(state.utility)) / np.maximum(state.manifest.rows, 1)
         return with_unseen(mean, float(mean.sum()) or 1.0)
 
 

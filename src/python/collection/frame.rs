@@ -2,77 +2,17 @@
 //! everything except the filters' bits; writing streams them.
 
 use super::super::files::Files;
+use super::directory::{Base, Directory, Row, Sections};
+use super::names::{NameTable, hash_name};
 use crate::bits::LINE;
 use crate::collection::{self, Filter, Kind, PIECE, RECORD};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part, SECTION_BITS, SECTION_PIECES};
-use crate::lock::finish_before_fork;
 use crate::text;
 use pyo3::prelude::*;
 use std::fs::File;
 use std::io::Write;
-use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// The sizes, position and name of each filter.
-#[derive(Clone, Default)]
-pub struct Table {
-    pub filters: Vec<Filter>,
-    pub places: Vec<u64>,
-    pub ends: Vec<u32>,
-    pub names: String,
-    /// Bytes of each document, stored after its filter; empty in a collection.
-    pub lengths: Vec<u32>,
-    /// The filters sorted by name, built by the first [`Table::find`].
-    by_name: OnceLock<Box<[u32]>>,
-}
-
-impl Table {
-    pub fn name(&self, id: usize) -> Option<&str> {
-        let end = *self.ends.get(id)? as usize;
-        let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
-        self.names.get(start..end)
-    }
-
-    /// The first filter with this name, by binary search.
-    pub fn find(&self, name: &str) -> Option<usize> {
-        let sorted = || {
-            let mut ids: Box<[u32]> = (0..self.filters.len() as u32).collect();
-            ids.sort_by_key(|&id| self.name(id as usize));
-            ids
-        };
-        let by_name = finish_before_fork(|| self.by_name.get_or_init(sorted));
-        let at = by_name.partition_point(|&id| self.name(id as usize) < Some(name));
-        let id = *by_name.get(at)? as usize;
-        (self.name(id) == Some(name)).then_some(id)
-    }
-
-    pub fn push(&mut self, filter: Filter, place: u64, name: &str) -> Result<()> {
-        let end = u32::try_from(self.names.len() + name.len());
-        let end = end.map_err(|_| {
-            Error::Capacity("the names of a collection take at most 2**32-1 bytes".into())
-        })?;
-        if u32::try_from(self.filters.len() + 1).is_err() {
-            return Err(Error::Capacity("a collection has at most 2**32-1 filters".into()));
-        }
-        self.by_name.take();
-        self.names.push_str(name);
-        self.ends.push(end);
-        self.filters.push(filter);
-        self.places.push(place);
-        Ok(())
-    }
-
-    /// Bytes of a filter and of its document.
-    pub fn bytes(&self, id: usize) -> Result<u64> {
-        let text = self.lengths.get(id).copied().unwrap_or(0);
-        Ok(self.filters[id].bytes()? + u64::from(text))
-    }
-
-    fn total(&self) -> u64 {
-        self.filters.iter().fold(0, |sum, filter| sum.saturating_add(filter.count))
-    }
-}
 
 /// How a text index was built.
 #[pyclass(frozen, get_all, module = "tamis._native")]
@@ -98,7 +38,7 @@ impl TextOptions {
 pub struct Opened {
     pub head: Head,
     pub files: Files,
-    pub table: Table,
+    pub directory: Directory,
     pub utilities: Vec<f64>,
     pub texts: Option<TextOptions>,
 }
@@ -122,7 +62,7 @@ fn piece(section: u32) -> u32 {
     if section == SECTION_BITS { PIECE } else { 0 }
 }
 
-/// Reads a frame except its bits, which are read later, piece by piece.
+/// Checks a frame except its bits, which are read later, piece by piece.
 pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened> {
     let mut files = Files::new(spill);
     let start = files.exact(&file, 0, length.min(1 << 12))?;
@@ -158,12 +98,22 @@ pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened>
         [filters, ..] if head.parameters.len() == expected => filters,
         _ => return Err(damaged("it has the wrong number of parameters")),
     };
-    let (table, utilities) = directory(&contents, filters, bits.length, options.as_ref())?;
-    if head.count != table.total() || head.capacity != filters {
+    let [records, levels, ends, names] = [0, 1, 2, 3].map(|i| parts[i].offset);
+    let kept = options.as_ref().is_some_and(|texts| texts.keep_texts);
+    let lengths = kept.then(|| parts[4].offset);
+    let sections = Sections { records, levels, ends, names, lengths };
+    let own = file.try_clone().map_err(|error| damaged(&error.to_string()))?;
+    let table = (0, 0);
+    let base = Base { file: own, sections, count: 0, samples: Vec::new(), levels: 0, table };
+    let checked = check_directory(&contents, filters, bits.length, options.as_ref(), base)?;
+    let Checked { mut base, utilities, keys, names } = checked;
+    if head.count != keys || head.capacity != filters {
         return Err(damaged("the number of keys or filters does not match"));
     }
+    base.table = (files.append(&names.to_bytes())?, names.slots());
     files.set_base(file, bits.offset, bits.length, list.offset);
-    Ok(Opened { head, files, table, utilities, texts: options })
+    let directory = Directory::of(base);
+    Ok(Opened { head, files, directory, utilities, texts: options })
 }
 
 fn expect_kind(kind: u16, texts: bool) -> Result<()> {
@@ -187,13 +137,22 @@ fn read_texts(parameters: &[u64], contents: &[Vec<u8>]) -> Result<TextOptions> {
     Ok(TextOptions { own_tokenizer: words == 0, stop_words: stops.into(), keep_texts: kept == 1 })
 }
 
-/// Reads the directory, levels, names and lengths of documents.
-fn directory(
+/// What a valid directory says of all filters.
+struct Checked {
+    base: Base,
+    utilities: Vec<f64>,
+    keys: u64,
+    names: NameTable,
+}
+
+/// Checks the directory, levels, names and lengths of documents.
+fn check_directory(
     contents: &[Vec<u8>],
     filters: u64,
     length: u64,
     texts: Option<&TextOptions>,
-) -> Result<(Table, Vec<f64>)> {
+    mut base: Base,
+) -> Result<Checked> {
     let [records, levels, ends, names, others @ ..] = contents else {
         return Err(damaged("sections are missing"));
     };
@@ -204,56 +163,76 @@ fn directory(
     if !agree || !rest.is_empty() || !loose.is_empty() || !odd.is_empty() {
         return Err(damaged("its directory has the wrong length"));
     }
+    base.levels = u32::try_from(levels.len()).map_err(|_| damaged("it has too many levels"))?;
     let names = str::from_utf8(names).map_err(|_| damaged("a name is not UTF-8"))?;
-    let (mut table, mut utilities) = (Table::default(), Vec::with_capacity(records.len()));
-    if let (Some(texts), [lengths, ..]) = (texts, others) {
-        let (lengths, odd) = lengths.as_chunks::<4>();
+    let mut lengths = &[][..];
+    if let (Some(texts), [section, ..]) = (texts, others) {
+        let (all, odd) = section.as_chunks::<4>();
         let expected = if texts.keep_texts { records.len() } else { 0 };
-        if lengths.len() != expected || !odd.is_empty() {
+        if all.len() != expected || !odd.is_empty() {
             return Err(damaged("the number of documents does not match"));
         }
-        table.lengths = lengths.iter().map(|&length| u32::from_le_bytes(length)).collect();
+        lengths = all;
     }
-    let (mut place, mut start) = (0u64, 0);
-    for (id, (record, end)) in records.iter().zip(ends).enumerate() {
+    let mut utilities = Vec::with_capacity(records.len());
+    let mut table = NameTable::with_capacity(records.len());
+    let (mut keys, mut place, mut start) = (0u64, 0u64, 0);
+    for (index, (record, end)) in records.iter().zip(ends).enumerate() {
+        base.sample(place, base.levels - levels.len() as u32);
         let (filter, utility) = Filter::from_record(record, &mut levels)?;
         if texts.is_some() && filter.kind != Kind::Empty && text::segment(&filter).is_none() {
             return Err(damaged("a document has no signature"));
         }
         let end = u32::from_le_bytes(*end) as usize;
         let name = names.get(start..end).ok_or_else(|| damaged("a name is out of bounds"))?;
-        table.push(filter, place, name)?;
+        table.insert(hash_name(name), index as u32);
+        let text = lengths.get(index).map_or(0, |&length| u32::from_le_bytes(length));
         place = place
-            .checked_add(table.bytes(id)?)
+            .checked_add(filter.bytes()?)
+            .and_then(|place| place.checked_add(text.into()))
             .filter(|&place| place <= length)
             .ok_or_else(|| damaged("a filter extends past the end"))?;
         start = end;
+        keys = keys.saturating_add(filter.count);
         utilities.push(utility);
     }
     if place != length || start != names.len() || !levels.is_empty() {
         return Err(damaged("it has bytes that belong to no filter"));
     }
-    Ok((table, utilities))
+    Ok(Checked { base, utilities, keys, names: table })
 }
 
 /// Writes a frame. The bits are read twice: the checksums come first.
 pub fn write(
-    table: &Table,
+    directory: &Directory,
     files: &Files,
     (hash, tag): (u16, u64),
     utilities: &[f64],
     texts: Option<&TextOptions>,
     out: &mut impl Write,
 ) -> Result<()> {
-    let filters = table.filters.iter().zip(utilities);
-    let records: Vec<u8> = filters.flat_map(|(filter, &utility)| filter.record(utility)).collect();
-    let levels = table.filters.iter().flat_map(|filter| filter.levels.iter());
+    let rows = directory.all_rows(files)?;
+    let filters = rows.iter().zip(utilities);
+    let records: Vec<u8> = filters.flat_map(|(row, &utility)| row.filter.record(utility)).collect();
+    let levels = rows.iter().flat_map(|row| row.filter.levels.iter());
     let levels: Vec<u8> = levels.flat_map(|slots| slots.to_le_bytes()).collect();
-    let ends: Vec<u8> = table.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
-    let lengths: Vec<u8> = table.lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
-    let (pieces, length) = checksums(table, files)?;
-    let mut contents = vec![&records[..], &levels, &ends, table.names.as_bytes()];
-    let count = table.filters.len() as u64;
+    let (mut ends, mut names) = (Vec::with_capacity(4 * rows.len()), String::new());
+    directory.each_name(files, |name| {
+        names.push_str(name);
+        let end = u32::try_from(names.len()).map_err(|_| {
+            Error::Capacity("the names of a collection take at most 2**32-1 bytes".into())
+        })?;
+        ends.extend_from_slice(&end.to_le_bytes());
+        Ok(())
+    })?;
+    let mut lengths = Vec::new();
+    if texts.is_some_and(|texts| texts.keep_texts) {
+        lengths = rows.iter().flat_map(|row| row.text.to_le_bytes()).collect();
+    }
+    let keys = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.filter.count));
+    let (pieces, length) = checksums(&rows, files)?;
+    let mut contents = vec![&records[..], &levels, &ends, names.as_bytes()];
+    let count = rows.len() as u64;
     let (mut kind, mut parameters) = (collection::KIND, vec![count]);
     if let Some(texts) = texts {
         contents.extend([&lengths[..], texts.stop_words.as_bytes()]);
@@ -267,7 +246,7 @@ pub fn write(
     let part =
         |((kind, length), checksum)| Part { kind, piece: piece(kind), offset: 0, length, checksum };
     let parts: Vec<Part> = parts.map(part).collect();
-    let head = Head { kind, hash, tag, count: table.total(), capacity: count, parameters };
+    let head = Head { kind, hash, tag, count: keys, capacity: count, parameters };
     let header = format::header(&head, &parts);
     out.write_all(&header)?;
     let mut end = header.len();
@@ -281,14 +260,14 @@ pub fn write(
         out.write_all(content)?;
     }
     pad(out, 0)?;
-    each_chunk(table, files, |bytes| Ok(out.write_all(bytes)?))
+    each_chunk(&rows, files, |bytes| Ok(out.write_all(bytes)?))
 }
 
 /// The checksums of all pieces, and the total bytes of filters and documents.
-fn checksums(table: &Table, files: &Files) -> Result<(Vec<u8>, u64)> {
+fn checksums(rows: &[Row], files: &Files) -> Result<(Vec<u8>, u64)> {
     let (mut pieces, mut length) = (Vec::new(), 0);
     let mut waiting = Vec::with_capacity(1 << PIECE);
-    each_chunk(table, files, |mut bytes| {
+    each_chunk(rows, files, |mut bytes| {
         length += bytes.len() as u64;
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min((1 << PIECE) - waiting.len()));
@@ -309,17 +288,17 @@ fn checksums(table: &Table, files: &Files) -> Result<(Vec<u8>, u64)> {
 
 /// Passes the bytes of all filters and documents to `visit`, in order and in chunks.
 fn each_chunk(
-    table: &Table,
+    rows: &[Row],
     files: &Files,
     mut visit: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let list = files.list()?;
     let mut buffer = Vec::new();
-    for (id, &place) in table.places.iter().enumerate() {
-        let (mut done, bytes) = (0, table.bytes(id)?);
+    for row in rows {
+        let (mut done, bytes) = (0, row.bytes()?);
         while done < bytes {
             buffer.resize((bytes - done).min(1 << 20) as usize, 0);
-            files.read(place + done, &mut buffer, &list)?;
+            files.read(row.place + done, &mut buffer, &list)?;
             visit(&buffer)?;
             done += buffer.len() as u64;
         }

@@ -1,9 +1,12 @@
 //! Collections: full filters in files, prefixes in memory.
 //!
-//! `frame.rs` reads and writes the file, `resident.rs` holds the prefixes of a collection. The
-//! prefixes of a text index are in `src/python/text.rs`.
+//! `frame.rs` checks and writes the file, `directory.rs` and `names.rs` find a filter in it by number
+//! and by name, `resident.rs` holds the prefixes of a collection. The prefixes of a text index are
+//! in `src/python/text.rs`.
 
+mod directory;
 mod frame;
+mod names;
 mod resident;
 
 pub use frame::TextOptions;
@@ -11,7 +14,7 @@ pub use resident::Resident;
 
 use super::batch::Distinct;
 use super::files::Files;
-use super::handle::{hasher_of, named, open_regular};
+use super::handle::hasher_of;
 use super::keys::{self, Secret, hasher};
 use super::text::Sliced;
 use crate::collection::{self, Filter, Kind};
@@ -19,16 +22,15 @@ use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::lock::RwLock;
 use crate::text;
-use frame::{Opened, Table};
+use directory::Directory;
+use frame::Opened;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::{BorrowedFd, RawFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The full filter of one set, not yet in a collection, so that sets can be built on threads.
@@ -76,6 +78,8 @@ pub struct FilterSizes {
     widths: Py<PyArray1<i64>>,
     /// Keys of the set.
     counts: Py<PyArray1<i64>>,
+    /// Memory in bytes apart from the bits of prefixes.
+    overhead: usize,
 }
 
 /// The full filters of a collection: those of an opened file, and those added since. The filters of
@@ -84,13 +88,13 @@ pub struct FilterSizes {
 pub struct Filters {
     files: Arc<Files>,
     hasher: Hasher,
-    table: RwLock<Arc<Table>>,
+    directory: RwLock<Arc<Directory>>,
     texts: Option<TextOptions>,
 }
 
 impl Filters {
-    fn table(&self) -> Arc<Table> {
-        self.table.read().clone()
+    fn directory(&self) -> Arc<Directory> {
+        self.directory.read().clone()
     }
 }
 
@@ -111,15 +115,15 @@ impl Filters {
         texts: Option<&TextOptions>,
     ) -> PyResult<Filters> {
         let (files, hasher) = (Arc::new(Files::new(duplicate(spill)?)), hasher(seed, key)?);
-        Ok(Filters { files, hasher, table: RwLock::default(), texts: texts.cloned() })
+        Ok(Filters { files, hasher, directory: RwLock::default(), texts: texts.cloned() })
     }
 
-    /// Opens a file, or its first `length` bytes; returns its filters and their utilities.
+    /// Takes an open file, or its first `length` bytes; returns its filters and their utilities.
     #[staticmethod]
-    #[pyo3(signature = (path, spill, key=None, texts=false, length=None))]
+    #[pyo3(signature = (descriptor, spill, key=None, texts=false, length=None))]
     fn open<'py>(
         py: Python<'py>,
-        path: PathBuf,
+        descriptor: RawFd,
         spill: RawFd,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
         texts: bool,
@@ -127,17 +131,18 @@ impl Filters {
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
         let spill = duplicate(spill)?;
-        let (file, whole) = open_regular(&path).map_err(|error| named(error, &path))?;
+        let file = duplicate(descriptor)?;
+        let whole = file.metadata()?.len();
         let length = whole.min(length.unwrap_or(whole));
         let opened = py.detach(|| frame::read(file, length, spill, texts))?;
-        let Opened { head, files, table, utilities, texts } = opened;
-        let (hasher, table) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(table)));
-        let filters = Filters { files: Arc::new(files), hasher, table, texts };
+        let Opened { head, files, directory, utilities, texts } = opened;
+        let (hasher, directory) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(directory)));
+        let filters = Filters { files: Arc::new(files), hasher, directory, texts };
         Ok((filters, PyArray1::from_vec(py, utilities)))
     }
 
     fn __len__(&self) -> usize {
-        self.table().filters.len()
+        self.directory().len()
     }
 
     #[getter]
@@ -164,33 +169,23 @@ impl Filters {
                            parent: open the file again in the child";
             return Err(PyRuntimeError::new_err(message));
         }
-        let kept = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.keep_texts));
-        let long = |_| {
-            PyValueError::new_err(format!("the text of '{name}' takes more than 2**32-1 bytes"))
-        };
-        let length = kept.map(|text| u32::try_from(text.len())).transpose().map_err(long)?;
+        let text = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.keep_texts));
         Ok(py.detach(|| {
-            let bytes = match kept {
-                Some(text) => Cow::Owned([&full.bytes, text.as_bytes()].concat()),
-                None => Cow::Borrowed(&full.bytes[..]),
-            };
-            let mut table = self.table.write();
-            let place = self.files.append(&bytes)?;
-            let table = Arc::make_mut(&mut table);
-            table.push(full.filter.clone(), place, name)?;
-            table.lengths.extend(length);
-            Result::Ok(())
+            let mut directory = self.directory.write();
+            let directory = Arc::make_mut(&mut directory);
+            directory.add(&self.files, name, &full.filter, &full.bytes, text)
         })?)
     }
 
     /// The document of a filter, if documents are stored.
     fn text(&self, py: Python<'_>, id: usize) -> PyResult<Option<String>> {
-        let table = self.table();
-        let Some(&length) = table.lengths.get(id) else { return Ok(None) };
+        if !self.texts.as_ref().is_some_and(|texts| texts.keep_texts) {
+            return Ok(None);
+        }
         let bytes = py.detach(|| {
-            let mut bytes = vec![0; length as usize];
-            let place = table.places[id] + table.filters[id].bytes()?;
-            self.files.read_alone(place, &mut bytes)?;
+            let row = self.directory().row(&self.files, id)?;
+            let mut bytes = vec![0; row.text as usize];
+            self.files.read_alone(row.place + row.filter.bytes()?, &mut bytes)?;
             Result::Ok(bytes)
         })?;
         let damaged =
@@ -199,75 +194,144 @@ impl Filters {
     }
 
     /// The filters except these.
-    fn without(&self, ids: Vec<usize>) -> PyResult<Filters> {
-        let table = self.table();
-        let mut rest = Table::default();
-        let gone: HashSet<usize> = ids.into_iter().collect();
-        for (i, filter) in table.filters.iter().enumerate().filter(|(i, _)| !gone.contains(i)) {
-            rest.push(filter.clone(), table.places[i], table.name(i).unwrap_or_default())?;
-            rest.lengths.extend(table.lengths.get(i));
-        }
+    fn without(&self, ids: Vec<usize>) -> Filters {
+        let rest = self.directory().without(&ids.into_iter().collect());
         let (files, hasher, texts) = (self.files.clone(), self.hasher.clone(), self.texts.clone());
-        Ok(Filters { files, hasher, table: RwLock::new(Arc::new(rest)), texts })
+        Filters { files, hasher, directory: RwLock::new(Arc::new(rest)), texts }
     }
 
     fn name(&self, id: usize) -> PyResult<String> {
-        let table = self.table();
-        let missing = || PyIndexError::new_err(format!("there is no filter with number {id}"));
-        table.name(id).map(str::to_owned).ok_or_else(missing)
+        let directory = self.directory();
+        if id >= directory.len() {
+            return Err(PyIndexError::new_err(format!("there is no filter with number {id}")));
+        }
+        Ok(directory.name(&self.files, id)?)
     }
 
-    fn find(&self, name: &str) -> Option<usize> {
-        self.table().find(name)
+    /// The names of all filters.
+    fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(py.detach(|| {
+            let mut names = Vec::new();
+            self.directory().each_name(&self.files, |name| {
+                names.push(name.to_owned());
+                Ok(())
+            })?;
+            crate::error::Result::Ok(names)
+        })?)
     }
 
-    fn sizes(&self, py: Python<'_>) -> PyResult<FilterSizes> {
-        let table = self.table();
-        let kinds = table.filters.iter().map(|filter| filter.kind as u8);
-        let hashes = table.filters.iter().map(|filter| filter.hashes.into());
-        let counts = table.filters.iter().map(|filter| filter.count as i64);
+    fn find(&self, name: &str) -> PyResult<Option<usize>> {
+        Ok(self.directory().find(&self.files, name)?)
+    }
+
+    /// The sizes of the filters, which are in `parts` parts, from number `start` up to `stop`.
+    #[pyo3(signature = (parts=1, start=0, stop=None))]
+    fn sizes(
+        &self,
+        py: Python<'_>,
+        parts: usize,
+        start: usize,
+        stop: Option<usize>,
+    ) -> PyResult<FilterSizes> {
+        let directory = self.directory();
+        let stop = stop.unwrap_or(directory.len()).min(directory.len());
+        let rows = py.detach(|| directory.rows(&self.files, start.min(stop)..stop))?;
+        let filters = || rows.iter().map(|row| &row.filter);
         let (mut bits, mut codes, mut slots, mut widths) = (vec![], vec![], vec![], vec![]);
-        for filter in &table.filters {
+        for filter in filters() {
             let (before, column, width) = filter.columns()?;
             bits.push(filter.bits()? as i64);
             codes.push(before as i64);
             slots.push(column as i64);
             widths.push(width as i64);
         }
+        let overhead = (0..parts).map(|part| {
+            let own = filters().skip(part).step_by(parts);
+            collection::Resident::overhead_of(own, directory.len())
+        });
         Ok(FilterSizes {
-            kinds: PyArray1::from_iter(py, kinds).unbind(),
-            hashes: PyArray1::from_iter(py, hashes).unbind(),
+            kinds: PyArray1::from_iter(py, filters().map(|filter| filter.kind as u8)).unbind(),
+            hashes: PyArray1::from_iter(py, filters().map(|f| i64::from(f.hashes))).unbind(),
             bits: PyArray1::from_vec(py, bits).unbind(),
             codes: PyArray1::from_vec(py, codes).unbind(),
             slots: PyArray1::from_vec(py, slots).unbind(),
             widths: PyArray1::from_vec(py, widths).unbind(),
-            counts: PyArray1::from_iter(py, counts).unbind(),
+            counts: PyArray1::from_iter(py, filters().map(|f| f.count as i64)).unbind(),
+            overhead: overhead.sum(),
         })
     }
 
-    /// Loads the first `kept[i]` bits of each filter `order[i]`.
+    /// Loads the first `kept[i]` bits of each filter `order[i]`, and copies those that are `loaded`.
+    /// Filter i was number `before[i]` then, or had the same number.
+    #[pyo3(signature = (order, kept, loaded=None, before=None))]
     fn resident(
         &self,
         py: Python<'_>,
         order: PyReadonlyArray1<'_, u32>,
         kept: PyReadonlyArray1<'_, u64>,
+        loaded: Option<&Resident>,
+        before: Option<PyReadonlyArray1<'_, u32>>,
     ) -> PyResult<Resident> {
         let (order, kept) = (order.as_slice()?, kept.as_slice()?);
-        let table = self.table();
-        if order.len() != kept.len() || order.iter().any(|&id| id as usize >= table.filters.len()) {
+        let before = before.as_ref().map(|before| before.as_slice()).transpose()?;
+        let directory = self.directory();
+        if order.len() != kept.len() || order.iter().any(|&id| id as usize >= directory.len()) {
             return Err(PyValueError::new_err(
                 "order must have one number of a filter per element of kept",
             ));
         }
         let resident = py.detach(|| {
+            let rows = directory.all_rows(&self.files)?;
             let wanted = order.iter().zip(kept);
-            let wanted = wanted.map(|(&id, &kept)| (id, &table.filters[id as usize], kept));
+            let wanted = wanted.map(|(&id, &kept)| (id, &rows[id as usize].filter, kept));
+            let positions = loaded.map(|loaded| loaded.positions(rows.len(), before));
+            let loaded = loaded.zip(positions.as_ref());
+            let loaded = loaded.map(|(loaded, positions)| loaded.at(positions));
             let list = self.files.list()?;
-            collection::Resident::load(wanted, |id, out| {
-                self.files.read(table.places[id as usize], out, &list)
+            collection::Resident::load(wanted, rows.len(), loaded, |id, out| {
+                self.files.read(rows[id as usize].place, out, &list)
             })
         })?;
-        Ok(Resident::new(resident, self.files.clone(), table, self.hasher.clone()))
+        Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
+    }
+
+    /// The prefixes that are `loaded`, with the first `kept[i]` bits of each filter `ids[i]`. New
+    /// filters are inserted before position `at[i]`, in order.
+    fn changed(
+        &self,
+        py: Python<'_>,
+        loaded: &Resident,
+        ids: PyReadonlyArray1<'_, u32>,
+        kept: PyReadonlyArray1<'_, u64>,
+        at: PyReadonlyArray1<'_, u32>,
+    ) -> PyResult<Resident> {
+        let (ids, kept, at) = (ids.as_slice()?, kept.as_slice()?, at.as_slice()?);
+        let directory = self.directory();
+        let valid = |&id: &u32| (id as usize) < directory.len();
+        if ids.len() != kept.len() || ids.len() != at.len() || !ids.iter().all(valid) {
+            return Err(PyValueError::new_err("ids, kept and at must have the same length"));
+        }
+        let resident = py.detach(|| {
+            let positions = loaded.positions(directory.len(), None);
+            let (mut lengths, mut rows, mut places) = (Vec::new(), Vec::new(), HashMap::new());
+            for ((&id, &kept), &at) in ids.iter().zip(kept).zip(at) {
+                let row = directory.row(&self.files, id as usize)?;
+                let (bits, position) = (row.filter.bits()?, positions[id as usize]);
+                places.insert(id, row.place);
+                match position {
+                    u32::MAX => rows.push((at as usize, id, row.filter, kept.min(bits))),
+                    _ => lengths.push((position as usize, kept.min(bits))),
+                }
+            }
+            rows.sort_by_key(|row| row.0);
+            lengths.sort_unstable();
+            lengths.dedup_by_key(|length| length.0);
+            let added: Vec<_> = rows.iter().map(|row| (row.0, row.1, &row.2, row.3)).collect();
+            loaded.resident.changed(directory.len(), &lengths, &added, |id, out| {
+                self.files.read_alone(places[&id], out)
+            })
+        })?;
+        Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
 
     /// Loads signatures in blocks: documents and rows per block, ids and ranks of the documents.
@@ -281,30 +345,21 @@ impl Filters {
     ) -> PyResult<Sliced> {
         let (documents, rows) = (documents.as_slice()?, rows.as_slice()?);
         let (ids, ranks) = (ids.as_slice()?, ranks.as_slice()?);
-        let (table, blocks) = (self.table(), text::Blocks { documents, rows, ids, ranks });
+        let blocks = text::Blocks { documents, rows, ids, ranks };
         let sliced = py.detach(|| {
-            let list = self.files.list()?;
-            text::Sliced::load(&blocks, &table.filters, |id, out| {
-                self.files.read(table.places[id as usize], out, &list)
+            let (all, list) = (self.directory().all_rows(&self.files)?, self.files.list()?);
+            let filters: Vec<&Filter> = all.iter().map(|row| &row.filter).collect();
+            text::Sliced::load(&blocks, &filters, |id, out| {
+                self.files.read(all[id as usize].place, out, &list)
             })
         })?;
         Ok(Sliced { sliced, hasher: self.hasher.clone() })
     }
 
-    /// Memory of names, sizes and positions, without any bits of the filters; `blocks` is the number
-    /// of blocks of a text index.
-    #[pyo3(signature = (blocks=None))]
-    fn size_in_bytes(&self, blocks: Option<usize>) -> usize {
-        let table = self.table();
-        let levels: usize = table.filters.iter().map(|f| size_of_val(&f.levels[..])).sum();
-        let each = size_of::<Filter>() + size_of::<u64>() + size_of::<u32>();
-        let own = table.filters.len() * each + table.names.len() + levels;
-        let texts = size_of_val(&table.lengths[..]);
-        let found = match blocks {
-            Some(blocks) => text::Sliced::least_bytes(blocks, table.filters.len()),
-            None => collection::Resident::least_bytes(&table.filters),
-        };
-        own + texts + found
+    /// Memory of the directory: as it is, or as it will be if all filters are written to a file.
+    #[pyo3(signature = (*, sealed=false))]
+    fn size_in_bytes(&self, sealed: bool) -> usize {
+        self.directory().size_in_bytes(sealed)
     }
 
     /// Writes all filters to an open file.
@@ -314,14 +369,14 @@ impl Filters {
         descriptor: RawFd,
         utilities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<()> {
-        let (table, utilities) = (self.table(), utilities.as_slice()?);
-        if utilities.len() != table.filters.len() {
+        let (directory, utilities) = (self.directory(), utilities.as_slice()?);
+        if utilities.len() != directory.len() {
             return Err(PyValueError::new_err("utilities must have one number per filter"));
         }
         Ok(py.detach(|| {
             let mut out = BufWriter::with_capacity(1 << 16, duplicate(descriptor)?);
             let hash = (self.hasher.id(), self.hasher.tag());
-            frame::write(&table, &self.files, hash, utilities, self.texts.as_ref(), &mut out)?;
+            frame::write(&directory, &self.files, hash, utilities, self.texts.as_ref(), &mut out)?;
             Result::Ok(out.flush()?)
         })?)
     }

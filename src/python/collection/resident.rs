@@ -3,11 +3,11 @@
 use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
-use super::frame::Table;
-use crate::collection::{self, may_hold};
+use super::directory::Directory;
+use crate::collection::{self, Loaded, may_hold};
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
-use numpy::PyArray1;
+use numpy::{PyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,9 +20,9 @@ const TOGETHER: usize = 256;
 /// The prefixes of a collection's filters in memory, the most queried first.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Resident {
-    resident: collection::Resident,
+    pub resident: collection::Resident,
     files: Arc<Files>,
-    table: Arc<Table>,
+    directory: Arc<Directory>,
     hasher: Hasher,
     /// How many times the rest of a filter was read.
     reads: AtomicU64,
@@ -32,22 +32,45 @@ impl Resident {
     pub fn new(
         resident: collection::Resident,
         files: Arc<Files>,
-        table: Arc<Table>,
+        directory: Arc<Directory>,
         hasher: Hasher,
     ) -> Resident {
-        Resident { resident, files, table, hasher, reads: AtomicU64::new(0) }
+        Resident { resident, files, directory, hasher, reads: AtomicU64::new(0) }
     }
 
     /// Whether the bits of a filter that are not in memory allow the key too.
     fn tail_allows(&self, query: &collection::Query, found: collection::Candidate) -> Result<bool> {
-        let filter = &self.table.filters[found.id as usize];
-        let bits = filter.bits()?;
+        let row = self.directory.row(&self.files, found.id as usize)?;
+        let bits = row.filter.bits()?;
         if found.kept >= bits {
             return Ok(true);
         }
         self.reads.fetch_add(1, Relaxed);
-        let mut tail = Tail::new(&self.files, self.table.places[found.id as usize]);
-        may_hold(filter, query, found.kept..bits, &mut tail)
+        let mut tail = Tail::new(&self.files, row.place);
+        may_hold(&row.filter, query, found.kept..bits, &mut tail)
+    }
+
+    /// The position of each of `count` filters, by its number. Filter i was number `before[i]` when
+    /// these were loaded, or had the same number.
+    pub fn positions(&self, count: usize, before: Option<&[u32]>) -> Vec<u32> {
+        let ids = self.resident.ids();
+        let most = ids.iter().max().map_or(0, |&id| id as usize + 1);
+        let mut positions = vec![u32::MAX; count.max(most)];
+        for (position, id) in (0..).zip(ids) {
+            positions[id as usize] = position;
+        }
+        match before {
+            Some(before) => {
+                let position = |&id: &u32| positions.get(id as usize).copied();
+                before.iter().map(|id| position(id).unwrap_or(u32::MAX)).collect()
+            }
+            None => positions,
+        }
+    }
+
+    /// These prefixes, to be copied.
+    pub fn at<'a>(&'a self, positions: &'a [u32]) -> Loaded<'a> {
+        Loaded { resident: &self.resident, positions }
     }
 
     fn lookup(
@@ -161,10 +184,27 @@ impl Resident {
         Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, ids)))
     }
 
+    /// Writes the length of each prefix to the element of its filter.
+    fn kept_into(&self, mut out: PyReadwriteArray1<'_, i64>) -> PyResult<()> {
+        let out = out.as_slice_mut()?;
+        for (id, kept) in self.resident.kept() {
+            if let Some(place) = out.get_mut(id as usize) {
+                *place = kept as i64;
+            }
+        }
+        Ok(())
+    }
+
     /// Total bits of the prefixes.
     #[getter]
     fn bits(&self) -> u64 {
         self.resident.bits()
+    }
+
+    /// Memory apart from the bits of the prefixes.
+    #[getter]
+    fn overhead(&self) -> usize {
+        self.resident.overhead()
     }
 
     /// How many times the rest of a filter was read from the file.

@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Weights: TypeAlias = npt.NDArray[np.float32]
+"""Utilities in memory."""
 
 
 class Curve(Protocol):

@@ -23,12 +23,22 @@ def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:
     Exact for Bloom filters, where single bits count. Whole columns of ribbons are taken by gain per
     bit, then those that still fit; the remainder goes where a part of a column helps most.
     """
-    few, many = _bracket(curve, utility, _spent, budget)
+    return optimal_price(curve, utility, budget)[0]
+
+
+def optimal_price(
+    curve: Curve, utility: Floats, budget: int, near: float | None = None
+) -> tuple[Ints, float]:
+    """Return the bits of `optimal`, and the logarithm of the price of a bit.
+
+    If the price of a similar problem is known, the search starts ``near`` it.
+    """
+    few, many, price = _bracket(curve, utility, _spent, budget, near)
     kept = few.copy()
     _fill(curve, utility, kept, many, budget)
     ribbons = [(own, part) for own, part in _parts(curve) if isinstance(part, Ribbon)]
     if not ribbons:
-        return kept
+        return kept, price
     for own, part in ribbons:
         left = budget - int(kept.sum())
         kept[own] = _more_columns(part, utility[own], kept[own], left)
@@ -39,7 +49,7 @@ def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:
     left = budget - int(kept.sum())
     if len(loose) and left > 0:
         kept[loose] = optimal(curve.take(loose), utility[loose], left + int(kept[loose].sum()))
-    return kept
+    return kept, price
 
 
 def least(curve: Curve, utility: Floats, target: float) -> Ints:
@@ -51,7 +61,7 @@ def least(curve: Curve, utility: Floats, target: float) -> Ints:
     def spared(part: Curve, kept: Ints, weights: Floats) -> float:
         return float(weights.sum() - weights @ part.rate(kept))
 
-    few, many = _bracket(curve, utility, spared, float(utility.sum()) - most)
+    few, many, _ = _bracket(curve, utility, spared, float(utility.sum()) - most)
     # Filters that differ gain equally per bit: take as many of them as needed.
     gain = utility * (curve.rate(few) - curve.rate(many))
     needed = float(utility @ curve.rate(few)) - most
@@ -78,18 +88,20 @@ _SLACK = 0.01
 """First distance, in log price, from the price of the sample."""
 
 
-def _bracket(curve: Curve, utility: Floats, measure: Measure, most: float) -> tuple[Ints, Ints]:
+def _bracket(
+    curve: Curve, utility: Floats, measure: Measure, most: float, near: float | None = None
+) -> tuple[Ints, Ints, float]:
     """Return the bits at the lowest price at which the measure is at most ``most``, and just below.
 
-    The two differ only in filters whose next bits gain equally.
+    The two differ only in filters whose next bits gain equally. The price follows, as a logarithm.
     """
     used = np.flatnonzero(utility > 0)
     few, many = np.zeros(len(utility), np.int64), np.zeros(len(utility), np.int64)
     if not len(used):
-        return few, many
+        return few, many, 0.0
     part = curve if len(used) == len(utility) else curve.take(used)
-    few[used], many[used], _ = _search(part, utility[used], measure, most)
-    return few, many
+    few[used], many[used], price = _search(part, utility[used], measure, most, near=near)
+    return few, many, price
 
 
 class _Priced(NamedTuple):
@@ -101,14 +113,19 @@ class _Priced(NamedTuple):
 
 
 def _search(
-    curve: Curve, utility: Floats, measure: Measure, most: float, tolerance: float = 0.0
+    curve: Curve,
+    utility: Floats,
+    measure: Measure,
+    most: float,
+    tolerance: float = 0.0,
+    near: float | None = None,
 ) -> tuple[Ints, Ints, float]:
     """Search for the lowest price at which the measure is at most ``most``, up to a tolerance.
 
     Returns the bits at that price, the bits just below it, and its logarithm. The measure is
     interpolated between two prices, and the interval is halved where that gains little.
     """
-    cheap, dear = _enclose(curve, utility, measure, most)
+    cheap, dear = _enclose(curve, utility, measure, most, near)
     low, many, above = cheap
     high, few, below = dear
     # Filters that keep as many bits at both prices are settled, and left out from then on.
@@ -140,12 +157,12 @@ def _search(
 
 
 def _enclose(
-    curve: Curve, utility: Floats, measure: Measure, most: float
+    curve: Curve, utility: Floats, measure: Measure, most: float, near: float | None = None
 ) -> tuple[_Priced, _Priced]:
     """Find a price with a measure above ``most``, and a higher one with at most that.
 
-    The search starts near the price of a sample. If no measure is above ``most``, both are the
-    lowest price.
+    The search starts near the price of a similar problem, or of a sample. If no measure is above
+    ``most``, both are the lowest price.
     """
     log_utility = np.log(utility)
     # No bit gains more than its utility, and gains below e⁻⁷⁰⁰ of it are ignored.
@@ -155,19 +172,22 @@ def _enclose(
         kept = curve.worth(log_price, log_utility)
         return _Priced(log_price, kept, measure(curve, kept, utility))
 
-    low, high = lowest, highest
-    if len(utility) > 2 * _SAMPLE:
+    low, high, slack = lowest, highest, _SLACK
+    if near is not None:
+        slack = _SLACK / 100
+        low, high = max(lowest, near - slack), min(highest, near + slack)
+    elif len(utility) > 2 * _SAMPLE:
         which = np.random.default_rng(0).integers(0, len(utility), _SAMPLE)
         share = most * _SAMPLE / len(utility)
         _, _, guess = _search(curve.take(which), utility[which], measure, share, _SLACK / 4)
         low, high = max(lowest, guess - _SLACK), min(highest, guess + _SLACK)
-    cheap, step = at(low), _SLACK
+    cheap, step = at(low), slack
     while cheap.value <= most and cheap.log_price > lowest:
         high, step = cheap.log_price, 4 * step
         cheap = at(max(lowest, high - step))
     if cheap.value <= most:
         return cheap, cheap
-    dear, step = at(high), _SLACK
+    dear, step = at(high), slack
     while dear.value > most and dear.log_price < highest:
         cheap, step = dear, 4 * step
         dear = at(min(highest, cheap.log_price + step))

@@ -1,0 +1,85 @@
+"""Sets that are added to a large collection: few other prefixes change.
+
+A plan for all sets takes time in proportion to their number. The new sets and a window of others
+share the bits that the window has: the price of a bit in the window rises a little above that of
+the rest, by far less than it differs between plans in whole columns. Windows are spread over the
+collection, so that all sets give way in turn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tamis import _native
+from tamis.collection.prefixes import Prefixes, rate_curve
+from tamis.planning.collection.curves import Ints, Weights
+from tamis.planning.collection.prices import optimal_price
+
+WINDOW = 4096
+"""Sets that give way to new ones."""
+
+_STRIDE = 2_654_435_761  # a prime far from multiples of any number of sets: spreads the windows
+
+
+class Growth(NamedTuple):
+    """The sets whose prefixes change, the bits of each, and the price of a bit."""
+
+    ids: Ints
+    kept: Ints
+    price: float | None = None
+
+
+def may_grow(before: int, added: int, since_plan: int) -> bool:
+    """Whether a window suffices for new sets, after ``since_plan`` others since the last plan."""
+    same_numbers = (before - 1).bit_length() == (before + added - 1).bit_length()
+    few = added <= WINDOW // 4 and since_plan + added <= before // 8
+    return same_numbers and few and before >= 2 * WINDOW
+
+
+def plan_growth(
+    filters: _native.Filters, weights: Weights, kept: Ints, bits: int, near: float | None
+) -> Growth | None:
+    """Plan the prefixes of sets that follow those with ``kept`` bits, in ``bits`` for all.
+
+    Returns None if the window cannot give as many bits as are needed.
+    """
+    before, count = len(kept), len(filters)
+    start = before * _STRIDE % (before - WINDOW + 1)
+    curve = rate_curve(filters.sizes(1, start, start + WINDOW), filters.sizes(1, before, count))
+    ids = np.concatenate([np.arange(start, start + WINDOW), np.arange(before, count)])
+    had = np.zeros(len(ids), np.int64)
+    had[:WINDOW] = kept[start : start + WINDOW]
+    share = int(had.sum()) + bits - int(kept.sum())
+    if share < 0:
+        return None
+    new, price = optimal_price(curve, weights[ids].astype(np.float64), share, near)
+    changed = (new != had) | (ids >= before)
+    return Growth(ids[changed], new[changed], price)
+
+
+def change_prefixes(
+    filters: _native.Filters, loaded: Prefixes, growth: Growth, weights: Weights
+) -> Prefixes:
+    """Load the prefixes of new sets, and lengthen or shorten others."""
+    before, parts = len(loaded.filters), len(loaded.residents)
+    by_utility = growth.ids[np.argsort(-weights[growth.ids], kind="stable")]
+    kept = np.zeros(len(filters), np.uint64)
+    kept[growth.ids] = growth.kept
+    residents = []
+    for part, resident in enumerate(loaded.residents):
+        ids = by_utility[by_utility % parts == part]
+        # A new set comes after those of at least its utility.
+        others = weights[part:before:parts]
+        at = [int(np.count_nonzero(others >= weights[id])) if id >= before else 0 for id in ids]
+        own = ids.astype(np.uint32)
+        residents.append(filters.changed(resident, own, kept[ids], np.array(at, np.uint32)))
+    return Prefixes(filters, residents, loaded.damaged)
+
+
+def load_all(filters: _native.Filters, before: int) -> Growth:
+    """Return the growth that loads new filters in full."""
+    ids: npt.NDArray[np.int64] = np.arange(before, len(filters))
+    return Growth(ids, filters.sizes(1, before).bits)
