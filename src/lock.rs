@@ -179,13 +179,6 @@ impl Drop for Writer {
     }
 }
 
-/// Runs `work` as a write: a fork waits until it is done. For what one thread computes and others wait
-/// for, which in a child they would do forever.
-pub fn finish_before_fork<R>(work: impl FnOnce() -> R) -> R {
-    let _writer = Writer::new();
-    work()
-}
-
 #[cold]
 fn wait_until(done: impl Fn() -> bool) {
     while !done() {
