@@ -219,7 +219,7 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
     }
 }
 
-/// Eight columns, with the levels that `tamis.planning.ribbon` chooses. The build starts from hashes
+/// Eight columns, and seven and a half, with the levels that `tamis.planning.ribbon` chooses. The build starts from hashes
 /// in any order, so it includes removing duplicates and sorting.
 fn ribbon(present: &[Hash128], absent: &[Hash128]) {
     let mut levels = Vec::new();
@@ -229,22 +229,26 @@ fn ribbon(present: &[Hash128], absent: &[Hash128]) {
         levels.push(slots);
         left -= (slots as f64 * 0.999) as u64 - 64;
     }
-    for layout in [ribbon::Layout::Interleaved, ribbon::Layout::Columns] {
+    let layouts = [ribbon::Layout::Interleaved, ribbon::Layout::Columns];
+    let both = layouts.into_iter().flat_map(|layout| [(layout, 8, 0), (layout, 7, 1 << 31)]);
+    for (layout, columns, share) in both {
         let fill = || {
             let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
             partitions.extend(present);
             let distinct = Distinct::new(vec![partitions], 1).unwrap();
-            Ribbon::build(layout, 8, &levels, &distinct).unwrap()
+            let sizes = ribbon::Sizes { columns, share, levels: &levels, ..Default::default() };
+            Ribbon::build(layout, sizes, &distinct).unwrap()
         };
         let build = median(present.len(), || drop(black_box(fill())));
         let filter = fill();
         let times = ask(&filter, build, present, absent);
-        let reference = match (layout, present.len()) {
-            (ribbon::Layout::Interleaved, 1_000_000) => Some([128.0, 27.0, 29.0]),
-            (ribbon::Layout::Interleaved, 10_000_000) => Some([180.0, 87.0, 86.0]),
+        let reference = match (layout, share, present.len()) {
+            (ribbon::Layout::Interleaved, 0, 1_000_000) => Some([128.0, 27.0, 29.0]),
+            (ribbon::Layout::Interleaved, 0, 10_000_000) => Some([180.0, 87.0, 86.0]),
             _ => None,
         };
-        let name = format!("Ribbon, {}", layout.name());
+        let part = if share > 0 { ", 7.5" } else { "" };
+        let name = format!("Ribbon, {}{part}", layout.name());
         row(&name, filter.size_in_bits(), times, absent, reference);
     }
 }

@@ -15,9 +15,10 @@ import tamis
 from tamis.planning import kinds
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import equal, exact, lengths, metrics
+from tamis.planning.ribbon import column_rate
+from tamis.planning.stacked import columns, equal, exact, lengths, metrics
 from tamis.planning.stacked.frequencies import Steps, Zipf
-from tamis.planning.stacked.goal import Goal
+from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.sweep import sweep
 
 MILLION = 1_000_000
@@ -348,7 +349,68 @@ def test_theorem_3_and_the_space_saved():
 def test_the_exact_layer_is_near_its_lower_bound(zipf):
     plan = tamis.plan(MILLION, zipf, bits_per_key=10, layer="ribbon", last="exact")
     least = metrics.lower_bound(plan.fpr_bound, plan.negatives / MILLION)
-    assert least < plan.bits_per_key < 1.09 * least
+    assert least < plan.bits_per_key < 1.015 * least
+    assert plan.lower_bound == least
+    assert f"takes {least:.3f} bits per key or more" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "most", "least"), [(1.0, 4.2e-5, 3.75e-5), (0.75, 1.85e-4, 1.65e-4)]
+)
+def test_two_layers_come_close_to_what_any_filter_can_reach(exponent, most, least):
+    """The reference setting of the papers, at 10 bits per key; the bounds are information's."""
+    w = tamis.Workload.zipf(exponent, universe=10**8, sample=5 * 10**7)
+    p = tamis.plan(MILLION, w, bits_per_key=10)
+    assert least < p.expected_fpr <= most
+    assert len(p.layers) == 2
+    assert p.bits_per_key <= 10
+
+
+@pytest.mark.parametrize("last", ["exact", "alternating"])
+@pytest.mark.parametrize("wish", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
+def test_fractions_of_columns_are_no_worse_than_whole_ones(last, wish, monkeypatch):
+    w = tamis.Workload.zipf(0.9, universe=10**6, sample=10**5)
+    score = "bits" if "fpr" in wish else "expected_fpr"
+    for keys in (30, 1000, 20_000):
+        p = tamis.plan(keys, w, layer="ribbon", last=last, **wish)
+        with monkeypatch.context() as patch:
+            whole = dataclasses.replace(kinds.KINDS["ribbon"], fractional=False)
+            patch.setitem(kinds.KINDS, "ribbon", whole)
+            before = tamis.plan(keys, w, layer="ribbon", last=last, **wish)
+        assert all(layer.fingerprint == int(layer.fingerprint) for layer in before.layers)
+        assert getattr(p, score) <= getattr(before, score)
+    assert any(layer.fingerprint != int(layer.fingerprint) for layer in p.layers)
+    assert getattr(p, score) < 0.999 * getattr(before, score)
+
+
+@pytest.mark.parametrize("wish", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
+def test_no_neighbour_of_the_columns_is_better(wish):
+    """Neither another length of a layer behind the first nor another number of negatives."""
+    keys, w = 20_000, tamis.Workload.zipf(0.9, universe=10**6, sample=10**5)
+    p = tamis.plan(keys, w, layer="ribbon", last="alternating", **wish)
+    goal = Goal(keys, budget=wish.get("bits_per_key", math.inf) * keys, fpr=wish.get("fpr", 1.0))
+    lengths_, n = [layer.fingerprint for layer in p.layers], p.negatives
+    tried = [(lengths_, n * factor) for factor in (0.8, 0.95, 1.05, 1.25)]
+    for i, step in itertools.product(range(1, len(lengths_)), (-0.5, -0.25, 0.25, 0.5)):
+        tried.append(([*lengths_[:i], max(lengths_[i] + step, 0.1), *lengths_[i + 1 :]], n))
+    for chosen, number in tried:
+        number = min(round(number), len(w))
+        stack = Stack(
+            "ribbon", number, w.psi(number), tuple(map(column_rate, chosen)), tuple(chosen), False,
+            0.0, 0.0,
+        )  # fmt: skip
+        other = columns.refilled(stack, goal)
+        if other:
+            assert goal.score(other) >= 0.995 * (p.bits if "fpr" in wish else p.expected_fpr)
+
+
+def test_lower_bounds():
+    """Of stored negatives that are accepted like others, those of the keys alone remain."""
+    assert metrics.lower_bound(0.01, 5.0, 0.01) == pytest.approx(-math.log2(0.01))
+    bounds = [metrics.lower_bound(0.01, 5.0, frequent) for frequent in (0.01, 0.005, 1e-4, 0.0)]
+    assert bounds == sorted(bounds)
+    assert metrics.lower_bound(0.01, 5.0) == pytest.approx(-math.log2(0.01) - 5 * math.log2(0.99))
+    assert metrics.lower_bound(1.0, 5.0) == 0
 
 
 def test_sizes_concentrate():

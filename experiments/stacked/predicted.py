@@ -3,8 +3,8 @@
     .venv/bin/python experiments/stacked/predicted.py [--quick]
 
 Prints Table 2, Figure 2 (when stacking pays, and the bits it saves), Figure 4 (cuckoo and quotient
-layers), the best plans overall, and the time of planning. No filter is built. "above" is by how many
-percent a plan's bits exceed the fewest that any filter with its rates takes.
+layers), the best plans overall, and the time of planning. No filter is built. "above" is by how
+many percent a plan's bits exceed the fewest that any filter with its rates takes.
 """
 
 import argparse
@@ -28,7 +28,8 @@ def line(name: str, plan: tamis.Plan, target: str) -> None:
     first = plan.layers[0]
     print(
         f"{name:<28} {plan.expected_fpr:<10.3g}{plan.fpr_bound:<9.3g} {plan.bits_per_key:<7.3f}"
-        f"{plan.bits_per_key / plan.lower_bound - 1:<7.1%}{len(plan.layers):>2} {first.kind:<9} {plan.negatives:>11,}  {target}"
+        f"{plan.bits_per_key / plan.lower_bound - 1:<7.1%}"
+        f"{len(plan.layers):>2} {first.kind:<9} {plan.negatives:>11,}  {target}"
     )
 
 

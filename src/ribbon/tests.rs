@@ -98,5 +98,28 @@ fn shapes_that_cannot_be() {
     assert!(of(8, 0, &[], 5, 3).is_err() && of(8, 1, &[128], 0, 3).is_err());
     // One start in 2³² is 16 blocks of these, and the one behind them.
     assert_eq!(of(0, 1, &[1 << 42], 0, 0).unwrap().kept, 64 * 17);
-    assert_eq!(of(31, u32::MAX, &[1 << 42; 16], 1 << 42, 1 << 42).unwrap().kept, 17 << 47);
+    let nearly = of(31, u32::MAX, &[1 << 42; 16], 1 << 42, 1 << 42).unwrap();
+    assert_eq!(nearly.kept, (17 << 47) - 16 * 15 * 64);
+}
+
+#[test]
+fn an_extra_column_holds_for_every_key() {
+    let hasher = Hasher::seeded(5);
+    for (n, levels) in [(1, &[][..]), (300, &[]), (3000, &[2688]), (9000, &[8448, 320])] {
+        let all = equations((0..n).map(|i| hasher.signed(i)), 6);
+        for layout in [Layout::Interleaved, Layout::Columns] {
+            for share in [1, 1 << 24, 1 << 31, u32::MAX] {
+                for columns in [0, 3, 5] {
+                    let sizes = Sizes { columns, share, levels, ..Sizes::default() };
+                    let equations = all.iter().map(|equation| Equation {
+                        value: equation.value & mask(columns + 1),
+                        ..*equation
+                    });
+                    let solution = solve(layout, sizes, equations).unwrap();
+                    let held = |e: &Equation| solution.may_be(e.hash, e.value);
+                    assert!(all.iter().all(held), "{n} {layout:?} {share} {columns}");
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
-from tamis.planning.ribbon import column_rate, columns_for
+from tamis.planning.ribbon import columns_for
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -28,10 +28,16 @@ def search_for(kind: str) -> Search:
     """Return the search for the best exact stack with a first layer of this kind."""
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-        rates, lengths, bits = _first_layers(kind, goal.keys, *_range(kind, goal))
-        bits = bits + function_bits(goal.keys + rates * negatives)
+        rates, lengths, first = _first_layers(kind, goal.keys, *_range(kind, goal))
+        bits = first + function_bits(goal.keys + rates * negatives)
         if KINDS[kind].fractional:
-            rates, lengths, bits = _with_fraction(goal, psi, rates, lengths, bits)
+            length = _fraction(goal, psi, rates, first, bits)
+            rates, lengths, bits = rates[1:], lengths[1:], bits[1:]
+            if length >= KINDS[kind].coarsest:
+                size = fingerprint_layer(kind, goal.keys, length)
+                total = size.bits + _function_bits(math.ceil(goal.keys + size.rate * negatives))
+                rates, lengths = np.append(rates, size.rate), np.append(lengths, length)
+                bits = np.append(bits, total)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         value = goal.value(expected, psi, checks, kind)
@@ -85,33 +91,25 @@ def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Arra
     return rates, np.array(tried, float), bits
 
 
-def _with_fraction(
-    goal: Goal, psi: float, rates: Array, lengths: Array, bits: Array
-) -> tuple[Array, Array, Array]:
-    """Put the best length that is not whole in the place of none.
+def _fraction(goal: Goal, psi: float, rates: Array, first: Array, bits: Array) -> float:
+    """Find the best length of the first layer that is not whole; 0 if there is none.
 
-    Between two whole lengths the bits are linear in the length. So those within a budget end
-    between the longest that fits and the next; and for a rate, the best is whole or the shortest
-    that has it.
+    Between two whole lengths, of which the first is 0, the bits are linear in the length. So those
+    within a budget end between the longest that fits and the next; and for a rate, the best is
+    whole or the shortest that has it. A part of a column takes a few bits more in itself.
     """
     if goal.smallest:
         needed = _highest_rate(goal, psi)
-        length = columns_for(needed) if rates[-1] <= needed < 1 else 0.0
-        at = min(int(length), len(bits) - 2)
-        share = length - at
-    else:
-        fitting = np.flatnonzero(bits <= goal.budget)
-        at = int(fitting[-1]) if len(fitting) else len(bits) - 1
-        if at == len(bits) - 1:
-            return rates[1:], lengths[1:], bits[1:]
-        share = float((goal.budget - bits[at]) / (bits[at + 1] - bits[at]))
-    length = at + share
-    if length < KINDS["ribbon"].coarsest:
-        return rates[1:], lengths[1:], bits[1:]
-    rates, lengths, mixed = rates.copy(), lengths.copy(), bits.copy()
-    mixed[0] = bits[at] + share * (bits[at + 1] - bits[at])
-    rates[0], lengths[0] = column_rate(length), length
-    return rates, lengths, mixed
+        return columns_for(needed) if rates[-1] <= needed < 1 else 0.0
+    fitting = np.flatnonzero(bits <= goal.budget)
+    at = int(fitting[-1]) if len(fitting) else len(bits) - 1
+    if at == len(bits) - 1:
+        return 0.0
+    column, left = bits[at + 1] - bits[at], goal.budget - bits[at]
+    share = float(left / column)
+    linear = first[at] + share * (first[at + 1] - first[at])
+    more = fingerprint_layer("ribbon", goal.keys, at + share).bits - linear
+    return max(at + (left - more - 1) / column, 0.0)
 
 
 def _highest_rate(goal: Goal, psi: float) -> float:
