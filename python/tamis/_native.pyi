@@ -628,7 +628,7 @@ class Stacked(Deleting):
 
     @property
     def known_fpr(self) -> float:
-        """The false-positive rate of known negatives.
+        """The false-positive rate of known negatives, if removals affect old and new keys alike.
 
         `expected_fpr` is the mean of this and `fpr_bound` with weights ψ and 1 − ψ.
         """

@@ -89,10 +89,7 @@ impl AdaptiveStack {
             let mut counted = self.counted();
             *counted = Counted { total: counted.total, ..Counted::default() };
         } else if let Some(filled) = inner.filling.take() {
-            let mut layers = inner.stack.layers().to_vec();
-            layers.extend([filled.layer, building.layer]);
-            let stack = Stack::new(layers, psi, 0, false)?;
-            inner.stack = stack.of_generation(inner.generation as u16);
+            inner.stack = inner.stack.extended(filled.layer, building.layer, psi)?;
             inner.filling = filling;
             let mut counted = self.counted();
             counted.collecting = 0;

@@ -118,7 +118,8 @@ impl AdaptiveStack {
         filling: Option<Filling>,
         plan: Vec<u8>,
     ) -> Result<AdaptiveStack> {
-        AdaptiveStack::with(Stack::new(vec![first], 0.0, 0, false)?, filling, plan)
+        let stack = Stack::new(vec![first], 0.0, 0, false)?.of_generation(0);
+        AdaptiveStack::with(stack, filling, plan)
     }
 
     fn with(stack: Stack, filling: Option<Filling>, plan: Vec<u8>) -> Result<AdaptiveStack> {

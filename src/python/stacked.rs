@@ -186,7 +186,7 @@ impl Stacked {
         Ok(structure::<Stack>(self_)?.1.knowledge().overlap)
     }
 
-    /// The rate of known negatives, all alike.
+    /// The rate of known negatives, if removals affect old and new keys alike.
     #[getter]
     fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, stack) = structure::<Stack>(self_)?;

@@ -50,13 +50,39 @@ impl Stack {
         if knowledge.built.len() != layers.len().div_ceil(2) {
             return refuse("there is not one rate for each layer of keys".into());
         }
-        Ok(Stack { layers, knowledge, salt: 0, writer: RwLock::new(Written { kept }) })
+        let writer = RwLock::new(Written { kept });
+        Ok(Stack { layers, knowledge, salt: 0, adaptive: false, writer })
     }
 
-    /// The stack with other domains for the layers behind the first, so that keys that collided in
-    /// the layers of one `generation` are independent in those of another.
+    /// The stack of an adaptive one, with other domains for the layers behind the first, so that keys
+    /// that collided in the layers of one `generation` are independent in those of another.
     pub fn of_generation(self, generation: u16) -> Stack {
-        Stack { salt: usize::from(generation) * MOST_LAYERS, ..self }
+        Stack { salt: usize::from(generation) * MOST_LAYERS, adaptive: true, ..self }
+    }
+
+    /// The stack with a layer of negatives and one of keys after the last.
+    ///
+    /// What passed all layers until now was collected, so the last one counts as built now. Those
+    /// before it keep the rates of their build: a negative that an insertion has let through since is
+    /// in no layer of negatives, nor will it be, because it leaves the stack with a "yes" before it
+    /// comes to the new ones.
+    pub fn extended(
+        &self,
+        negatives: Arc<dyn Kernel>,
+        keys: Arc<dyn Kernel>,
+        psi: f64,
+    ) -> Result<Stack> {
+        let mut layers = self.layers.clone();
+        let mut built = self.knowledge.built.clone();
+        if let (Some(last), Some(layer)) = (built.last_mut(), layers.last()) {
+            *last = layer.rate();
+        }
+        built.push(keys.rate());
+        let kept = if layers.len() == 1 { 1.0 } else { self.writer.read().kept };
+        layers.extend([negatives, keys]);
+        let knowledge = Knowledge { psi, overlap: 0, exhausted: false, built };
+        let stack = Stack::with(layers, knowledge, kept)?;
+        Ok(Stack { salt: self.salt, adaptive: self.adaptive, ..stack })
     }
 
     /// Opens what a frame holds: each section is the frame of a layer.
@@ -94,6 +120,6 @@ impl Stack {
         let written = self.writer.read();
         let layers = self.layers.iter().map(|layer| layer.copy()).collect::<Result<_>>()?;
         let copy = Stack::with(layers, self.knowledge.clone(), written.kept)?;
-        Ok(Stack { salt: self.salt, ..copy })
+        Ok(Stack { salt: self.salt, adaptive: self.adaptive, ..copy })
     }
 }

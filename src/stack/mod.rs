@@ -79,6 +79,8 @@ pub struct Stack {
     knowledge: Knowledge,
     /// Where the domains of the layers begin: a multiple of [`MOST_LAYERS`].
     salt: usize,
+    /// Whether it is part of an adaptive stack, which removes keys from the first layer only.
+    adaptive: bool,
     /// What the one writer changes beside the layers.
     writer: RwLock<Written>,
 }

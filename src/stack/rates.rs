@@ -28,7 +28,8 @@ impl Stack {
     /// each removal thins out those that a negative meets by chance), and so those inserted since
     /// with a = (r − s)/(1 − s). A known negative that was accepted at the build is accepted still
     /// with s/b + (1 − s/b)·a, and the layers below know it; one that was not is accepted with a,
-    /// and is as unknown to them as any other.
+    /// and is as unknown to them as any other. In an adaptive stack, removals leave the layers below
+    /// the first as they are.
     pub fn known_rate(&self) -> f64 {
         self.known_from(0, self.writer.read().kept)
     }
@@ -44,7 +45,7 @@ impl Stack {
         let below = match self.layers.len() - index {
             1 => 1.0,
             2 => 0.0,
-            _ => self.known_from(index + 2, kept),
+            _ => self.known_from(index + 2, if self.adaptive { 1.0 } else { kept }),
         };
         passed * (lasting + (1.0 - lasting) * added) * below
             + (1.0 - passed) * added * self.unseen_after(index)
