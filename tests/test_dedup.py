@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tamis
+from tamis import deduplication
 
 
 def firsts(keys, window=None):
@@ -267,3 +268,16 @@ def test_refuses_bad_arguments():
             tamis.dedup([1], **given)
     assert list(tamis.dedup([], window=10)) == []
     assert list(tamis.dedup([1, 1], filter=tamis.Windowed(5, fpr=0.1))) == [1]
+
+
+def test_a_line_of_any_length_is_refused(tmp_path, monkeypatch):
+    """A small file can decompress to one that does not fit into memory."""
+    monkeypatch.setattr(deduplication, "LONGEST_LINE", 1000)
+    path = tmp_path / "log.gz"
+    for line, said in ((b"x" * 1000, None), (b"x" * 10**6, "it has a line longer than")):
+        path.write_bytes(gzip.compress(b"a\nb\n" + line))
+        if said is None:
+            assert list(tamis.dedup(path, window=10, fpr=0.01)) == [b"a", b"b", line]
+            continue
+        with pytest.raises(ValueError, match=said):
+            list(tamis.dedup(path, window=10, fpr=0.01))
