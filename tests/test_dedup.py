@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tamis
+from tamis import deduplication
 
 
 def firsts(keys, window=None):
@@ -278,3 +279,16 @@ def test_a_batch_that_cannot_be_filtered_is_not_marked():
     with pytest.raises(NotImplementedError):
         list(tamis.dedup([batch], key="key", filter=f))
     assert not f.seen(1)
+
+
+def test_a_line_of_any_length_is_refused(tmp_path, monkeypatch):
+    """A small file can decompress to one that does not fit into memory."""
+    monkeypatch.setattr(deduplication, "LONGEST_LINE", 1000)
+    path = tmp_path / "log.gz"
+    for line, said in ((b"x" * 1000, None), (b"x" * 10**6, "it has a line longer than")):
+        path.write_bytes(gzip.compress(b"a\nb\n" + line))
+        if said is None:
+            assert list(tamis.dedup(path, window=10, fpr=0.01)) == [b"a", b"b", line]
+            continue
+        with pytest.raises(ValueError, match=said):
+            list(tamis.dedup(path, window=10, fpr=0.01))

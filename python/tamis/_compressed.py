@@ -23,6 +23,9 @@ _READERS: dict[bytes, Callable[[Any], Any]] = {
 DAMAGED = (EOFError, lzma.LZMAError, zlib.error)
 """What the decompressors raise for a file that is damaged or truncated."""
 
+LONGEST_LINE = 64 << 20
+"""Bytes of a line of text: a small file can decompress to a line of any length."""
+
 
 def decompress(file: io.BufferedReader, block: int) -> io.BufferedReader:
     """Return the content of a file, read ``block`` bytes at a time; as it is if not compressed."""

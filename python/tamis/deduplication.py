@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._columns import keep
-from tamis._compressed import DAMAGED, decompress
+from tamis._compressed import DAMAGED, LONGEST_LINE, decompress
 from tamis._times import seconds as read_seconds
 from tamis._types import FilePath
 from tamis.filters.stable import StableBloom
@@ -300,7 +300,11 @@ def _lines(path: FilePath) -> Iterator[bytes]:
     name = os.fsdecode(path)
     with Path(name).open("rb") as file:
         try:
-            for line in decompress(file, _BLOCK):
+            stream = decompress(file, _BLOCK)
+            while line := stream.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    limit = f"{LONGEST_LINE >> 20} MiB"
+                    raise ValueError(f"{name} is not text: it has a line longer than {limit}")
                 yield line.rstrip(b"\r\n")
         except DAMAGED as error:
             raise ValueError(f"{name} is damaged or truncated: {error}") from None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tamis._columns import drop_null, join, pyarrow
-from tamis._compressed import DAMAGED, decompress
+from tamis._compressed import DAMAGED, LONGEST_LINE, decompress
 from tamis.cli._output import progress
 
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
@@ -27,8 +27,6 @@ _BLOCK = 4 << 20
 
 _ROWS = 1 << 16
 """Rows of a table read at a time."""
-
-_LONGEST_LINE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -286,8 +284,8 @@ def _lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
         whole, newline, begun = block.rpartition(b"\n")
         if not newline:
             rest += block
-            if len(rest) > _LONGEST_LINE:
-                limit = f"{_LONGEST_LINE >> 20} MiB"
+            if len(rest) > LONGEST_LINE:
+                limit = f"{LONGEST_LINE >> 20} MiB"
                 raise ValueError(f"{name} is not text: it has a line longer than {limit}")
             continue
         yield _split(rest + whole)

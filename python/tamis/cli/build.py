@@ -96,7 +96,7 @@ def command(
     if plan_file is not None:
         if kind not in (None, "stacked") or fpr or bits_per_key:
             raise click.UsageError("--plan cannot be combined with --kind, --fpr or --bits-per-key")
-        rate = {"plan": tamis.Plan.from_json(Path(plan_file).read_text())}
+        rate = {"plan": _read_plan(plan_file)}
     kind = kind or ("stacked" if queries or plan_file else "ribbon")
     if kind == "stacked":
         f = _stacked(source, queries, queries_column, cost_column, capacity, rate, hashing)
@@ -170,3 +170,13 @@ def _stacked(
         return tamis.Stacked.build(keys, workload, **rate, **arguments)
     negatives = None if workload is None else workload.head(plan.negatives)
     return tamis.Stacked.from_plan(plan, keys, negatives=negatives, **arguments)
+
+
+def _read_plan(path: str) -> tamis.Plan:
+    """Read a plan, of at most as many layers as a stack has: it never takes a megabyte."""
+    with Path(path).open() as file:
+        text = file.read(1 << 20)
+    try:
+        return tamis.Plan.from_json(text)
+    except ValueError as error:
+        raise ValueError(f"--plan {path}: {error}") from None

@@ -33,7 +33,7 @@ Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -189,25 +189,39 @@ class _Search:
         """Put the last layer of keys behind a prefix."""
         items = math.ceil(self.goal.keys * prefix.keys_pass)
         lengths = self.fitting(items, prefix.bits)
-        for length in lengths if self.goal.smallest else reversed(lengths):
-            bits, rate = fingerprint_layer(self.kind, items, length)
-            if self.ended(prefix, length, rate, prefix.bits + bits):
-                return
+        if not lengths:
+            return
 
-    def ended(self, prefix: _Prefix, length: int, rate: float, bits: int) -> bool:
-        """Take a whole stack if it is the best that is allowed; tell whether it is allowed."""
-        goal, met = self.goal, prefix.checks
-        reach = prefix.negatives_pass * prefix.keys_pass
+        def low_enough(length: int) -> bool:
+            bits, rate = fingerprint_layer(self.kind, items, length)
+            expected, bound, checks = self.predicted(prefix, rate)
+            return self.goal.allowed(expected, bound, self.psi, checks, prefix.bits + bits)
+
+        # A longer fingerprint has a lower rate, and whatever fits has few enough bits.
+        smallest = self.goal.smallest
+        first = bisect_left(lengths, True, key=low_enough) if smallest else len(lengths) - 1
+        if first < len(lengths):
+            bits, rate = fingerprint_layer(self.kind, items, lengths[first])
+            self.ended(prefix, lengths[first], rate, prefix.bits + bits)
+
+    def predicted(self, prefix: _Prefix, rate: float) -> tuple[float, float, Checks]:
+        """Return the rate, the bound and the checks of a prefix and a last layer of this rate."""
+        met, reach = prefix.checks, prefix.negatives_pass * prefix.keys_pass
         checks = Checks(
             met.keys + prefix.keys_pass,
             met.frequent + prefix.negatives_pass,
             met.infrequent + reach,
         )
-        stored = prefix.negatives_pass * rate
         bound = prefix.accepted + reach * rate
-        expected = self.psi * stored + (1 - self.psi) * bound
+        expected = self.psi * prefix.negatives_pass * rate + (1 - self.psi) * bound
+        return expected, bound, checks
+
+    def ended(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
+        """Take a whole stack if it is the best that is allowed."""
+        goal = self.goal
+        expected, bound, checks = self.predicted(prefix, rate)
         if not goal.allowed(expected, bound, self.psi, checks, bits):
-            return False
+            return
         value = goal.value(expected, self.psi, checks, self.kind)
         negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
         rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
@@ -215,7 +229,6 @@ class _Search:
         if goal.score(stack) < self.cutoff:
             self.best, self.cutoff = stack, goal.score(stack)
             self.best_rate = min(self.best_rate, goal.fpr, expected)
-        return True
 
     def fitting(self, items: int, bits: int) -> range:
         """The lengths of fingerprints that fit behind these bits."""
