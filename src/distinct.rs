@@ -186,6 +186,18 @@ impl Distinct {
         Distinct { hashes, partitions, shift: self.shift, len }
     }
 
+    /// What `map` makes of each hash, as a set of its own.
+    pub fn mapped(&self, threads: usize, map: impl Fn(Hash128) -> Hash128) -> Result<Distinct> {
+        let mut partitions = Partitions::new(self.len, self.len)?;
+        let mut chunk = Vec::new();
+        for part in self.partitions().flat_map(|part| part.chunks(PER_PARTITION)) {
+            chunk.clear();
+            chunk.extend(part.iter().map(|&hash| map(hash)));
+            partitions.extend(&chunk);
+        }
+        Distinct::new(vec![partitions], threads)
+    }
+
     /// Those of the hashes that are not among `others`.
     pub fn without(&self, others: &Distinct, threads: usize) -> Distinct {
         self.filtered(threads, |partition| {

@@ -89,6 +89,10 @@ pub trait Kernel: Any + Send + Sync {
     fn kind(&self) -> &'static Kind;
     /// Whether each hash may be in the set; `false` is certain.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]);
+    /// How many hashes [`Kernel::contains`] likes to get at once, where there are so many.
+    fn batch(&self) -> usize {
+        1
+    }
     /// [`Kernel::contains`] for one hash: the same, without what only many pay for.
     fn contains_one(&self, hash: Hash128) -> bool {
         let mut out = [false];

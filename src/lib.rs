@@ -24,6 +24,7 @@
 //! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and a filter per region of scores  | Vaidya et al. 2021                |
+//! | [`hyperloglog`] | how many distinct hashes there are, about        | Flajolet et al. 2007, Ertl 2017   |
 //! | [`kernel`]     | the trait of all kernels; how parts are opened   |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |
@@ -48,6 +49,7 @@ pub mod error;
 pub mod format;
 pub mod fuse;
 pub mod hash;
+pub mod hyperloglog;
 pub mod kernel;
 pub mod kinds;
 pub mod learned;

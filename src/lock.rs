@@ -11,6 +11,9 @@
 //!   but a locked lock. Each lock knows the process in which it was last used; in another one, it is
 //!   unlocked first.
 //!
+//! A thread that holds the interpreter counts as no writer ([`holding_interpreter`]): those who fork
+//! hold it too. Counting is two locked instructions, a tenth of the time of a single insertion.
+//!
 //! The handlers are installed by [`install_fork_handlers`], once per process: without them, locks are
 //! those of the standard library.
 
@@ -32,6 +35,25 @@ static UNLOCKING: Mutex<()> = Mutex::new(());
 thread_local! {
     /// Structures that this thread is writing to: one, and its parts.
     static WRITING: Cell<usize> = const { Cell::new(0) };
+    /// Whether it is among [`WRITERS`].
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+    /// Whether it holds the interpreter, and does so until it writes no more.
+    static HOLDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, which neither releases the interpreter nor calls Python code while it writes, in a
+/// thread that holds the interpreter.
+#[inline]
+pub fn holding_interpreter<R>(work: impl FnOnce() -> R) -> R {
+    struct Reset(bool);
+    impl Drop for Reset {
+        #[inline]
+        fn drop(&mut self) {
+            HOLDING.set(self.0);
+        }
+    }
+    let _reset = Reset(HOLDING.replace(true));
+    work()
 }
 
 /// A read-write lock. A panic while it is held does not poison it: a structure that panics is damaged
@@ -157,7 +179,8 @@ struct Writer;
 impl Writer {
     #[inline]
     fn new() -> Writer {
-        if WRITING.with(|writing| writing.replace(writing.get() + 1)) == 0 {
+        if WRITING.with(|writing| writing.replace(writing.get() + 1)) == 0 && !HOLDING.get() {
+            COUNTED.set(true);
             // Either the forking thread sees this writer, or this one sees that it is forking.
             WRITERS.fetch_add(1, SeqCst);
             while FORKING.load(SeqCst) > 0 {
@@ -173,7 +196,8 @@ impl Writer {
 impl Drop for Writer {
     #[inline]
     fn drop(&mut self) {
-        if WRITING.with(|writing| writing.replace(writing.get() - 1)) == 1 {
+        if WRITING.with(|writing| writing.replace(writing.get() - 1)) == 1 && COUNTED.replace(false)
+        {
             WRITERS.fetch_sub(1, Release);
         }
     }
@@ -207,7 +231,7 @@ pub fn install_fork_handlers() {
 #[cfg(unix)]
 extern "C" fn before_fork() {
     FORKING.fetch_add(1, SeqCst);
-    let own = usize::from(WRITING.get() > 0);
+    let own = usize::from(COUNTED.get());
     wait_until(|| WRITERS.load(SeqCst) <= own);
 }
 
@@ -219,7 +243,7 @@ extern "C" fn after_fork() {
 #[cfg(unix)]
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Relaxed);
-    WRITERS.store(usize::from(WRITING.get() > 0), SeqCst);
+    WRITERS.store(usize::from(COUNTED.get()), SeqCst);
     FORKING.store(0, SeqCst);
 }
 
@@ -253,6 +277,20 @@ mod tests {
         lock.process.store(u64::MAX, Relaxed); // as after a fork
         assert!(!lock.is_locked());
         assert_eq!(*lock.write(), 7);
+    }
+
+    #[test]
+    fn who_holds_the_interpreter_is_not_counted() {
+        let lock = RwLock::new(());
+        let (counted, writing) = holding_interpreter(|| {
+            let _writing = lock.write();
+            (COUNTED.get(), WRITING.get())
+        });
+        assert_eq!((counted, writing, HOLDING.get(), WRITING.get()), (false, 1, false, 0));
+        let writing = lock.write();
+        assert!(COUNTED.get());
+        drop(writing);
+        assert!(!COUNTED.get());
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub fn shard_of(hash: Hash128, shards: u64) -> usize {
     reduce(hash.remix(DOMAIN).hi, shards) as usize
 }
 
+/// Hashes per shard of a batch: a shard fetches what many of them need side by side.
+const PER_SHARD: usize = 1 << 10;
+/// The most hashes that are sorted at once: with their answers, they fit a core's caches.
+const MOST_SORTED: usize = 1 << 16;
+
 /// Whether a shard may be of this kind: any but this one, which no other holds.
 fn may_be(kind: &Kind) -> bool {
     kind.number != KIND.number
@@ -92,6 +97,31 @@ impl Sharded {
         self.present.iter().map(|&index| (index, &self.shards[index]))
     }
 
+    fn contains_sorted(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let count = self.shards.len();
+        let of: Vec<u16> = hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16).collect();
+        let mut ends = vec![0; count + 1];
+        of.iter().for_each(|&shard| ends[usize::from(shard) + 1] += 1);
+        (0..count).for_each(|shard| ends[shard + 1] += ends[shard]);
+        let mut places = ends.clone();
+        let (mut order, mut sorted) =
+            (vec![0u16; hashes.len()], vec![Hash128::default(); hashes.len()]);
+        for ((i, &hash), &shard) in (0..=u16::MAX).zip(hashes).zip(&of) {
+            let place = &mut places[usize::from(shard)];
+            (order[*place], sorted[*place]) = (i, hash);
+            *place += 1;
+        }
+        let mut answers = vec![false; hashes.len()];
+        for (shard, range) in self.shards.iter().zip(ends.windows(2)) {
+            if range[0] < range[1] {
+                shard.contains(&sorted[range[0]..range[1]], &mut answers[range[0]..range[1]]);
+            }
+        }
+        for (&i, answer) in order.iter().zip(answers) {
+            out[usize::from(i)] = answer;
+        }
+    }
+
     /// Opens what a frame holds: each section is the frame of a shard.
     pub fn from_frame(
         head: &Head,
@@ -131,27 +161,13 @@ impl Kernel for Sharded {
 
     /// Sorts the hashes by shard, so that each shard answers a batch of its own.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let count = self.shards.len();
-        let of: Vec<usize> = hashes.iter().map(|&hash| shard_of(hash, count as u64)).collect();
-        let mut ends = vec![0; count + 1];
-        of.iter().for_each(|&shard| ends[shard + 1] += 1);
-        (0..count).for_each(|shard| ends[shard + 1] += ends[shard]);
-        let mut places = ends.clone();
-        let mut order = vec![0; hashes.len()];
-        for (i, &shard) in of.iter().enumerate() {
-            order[places[shard]] = i;
-            places[shard] += 1;
+        for (hashes, out) in hashes.chunks(MOST_SORTED).zip(out.chunks_mut(MOST_SORTED)) {
+            self.contains_sorted(hashes, out);
         }
-        let sorted: Vec<Hash128> = order.iter().map(|&i| hashes[i]).collect();
-        let mut answers = vec![false; hashes.len()];
-        for (shard, range) in self.shards.iter().zip(ends.windows(2)) {
-            if range[0] < range[1] {
-                shard.contains(&sorted[range[0]..range[1]], &mut answers[range[0]..range[1]]);
-            }
-        }
-        for (&i, answer) in order.iter().zip(answers) {
-            out[i] = answer;
-        }
+    }
+
+    fn batch(&self) -> usize {
+        (self.shards.len() * PER_SHARD).min(MOST_SORTED)
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from math import comb
 
+import numpy as np
 import xxhash
 
 MASK = 2**64 - 1
@@ -632,6 +633,20 @@ class Windowed:
             bits.add(self.position(hash, number))
         self.filled += 1
         return answer
+
+
+def hyperloglog(low):
+    """Estimate how many distinct low halves there are, from 2^17 registers (Ertl 2017)."""
+    m, bits = 2**17, 47
+    low = np.asarray(low, np.uint64)
+    rest = low & np.uint64(2**bits - 1) | np.uint64(2**bits)
+    ranks = np.log2(rest & (~rest + np.uint64(1))).astype(int) + 1
+    registers = np.zeros(m, int)
+    np.maximum.at(registers, (low >> np.uint64(bits)).astype(int), ranks)
+    counts = np.bincount(registers, minlength=bits + 2) / m
+    assert counts[-1] == 0, "registers at the highest rank have a term of their own"
+    zeros = sum(counts[0] ** 2**k * max(2.0 ** (k - 1), 1) for k in range(60))
+    return m / (2 * np.log(2) * (zeros + sum(counts[k] * 2.0**-k for k in range(1, bits + 1))))
 
 
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):

@@ -1,6 +1,9 @@
 """What is particular to Bloom filters: layouts bit by bit, set operations, truncation."""
 
+import math
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 import tamis
 from contract import within_noise
 from reference import Bloom as Twin
-from reference import frame, hash_key
+from reference import frame, hash_key, hyperloglog
 from tamis import _native
 from tamis.planning import bloom as planning
 
@@ -159,3 +162,46 @@ def test_what_was_cut_differently_merges_to_what_both_keep():
             assert tamis.from_bytes(merged.to_bytes()).expected_fpr == merged.expected_fpr
         assert (a | b).contains(range(1000)).all()
         assert (a & b).contains(range(400, 600)).all()
+
+
+MANY = 1_200_000
+"""More keys than are counted."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_many_keys_are_estimated(layout):
+    distinct = np.arange(MANY)
+    keys = np.repeat(distinct, 2)
+    capacity = math.ceil(1.01 * hyperloglog(tamis.hash_keys(distinct)[:, 1]))
+    assert MANY < capacity < 1.02 * MANY
+    f = tamis.Bloom.build(keys, fpr=0.01, layout=layout)
+    assert f.capacity == capacity
+    assert f._size == planning.size(capacity, fpr=0.01, layout=layout)
+    assert f.contains(distinct).all()
+    assert len(f) == round(f.cardinality()) == pytest.approx(MANY, rel=1e-3)
+    assert 0.009 < f.expected_fpr <= 0.01
+    shuffled = np.random.default_rng(1).permutation(keys)
+    for same in (shuffled, shuffled.tolist(), pa.chunked_array([keys[:999], keys[999:]])):
+        assert tamis.Bloom.build(same, fpr=0.01, layout=layout).to_bytes() == f.to_bytes()
+
+
+def test_many_distinct_keys_take_no_more_than_they_are():
+    f = tamis.Bloom.build(np.arange(MANY), bits_per_key=10)
+    assert f.capacity == MANY
+    assert f.size_in_bits <= 10 * MANY
+
+
+def test_few_keys_are_counted_however_often_they_come():
+    f = tamis.Bloom.build(np.arange(3000).repeat(500), fpr=0.01)
+    assert (len(f), f.capacity) == (3000, 3000)
+
+
+def test_keys_chosen_to_deceive_the_estimate_are_counted():
+    """Without hashes of high rank, the estimate stays at 1.5 million."""
+    keys = np.arange(3_000_000)
+    hashes = tamis.hash_keys(keys)[:, 1]
+    keys = keys[hashes % 16 != 0]
+    assert 2**20 < hyperloglog(hashes[hashes % 16 != 0]) < 0.6 * len(keys)
+    f = tamis.Bloom.build(keys, fpr=0.01)
+    assert (len(f), f.capacity) == (len(keys), len(keys))
+    assert f.expected_fpr <= 0.0101

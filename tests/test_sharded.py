@@ -1,6 +1,7 @@
 """What is particular to shards: any filter inside, batches from anywhere, nothing left behind."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import tamis
@@ -31,6 +32,20 @@ def test_a_shard_is_the_filter_of_its_keys():
     assert (one.contains(asked) == plain.contains(asked)).all()
     assert one.size_in_bits == plain.size_in_bits
     assert one.expected_fpr == plain.expected_fpr
+
+
+def test_large_batches_are_answered_key_by_key():
+    """They are sorted by shard, and the answers brought back into order."""
+    asked = np.random.default_rng(4).integers(0, 200_000, 150_001)
+    for shards in (1, 3, 100):
+        f = tamis.Sharded.build(np.arange(100_000), fpr=0.05, shards=shards)
+        found = f.contains(asked)
+        assert (found == f.contains(asked.tolist())).all()
+        assert found[asked < 100_000].all()
+        assert 0.03 < found[asked >= 100_000].mean() < 0.06
+        parts = pa.chunked_array([asked[:70_000], asked[70_000:70_001], asked[70_001:]])
+        assert (found == f.contains(parts)).all()
+        assert not len(f.contains(asked[:0]))
 
 
 def test_the_number_of_shards_follows_the_keys(monkeypatch):

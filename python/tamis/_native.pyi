@@ -5,7 +5,7 @@ with an underscore is for those classes alone: ``_empty``, ``_build`` and ``_joi
 that a class holds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -453,6 +453,10 @@ class Bloom(Inserting):
     ) -> Handle: ...
     @staticmethod
     def _build(size: bloom.Size, keys: Distinct) -> Handle: ...
+    @staticmethod
+    def _build_any(
+        keys: Keys, size: Callable[[int], bloom.Size], seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
     @property
     def layout(self) -> Literal["blocked", "standard", "segmented"]:
         """Where the bits of a key are."""

@@ -16,17 +16,18 @@
 //! Readers take no lock: bits are atomic words, only ever set. One writer at a time holds the
 //! lock, so setting a bit is a plain load and store rather than a locked instruction.
 //!
-//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, build, the frame),
+//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame), `build.rs`,
 //! `sets.rs` (filters as sets: how many keys, union, intersection, a prefix).
 
+mod build;
 mod sets;
 mod shape;
 
+pub use build::{Filling, Share};
 pub use shape::{BLOCK_BITS, Layout, MOST_HASHES, Shape};
 
 use crate::bits::{Buffer, prefetch};
 use crate::block::Prober;
-use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
@@ -45,11 +46,12 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
 };
-/// How many keys ahead of the probe the words of a filter that is not blocked are prefetched: k
-/// per key, where a core has about a dozen cache misses in flight.
-const AHEAD: usize = 4;
-/// Bytes that a core's second cache holds beside others: such a filter needs no words ahead, and a
-/// probe that fails early then saves the rest.
+/// Keys of a filter that is not blocked that are queried together, a probe of each per round: more
+/// than a core has cache misses in flight, few enough that all about them stays in the first cache.
+const TOGETHER: usize = 256;
+/// Positions that are prefetched together before their bits are set.
+const POSITIONS: usize = 256;
+/// Bytes that a core's second cache holds beside others: in such a filter nothing is prefetched.
 const NEAR: usize = 1 << 17;
 /// A Bloom filter over hashes.
 pub struct Bloom {
@@ -81,47 +83,6 @@ impl Bloom {
             recount_at: AtomicU64::new(0),
             writer: RwLock::new(()),
         }
-    }
-
-    /// A filter of these distinct hashes.
-    pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Bloom> {
-        let bloom = Bloom::new(shape)?;
-        match shape.layout {
-            Layout::Blocked if threads > 1 => bloom.fill_in_parallel(hashes, threads as u64),
-            _ => {
-                let mut writer = bloom.writer();
-                hashes.partitions().for_each(|part| writer.insert(part));
-            }
-        }
-        bloom.count.store(hashes.len() as u64, Relaxed);
-        Ok(bloom)
-    }
-
-    /// Each thread sets the bits of its own range of blocks; a partition across the border of two
-    /// ranges is read by both.
-    fn fill_in_parallel(&self, hashes: &Distinct, threads: u64) {
-        let blocks = self.blocks();
-        // The least `hi` that falls into `block`, or one past every `hi`.
-        let start = |block: u64| ((block as u128) << 64).div_ceil(blocks as u128);
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let first = start(blocks * thread / threads);
-                let end = start(blocks * (thread + 1) / threads);
-                if first == end {
-                    continue;
-                }
-                let (first, last) = (first as u64, (end - 1) as u64);
-                scope.spawn(move || {
-                    let own = |hash: &&Hash128| (first..=last).contains(&hash.hi);
-                    let mut kept = Vec::new();
-                    for partition in hashes.overlapping(first, last) {
-                        kept.clear();
-                        kept.extend(partition.iter().filter(own));
-                        self.set(&kept);
-                    }
-                });
-            }
-        });
     }
 
     /// The one writer; others wait, readers do not.
@@ -197,16 +158,53 @@ impl Bloom {
             return self.prober.set(self.bits.lines(), hashes);
         }
         let words = self.bits.words();
+        let k = self.shape.hashes as usize;
+        let mut positions = [0; POSITIONS];
         let mut new = 0;
-        for (i, &hash) in hashes.iter().enumerate() {
-            if let Some(&later) = hashes.get(i + AHEAD) {
-                self.shape.positions(later).for_each(|position| self.prefetch(position));
+        for hashes in hashes.chunks(POSITIONS / k) {
+            for (&hash, positions) in hashes.iter().zip(positions.chunks_exact_mut(k)) {
+                for (position, found) in positions.iter_mut().zip(self.shape.positions(hash)) {
+                    *position = found;
+                    self.prefetch(found);
+                }
             }
-            let kept = self.shape.positions(hash).filter(|&position| position < self.shape.kept);
-            let set = |new, p| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
-            new += kept.fold(0, set) & 1;
+            for positions in positions.chunks_exact(k).take(hashes.len()) {
+                let kept = positions.iter().filter(|&&position| position < self.shape.kept);
+                let set = |new, p: &u64| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
+                new += kept.fold(0, set) & 1;
+            }
         }
         new
+    }
+
+    /// Answers up to [`TOGETHER`] hashes in rounds: a probe of each, then another of those that
+    /// found all bits set so far. So the words of a round are fetched side by side, and an absent key
+    /// costs two probes on average (half of the bits are set), not k.
+    fn contains_in_rounds(&self, hashes: &[Hash128], out: &mut [bool]) {
+        let far = self.bits.len() > NEAR;
+        let mut left: [u8; TOGETHER] = std::array::from_fn(|i| i as u8);
+        let mut positions = [0; TOGETHER];
+        let mut count = hashes.len();
+        for j in 0..self.shape.hashes {
+            let segment = self.shape.segment(j);
+            for (&i, position) in left[..count].iter().zip(&mut positions) {
+                *position = self.shape.position(hashes[usize::from(i)], j, &segment);
+                if far {
+                    self.prefetch(*position);
+                }
+            }
+            let before = std::mem::replace(&mut count, 0);
+            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            for (at, &position) in positions[..before].iter().enumerate() {
+                left[count] = left[at];
+                count += usize::from(self.kept_bit(position));
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        out.fill(false);
+        left[..count].iter().for_each(|&i| out[usize::from(i)] = true);
     }
 
     fn ones(&self) -> u64 {
@@ -230,12 +228,8 @@ impl Kernel for Bloom {
         if self.shape.layout == Layout::Blocked {
             return self.prober.test(self.bits.lines(), hashes, out);
         }
-        let ahead = if self.bits.len() > NEAR { AHEAD } else { hashes.len() };
-        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
-            if let Some(&later) = hashes.get(i + ahead) {
-                self.shape.positions(later).for_each(|position| self.prefetch(position));
-            }
-            *out = self.contains_one(hash);
+        for (hashes, out) in hashes.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER)) {
+            self.contains_in_rounds(hashes, out);
         }
     }
 

@@ -112,12 +112,15 @@ impl Shape {
     /// The positions of a hash among the bits, for the layouts that are not blocked.
     #[inline(always)]
     pub(super) fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
-        (0..self.hashes).map(move |j| {
-            // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose
-            // regularity shows in the rate of small filters.
-            let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
-            let segment = self.segment(j);
-            segment.start + reduce(probe, segment.end - segment.start)
-        })
+        (0..self.hashes).map(move |j| self.position(hash, j, &self.segment(j)))
+    }
+
+    /// The position of probe `j`, which falls on this segment.
+    #[inline(always)]
+    pub(super) fn position(&self, hash: Hash128, j: u32, segment: &Range<u64>) -> u64 {
+        // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose regularity
+        // shows in the rate of small filters.
+        let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
+        segment.start + reduce(probe, segment.end - segment.start)
     }
 }

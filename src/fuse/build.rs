@@ -20,6 +20,7 @@ use super::{Fuse, Map, Shape};
 use crate::bits::{Buffer, Zero, zeros};
 use crate::distinct::Distinct;
 use crate::error::Result;
+use crate::hash::Hash128;
 use std::ops::{BitXor, Range};
 
 /// Attempts with the table as it was asked for. Planned sizes fail about one time in ten at worst,
@@ -92,14 +93,22 @@ fn build<const K: usize>(mut shape: Shape, hashes: &Distinct, threads: usize) ->
             shape = Shape::new(shape.arity, shape.fingerprint_bits, shape.segment_length, longer)?;
         }
         let map = Map::new(shape, domain);
-        if let Some(table) = attempt::<K>(&map, shape, hashes, threads)? {
+        let moved = (domain > 0).then(|| placed(&map, hashes, threads)).transpose()?;
+        let keys = moved.as_ref().unwrap_or(hashes);
+        if let Some(table) = attempt::<K>(&map, shape, keys, threads)? {
             return Ok(Fuse::with(shape, domain, table, hashes.len() as u64));
         }
     }
     unreachable!("no attempt is the last")
 }
 
-/// The table, if all keys can be peeled with these slots.
+/// The hashes in the order of their places, which take the place of `hi`: as they are at the first
+/// attempt. A later one that walked through them in the old order would read all over the table.
+fn placed(map: &Map, hashes: &Distinct, threads: usize) -> Result<Distinct> {
+    hashes.mapped(threads, |hash| Hash128 { hi: map.place(hash), lo: hash.lo })
+}
+
+/// The table, if all keys can be peeled with these slots; `hashes` are in the order of their places.
 fn attempt<const K: usize>(
     map: &Map,
     shape: Shape,
@@ -169,10 +178,10 @@ fn both<A: Send, B: Send>(
 pub fn successes(shape: Shape, hashes: &Distinct, trials: u64) -> u64 {
     let solved = |domain: &u64| {
         let map = Map::new(shape, *domain);
-        let table = match shape.arity {
-            3 => attempt::<3>(&map, shape, hashes, 1),
-            _ => attempt::<4>(&map, shape, hashes, 1),
-        };
+        let table = placed(&map, hashes, 1).and_then(|keys| match shape.arity {
+            3 => attempt::<3>(&map, shape, &keys, 1),
+            _ => attempt::<4>(&map, shape, &keys, 1),
+        });
         table.is_ok_and(|table| table.is_some())
     };
     (0..trials).filter(solved).count() as u64
@@ -198,8 +207,7 @@ impl Stretch<'_> {
         }
         let (first, last) = map.reaching::<K>(*start as u64..(*start + len) as u64);
         let (mut inside, mut most) = (0, 0);
-        for &hash in hashes.overlapping(first, last).flatten() {
-            let place = map.place(hash);
+        for place in hashes.overlapping(first, last).flatten().map(|hash| hash.hi) {
             let slots = map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
             inside += usize::from(slots[0] < len && slots[K - 1] < len);
             for slot in slots {

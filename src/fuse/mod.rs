@@ -171,12 +171,9 @@ impl Map {
         })
     }
 
-    /// Bounds of the upper halves of the hashes of keys that may have one of these slots.
+    /// Bounds of the places of keys that may have one of these slots.
     fn reaching<const K: usize>(&self, slots: Range<u64>) -> (u64, u64) {
-        if self.domain > 0 {
-            return (0, u64::MAX);
-        }
-        // The least `hi` whose keys begin in a segment.
+        // The least place whose keys begin in a segment.
         let least = |segment: u64| {
             let least = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
             u64::try_from(least).unwrap_or(u64::MAX)

@@ -20,7 +20,7 @@ use std::ops::Range;
 /// threads of his own, and starting ours would be a visible part of the time.
 const THREADED_QUERY: usize = 1 << 22;
 /// From this many keys on, a build is: it takes longer per key, and has no other caller to wait.
-const THREADED_BUILD: usize = 1 << 18;
+pub const THREADED_BUILD: usize = 1 << 18;
 
 /// Distinct keys as hashes: what `build` counts before it plans, then builds from.
 #[pyclass(frozen, module = "tamis._native")]
@@ -40,29 +40,7 @@ impl Distinct {
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Distinct> {
-        let hasher = hasher(seed, key)?;
-        let keys = Keys::new(keys)?;
-        let count = keys.len();
-        let threads = threads(count, THREADED_BUILD);
-        let collected = match keys {
-            Keys::Column(column) => {
-                let collect = |range: Range<usize>| {
-                    let mut partitions = distinct::Partitions::new(count, range.len())?;
-                    column
-                        .for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))
-                        .map_err(at_index)?;
-                    PyResult::Ok(partitions)
-                };
-                py.detach(|| in_ranges(count, threads, collect))?
-            }
-            Keys::Objects(list) => {
-                let mut partitions = distinct::Partitions::new(count, count)?;
-                for_each_chunk(&hasher, &list, |_, hashes| partitions.extend(hashes))?;
-                vec![partitions]
-            }
-        };
-        let hashes = py.detach(|| distinct::Distinct::new(collected, threads))?;
-        Ok(Distinct { hashes, hasher, threads })
+        Distinct::of(py, &Keys::new(keys)?, hasher(seed, key)?)
     }
 
     fn __len__(&self) -> usize {
@@ -83,20 +61,37 @@ impl Distinct {
 
     /// These keys as layer `index` of a stack sees them.
     fn at_layer(&self, py: Python<'_>, index: usize) -> PyResult<Distinct> {
-        py.detach(|| {
-            let count = self.hashes.len();
-            let mut partitions = distinct::Partitions::new(count, count)?;
-            for part in self.hashes.partitions() {
-                let seen: Vec<Hash128> =
-                    part.iter().map(|&hash| stack::at_layer(hash, index)).collect();
-                partitions.extend(&seen);
-            }
-            Ok(self.with(distinct::Distinct::new(vec![partitions], self.threads)?))
-        })
+        let seen = |hash| stack::at_layer(hash, index);
+        py.detach(|| Ok(self.with(self.hashes.mapped(self.threads, seen)?)))
     }
 }
 
 impl Distinct {
+    /// The distinct ones of these keys.
+    pub fn of(py: Python<'_>, keys: &Keys<'_>, hasher: Hasher) -> PyResult<Distinct> {
+        let count = keys.len();
+        let threads = threads(count, THREADED_BUILD);
+        let collected = match keys {
+            Keys::Column(column) => {
+                let collect = |range: Range<usize>| {
+                    let mut partitions = distinct::Partitions::new(count, range.len())?;
+                    column
+                        .for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))
+                        .map_err(at_index)?;
+                    PyResult::Ok(partitions)
+                };
+                py.detach(|| in_ranges(count, threads, collect))?
+            }
+            Keys::Objects(list) => {
+                let mut partitions = distinct::Partitions::new(count, count)?;
+                for_each_chunk(&hasher, list, |_, hashes| partitions.extend(hashes))?;
+                vec![partitions]
+            }
+        };
+        let hashes = py.detach(|| distinct::Distinct::new(collected, threads))?;
+        Ok(Distinct { hashes, hasher, threads })
+    }
+
     /// Other hashes of the same family.
     pub fn with(&self, hashes: distinct::Distinct) -> Distinct {
         let threads = threads(hashes.len(), THREADED_BUILD);
@@ -136,11 +131,40 @@ fn contains_column(
     out: &mut [bool],
 ) -> Result<(), (usize, NotAKey)> {
     in_threads(out, THREADED_QUERY, |range: Range<usize>, out: &mut [bool]| {
+        if kernel.batch() > CHUNK {
+            return contains_in_batches(kernel, hasher, column, range, out);
+        }
         let start = range.start;
         column.for_each_chunk(hasher, range, |first, hashes| {
             kernel.contains(hashes, &mut out[first - start..first - start + hashes.len()]);
         })
     })
+}
+
+/// Collects chunks until they are as many hashes as the kernel likes to get.
+fn contains_in_batches(
+    kernel: &dyn Kernel,
+    hasher: &Hasher,
+    column: &Column,
+    range: Range<usize>,
+    mut out: &mut [bool],
+) -> Result<(), (usize, NotAKey)> {
+    let batch = kernel.batch().min(range.len());
+    let mut waiting = Vec::with_capacity(batch + CHUNK);
+    let mut answer = |waiting: &mut Vec<Hash128>| {
+        let (answers, rest) = std::mem::take(&mut out).split_at_mut(waiting.len());
+        kernel.contains(waiting, answers);
+        out = rest;
+        waiting.clear();
+    };
+    column.for_each_chunk(hasher, range, |_, hashes| {
+        waiting.extend_from_slice(hashes);
+        if waiting.len() >= batch {
+            answer(&mut waiting);
+        }
+    })?;
+    answer(&mut waiting);
+    Ok(())
 }
 
 /// Fills `out` by `work(range, its part)`: at once, or from `from` items on over the cores.
@@ -172,10 +196,10 @@ pub fn in_threads<T: Send, E: Send>(
 
 /// The hashes of all keys, in their order.
 pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
-    collect(py, hasher, Keys::new(keys)?)
+    collect(py, hasher, &Keys::new(keys)?)
 }
 
-fn collect(py: Python<'_>, hasher: &Hasher, keys: Keys<'_>) -> PyResult<Vec<Hash128>> {
+pub fn collect(py: Python<'_>, hasher: &Hasher, keys: &Keys<'_>) -> PyResult<Vec<Hash128>> {
     let (count, mut all) = (keys.len(), Vec::new());
     let no_memory = |_| Error::Memory(format!("cannot allocate the hashes of {count} keys"));
     all.try_reserve_exact(count).map_err(no_memory)?;
@@ -224,14 +248,14 @@ pub fn accepted(
 pub fn for_each(
     py: Python<'_>,
     hasher: &Hasher,
-    keys: Keys<'_>,
+    keys: &Keys<'_>,
     chunk: impl FnMut(usize, &[Hash128]) + Send,
 ) -> PyResult<()> {
     match keys {
         Keys::Column(column) => {
             py.detach(|| column.for_each_chunk(hasher, 0..column.len(), chunk)).map_err(at_index)
         }
-        Keys::Objects(list) => for_each_chunk(hasher, &list, chunk),
+        Keys::Objects(list) => for_each_chunk(hasher, list, chunk),
     }
 }
 
@@ -254,7 +278,7 @@ pub fn insert(
             })
         }
         keys => {
-            let all = collect(py, hasher, keys)?;
+            let all = collect(py, hasher, &keys)?;
             // In chunks where removals undo them, so that readers wait for one chunk, not for all.
             let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
@@ -312,7 +336,7 @@ pub fn hash_keys<'py>(
             row.copy_from_slice(&[hash.hi, hash.lo]);
         }
     };
-    for_each(py, &hasher, keys, write)?;
+    for_each(py, &hasher, &keys, write)?;
     Ok(rows)
 }
 
@@ -372,12 +396,12 @@ pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
 }
 
 /// How many threads work on `count` keys.
-fn threads(count: usize, from: usize) -> usize {
+pub fn threads(count: usize, from: usize) -> usize {
     if count < from { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
 /// Runs `work` on equal ranges of `0..count`, one per thread.
-fn in_ranges<T: Send, E: Send>(
+pub fn in_ranges<T: Send, E: Send>(
     count: usize,
     threads: usize,
     work: impl Fn(Range<usize>) -> Result<T, E> + Sync,

@@ -1,13 +1,24 @@
 //! Bloom filters: made, built, merged, truncated.
 
-use super::batch::Distinct;
+use super::batch::{self, Distinct, at_index, in_ranges};
+use super::column::{Column, Keys};
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
-use crate::bloom::{Bloom as Kernel, Layout, Shape};
-use crate::error::Result;
+use super::keys::{self, NotAKey, Secret, hasher};
+use crate::bloom::{Bloom as Kernel, Filling, Layout, Shape};
+use crate::error;
+use crate::hash::{Hash128, Hasher};
+use crate::hyperloglog::{HyperLogLog, MARGIN};
+use crate::kernel::Kernel as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::ops::Range;
+
+/// Up to this many keys, distinct ones are counted; of more, their number is estimated.
+const COUNTED: usize = 1 << 20;
+/// What a filter seems to hold, from its bits, beyond its capacity, before it is built again from
+/// counted keys. The bits of so many keys err by a tenth of that.
+const SLACK: f64 = 0.005;
 
 /// What `planning.bloom.Size` says.
 #[derive(FromPyObject)]
@@ -61,6 +72,34 @@ impl Bloom {
         Ok(Handle::built(kernel, keys, 0))
     }
 
+    /// The filter of keys of any kind. `size` gets the number of distinct keys, or of many an
+    /// estimate that is seldom too low, and says which size to build.
+    #[staticmethod]
+    #[pyo3(signature = (keys, size, seed=0, key=None))]
+    fn _build_any(
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+    ) -> PyResult<Handle> {
+        let (keys, hasher) = (Keys::new(keys)?, hasher(seed, key)?);
+        let size = |count: usize| size.call1((count,))?.extract::<Size>();
+        if keys.len() > COUNTED {
+            let many = Many::new(py, &keys, &hasher)?;
+            let capacity = py.detach(|| many.at_most())?;
+            if capacity > COUNTED {
+                let shape = size(capacity)?.shape()?;
+                let kernel = py.detach(|| many.fill(shape))?;
+                if kernel.count() as f64 <= capacity as f64 * (1.0 + SLACK) {
+                    return Ok(Handle::empty(kernel, capacity as u64, hasher));
+                }
+            }
+        }
+        let distinct = Distinct::of(py, &keys, hasher)?;
+        Self::_build(py, size(distinct.hashes.len())?, &distinct)
+    }
+
     /// Where the bits of a key are.
     #[getter]
     fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
@@ -96,10 +135,74 @@ impl Bloom {
     }
 }
 
+/// Keys that are hashed twice: for their number, and for their bits.
+struct Many<'a> {
+    keys: Hashed<'a>,
+    hasher: &'a Hasher,
+    count: usize,
+    threads: usize,
+}
+
+/// A column is hashed again, in less time than its hashes would take to store and read; objects
+/// are hashed once.
+enum Hashed<'a> {
+    Column(&'a Column),
+    Objects(Vec<Hash128>),
+}
+
+impl<'a> Many<'a> {
+    fn new(py: Python<'_>, keys: &'a Keys<'_>, hasher: &'a Hasher) -> PyResult<Many<'a>> {
+        let count = keys.len();
+        let threads = batch::threads(count, batch::THREADED_BUILD);
+        let keys = match keys {
+            Keys::Column(column) => Hashed::Column(column),
+            objects => Hashed::Objects(batch::collect(py, hasher, objects)?),
+        };
+        Ok(Many { keys, hasher, count, threads })
+    }
+
+    fn for_each_chunk(
+        &self,
+        range: Range<usize>,
+        mut chunk: impl FnMut(&[Hash128]),
+    ) -> Result<(), (usize, NotAKey)> {
+        match &self.keys {
+            Hashed::Column(column) => {
+                column.for_each_chunk(self.hasher, range, |_, hashes| chunk(hashes))
+            }
+            Hashed::Objects(hashes) => {
+                chunk(&hashes[range]);
+                Ok(())
+            }
+        }
+    }
+
+    /// How many distinct ones there are: the estimate, and what it may be too low by.
+    fn at_most(&self) -> PyResult<usize> {
+        let sketches = in_ranges(self.count, self.threads, |range| {
+            let mut sketch = HyperLogLog::new()?;
+            self.for_each_chunk(range, |hashes| sketch.extend(hashes)).map_err(at_index)?;
+            PyResult::Ok(sketch)
+        })?;
+        let mut whole = HyperLogLog::new()?;
+        sketches.iter().for_each(|sketch| whole.merge(sketch));
+        Ok(((whole.estimate() * (1.0 + MARGIN)).ceil() as usize).min(self.count))
+    }
+
+    fn fill(&self, shape: Shape) -> PyResult<Kernel> {
+        let filling = Filling::new(shape)?;
+        in_ranges(self.count, self.threads, |range| {
+            let mut share = filling.share();
+            self.for_each_chunk(range, |hashes| share.insert(hashes)).map_err(at_index)
+        })?;
+        Ok(filling.finish(self.count as u64))
+    }
+}
+
 fn merge(
     one: &Bound<'_, Bloom>,
     other: &Bound<'_, Bloom>,
-    merge: fn(&Kernel, &Kernel) -> Result<Kernel>,
+    merge: fn(&Kernel, &Kernel) -> error::Result<Kernel>,
 ) -> PyResult<Handle> {
     let ((a, x), (b, y)) = (structure::<Kernel>(one)?, structure::<Kernel>(other)?);
     a.handle.check_hash(&b.handle)?;

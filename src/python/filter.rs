@@ -8,6 +8,7 @@ use super::keys::hash_object;
 use crate::error::{Error, Result};
 use crate::hash::{HASH_KEYED, Hash128};
 use crate::kernel;
+use crate::lock::holding_interpreter;
 use numpy::PyArray1;
 use pyo3::PyClass;
 use pyo3::exceptions::PyKeyError;
@@ -57,7 +58,7 @@ impl Stored {
         work: impl FnOnce(&dyn kernel::Kernel) -> Result<R> + Send,
     ) -> Result<R> {
         let work = || intact(|| work(&*self.handle.kernel))?;
-        if self.handle.kernel.busy() { py.detach(work) } else { work() }
+        if self.handle.kernel.busy() { py.detach(work) } else { holding_interpreter(work) }
     }
 
     /// Says once that the filter has taken in more than it was made for.

@@ -128,7 +128,7 @@ impl Function {
         let values = PyArray1::<u32>::zeros(py, keys.len(), false);
         // SAFETY: the array was just made, and nobody else has it yet.
         let out = unsafe { values.as_slice_mut()? };
-        batch::for_each(py, &stored.handle.hasher, keys, |first, hashes| {
+        batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {
             function.values(hashes, &mut out[first..first + hashes.len()]);
         })?;
         Ok(values)

@@ -149,7 +149,7 @@ impl LearnedBloom {
         let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
         // SAFETY: the array was just made, and nobody else has it yet.
         let out = unsafe { answers.as_slice_mut()? };
-        batch::for_each(py, &stored.handle.hasher, keys, |first, hashes| {
+        batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {
             let range = first..first + hashes.len();
             learned.contains_scored(hashes, &scores[range.clone()], &mut out[range]);
         })?;

@@ -116,7 +116,7 @@ impl Spill {
     /// Hashes a column of keys and puts each where it belongs.
     fn add(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut failed = Ok(());
-        for_each(py, &self.hasher, Keys::new(keys)?, |_, hashes| {
+        for_each(py, &self.hasher, &Keys::new(keys)?, |_, hashes| {
             let mut partitions = self.lock();
             let count = partitions.len() as u64;
             for &hash in hashes {

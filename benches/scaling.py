@@ -1,0 +1,132 @@
+"""What a key costs in sets of different sizes: build and query of every kind, in ns per key.
+
+    python benches/scaling.py                              # 10⁷ keys, and 10⁸
+    python benches/scaling.py --sizes 10000000 300000000   # needs about 16 GB of memory
+    python benches/scaling.py --kinds Fuse "Sharded Ribbon" --rounds 1
+
+Each measurement is a process of its own, and sizes take turns; times are wall times, the least of
+the rounds, of builds with all cores and of queries in batches of 4 million keys, from NumPy
+integers. The ratios are to the smallest size: they should stay below 2. The last lines compare the
+sharded ribbon with the plain one. A kind that the machine has not the memory for is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import tamis
+from tamis.filters import CLASSES
+from tamis.planning.kinds import KINDS
+
+QUERIES = 1 << 22
+FPR = 2**-8
+SHARDED, PLAIN = "Sharded Ribbon", "Ribbon"
+
+
+def kinds() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Every option of every kind that is built from keys and a rate, and the sharded ribbon."""
+    found: dict[str, tuple[Any, dict[str, Any]]] = {
+        option.name: (CLASSES[kind.name], {"fpr": FPR, **option.arguments})
+        for kind in KINDS.values()
+        if kind.sizes
+        for option in kind.options
+    }
+    return {**found, SHARDED: (tamis.Sharded, {"fpr": FPR})}
+
+
+def keys_from(start: int, count: int) -> Any:
+    """Distinct integers: an odd multiplier scatters them."""
+    return np.arange(start, start + count, dtype=np.int64) * np.int64(0x2545F4914F6CDD1D)
+
+
+def measure(name: str, count: int) -> dict[str, float]:
+    """Build and query once; runs in a process of its own."""
+    cls, arguments = kinds()[name]
+    keys = keys_from(0, count)
+    begin = time.perf_counter()
+    f = cls.build(keys, **arguments)
+    build = (time.perf_counter() - begin) / count * 1e9
+    present = np.random.default_rng(1).choice(keys, min(QUERIES, count))
+    del keys
+    absent = keys_from(count, QUERIES)
+
+    def query(batch: Any) -> float:
+        f.contains(batch[: 1 << 16])
+        begin = time.perf_counter()
+        f.contains(batch)
+        return (time.perf_counter() - begin) / len(batch) * 1e9
+
+    return {
+        "build": build,
+        "absent": query(absent),
+        "present": query(present),
+        "bits": f.bits_per_key,
+        "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9,
+        "attempts": getattr(f, "_attempts", 1),
+    }
+
+
+def in_process(name: str, count: int) -> dict[str, float] | None:
+    command = [sys.executable, __file__, "--one", name, "--sizes", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "MemoryError" not in done.stderr and done.returncode != -9:
+        raise RuntimeError(done.stderr)
+    return None if done.returncode else json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10**7, 10**8])
+    parser.add_argument("--kinds", nargs="+", default=list(kinds()))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.sizes[0])))
+        return
+    print(
+        f"{'':<17} {'keys':>12} {'build':>7} {'absent':>7} {'present':>7}  over the smallest",
+        end="",
+    )
+    print("     bits/key  peak GB")
+    all_times: dict[tuple[str, int], dict[str, float]] = {}
+    for name in options.kinds:
+        runs: dict[int, list[dict[str, float]]] = {count: [] for count in options.sizes}
+        for _ in range(options.rounds):
+            for count in options.sizes:
+                run = in_process(name, count)
+                runs[count] += [run] if run else []
+        for count, measured in runs.items():
+            if not measured:
+                print(f"{name:<17} {count:>12,}  not enough memory")
+                continue
+            best = {what: min(run[what] for run in measured) for what in measured[0]}
+            all_times[name, count] = best
+            first = all_times.get((name, options.sizes[0]), best)
+            ratios = (best[what] / first[what] for what in ("build", "absent", "present"))
+            attempts = f"  {best['attempts']} attempts" if best["attempts"] > 1 else ""
+            print(
+                f"{name:<17} {count:>12,} {best['build']:>7.1f} {best['absent']:>7.1f} "
+                f"{best['present']:>7.1f}  {' '.join(f'{ratio:>6.2f}' for ratio in ratios)}  "
+                f"{best['bits']:>8.2f} {best['peak']:>8.1f}{attempts}",
+                flush=True,
+            )
+    for count in options.sizes:
+        if {(SHARDED, count), (PLAIN, count)} <= all_times.keys():
+            sharded, plain = all_times[SHARDED, count], all_times[PLAIN, count]
+            absent, present = (sharded[what] / plain[what] for what in ("absent", "present"))
+            print(
+                f"{SHARDED} / {PLAIN}, {count:,} keys: absent {absent:.2f}, present {present:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
