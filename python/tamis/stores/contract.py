@@ -35,11 +35,15 @@ class Commit(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The keys added and removed between two epochs, and the later epoch."""
+    """The keys added and removed between two epochs, and the later epoch.
+
+    ``more`` says that the store has changes after ``epoch``, which the limit of the call left out.
+    """
 
     epoch: str
     added: list[Any]
     removed: list[Any]
+    more: bool = False
 
 
 class Store(Protocol):
@@ -48,6 +52,9 @@ class Store(Protocol):
     An *epoch*, ``"<count>.<random>"``, identifies one state of the set of keys. Each change of the
     set gives a new epoch, and no epoch ever stands for two states. The *lease* lets one guard at a
     time write; the store refuses writes without it. The *index* holds the hash of every key.
+
+    A store that is unreachable or takes too long raises `tamis.StoreError`, and connects again at a
+    later call. A class that derives from `Store` inherits `look`, `watch` and `runs`.
     """
 
     shared: bool
@@ -76,16 +83,37 @@ class Store(Protocol):
         """Return all indexed hashes whose first word is from ``lo`` to ``hi``, both included."""
         ...
 
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range, in one round trip where the store can."""
+        return [self.run(lo, hi) for lo, hi in ranges]
+
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all indexed hashes, in batches."""
         ...
 
     def epoch(self) -> str:
-        """Return the current epoch."""
+        """Return the current epoch; a store that lost it returns a different one each time."""
         ...
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return the changes from ``since`` to ``until`` (default: now), or `None` if unknown."""
+    def look(self) -> object:
+        """Return a token that is cheap to read; while it is equal, the set of keys is the same."""
+        return self.epoch()
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None] | None:
+        """Call ``wake`` from a thread when keys may have changed or a lost connection is back.
+
+        Return a function that ends this, or `None` if the store has no such signal.
+        """
+        return None
+
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
+        """Return the changes from ``since`` to ``until`` (default: now), or `None` if unknown.
+
+        ``limit`` is about how many changes to return at most; `Changes.more` says that there are
+        more. A store that would have to wait for a write may return none of them, with ``more``.
+        """
         ...
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:

@@ -27,6 +27,7 @@ from tamis.stores.contract import (
     Hasher,
     HashRows,
     PlainKey,
+    Store,
     Value,
     batches,
     decode_key,
@@ -71,7 +72,7 @@ return {before, after, existed}
 """
 
 
-class Redis:
+class Redis(Store):
     """A store in a Redis database. Only guards may write to it, one at a time.
 
     A server that crashes may lose its most recent writes (under the default persistence), and the
@@ -80,13 +81,24 @@ class Redis:
 
     shared = False
 
-    def __init__(self, url: str = "redis://localhost:6379", *, name: str = "tamis") -> None:
-        """Connect to a server; ``name`` separates several stores in one database."""
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379",
+        *,
+        name: str = "tamis",
+        timeout: float | None = 30.0,
+    ) -> None:
+        """Connect to a server; ``name`` separates several stores in one database.
+
+        ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
+        """
         try:
             import redis
         except ImportError:
             raise ImportError("tamis.stores.Redis needs redis: pip install tamis[redis]") from None
-        self._client: Any = redis.Redis.from_url(url)
+        self._client: Any = redis.Redis.from_url(
+            url, socket_timeout=timeout, socket_connect_timeout=timeout
+        )
         # Braces keep the keys of one store on one node of a cluster.
         self._d, self._h, self._e, self._l, self._n = (f"{{{name}}}:{part}" for part in "dheln")
         self._put = self._client.register_script(_WRITE % "true")
@@ -129,7 +141,9 @@ class Redis:
         epoch = self._client.get(self._e)
         return "lost" if epoch is None else epoch.decode()
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
         """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self.epoch() if until is None else until)
 
