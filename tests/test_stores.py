@@ -29,7 +29,7 @@ def opened(request, tmp_path):
         return lambda: stores.RocksDB(tmp_path / "data")
     if kind == "Redis":
         url, name = request.getfixturevalue("redis_url"), f"test {next(_names)}"
-        return lambda: stores.Redis(url, name=name)
+        return lambda: stores.Redis(url, name=name, grace=0)
     import psycopg
 
     url = request.getfixturevalue("postgres_url")

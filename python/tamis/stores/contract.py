@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import LeaseError
+from tamis.errors import LeaseError, StoreError
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -21,6 +21,9 @@ HashRows: TypeAlias = npt.NDArray[np.uint64]
 
 Hasher: TypeAlias = Callable[[Sequence[Any]], HashRows]
 """A function from keys to their hashes."""
+
+JOURNAL = 100_000
+"""Changes that a journal keeps. A guard that is further behind has to rebuild."""
 
 BATCH = 4096
 """Keys to read from a store, or to hash for its index, at a time."""
@@ -211,7 +214,21 @@ def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[list[Any]]:
     return (list(items[i : i + size]) for i in range(0, len(items), size))
 
 
+def store_error(store: str, error: BaseException) -> StoreError:
+    """Return the error for a driver's error about the connection or about time."""
+    detail = " ".join(str(error).split()) or type(error).__name__
+    return StoreError(f"{store} is unreachable or took too long: {detail}")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise `ValueError` for a time-out that is not positive."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(
+            f"timeout must be a number of seconds above 0, or None to wait, not {timeout!r}"
+        )
+
+
 def lease_error(holder: str | None) -> LeaseError:
-    """Return the error for a write without the lease."""
+    """Return the error for a write without the lease; the holder may be unknown, ``""``."""
     who = "no guard holds it" if holder is None else "another guard holds it"
     return LeaseError(f"nothing was written: this guard does not hold the store's lease ({who})")
