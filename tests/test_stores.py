@@ -1,6 +1,7 @@
 """Each store implements the protocol; tested on a real server where there is one."""
 
 import itertools
+import os
 import threading
 
 import numpy as np
@@ -29,7 +30,7 @@ def opened(request, tmp_path):
         return lambda: stores.RocksDB(tmp_path / "data")
     if kind == "Redis":
         url, name = request.getfixturevalue("redis_url"), f"test {next(_names)}"
-        return lambda: stores.Redis(url, name=name)
+        return lambda: stores.Redis(url, name=name, grace=0)
     import psycopg
 
     url = request.getfixturevalue("postgres_url")
@@ -233,3 +234,104 @@ def test_postgres_refuses_what_it_cannot_guard(table):
         assert g.get(5) is None
         with pytest.raises(TypeError, match="cannot hold the key"):
             g.put(5, "x")
+
+
+# What a guard follows a store by.
+
+
+def test_a_token_changes_with_the_set_of_keys(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        tokens = [g.store.look()]
+        assert g.store.look() == tokens[0]
+        for i in range(3):
+            g.put(i, "x")
+            assert g.store.look() not in tokens
+            tokens.append(g.store.look())
+
+
+def test_runs_are_read_together(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        g.put_many((i, "x") for i in range(100))
+        ranges = [(0, 2**62), (5, 5), (2**63, 2**64 - 1)]
+        for run, (lo, hi) in zip(g.store.runs(ranges), ranges, strict=True):
+            assert run.tolist() == g.store.run(lo, hi).tolist()
+        assert g.store.runs([]) == []
+
+
+@pytest.mark.parametrize("opened", ["SQLite", "Postgres"], indirect=True)
+def test_changes_come_in_pieces(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        since = g.store.epoch()
+        g.put_many((i, "x") for i in range(10))
+        g.delete_many([3, 4])
+        added, removed, pieces = [], [], 0
+        while True:
+            changes = g.store.changes(since, limit=5)
+            assert len(changes.added) + len(changes.removed) <= 5
+            added += changes.added
+            removed += changes.removed
+            since, pieces = changes.epoch, pieces + 1
+            if not changes.more:
+                break
+        assert (sorted(added), removed, since) == ([*range(10)], [3, 4], g.store.epoch())
+        assert pieces == 3
+
+
+# Writes before a guard has attached, and folders that are no database.
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_a_write_before_attach_is_a_lease_error(opened):
+    store = opened()
+    assert store.lease("one", 60)
+    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
+        store.put_many([1], ["x"], "one")
+    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
+        store.delete_many([1], "one")
+    assert store.get_many([1]) == [None]
+    with pytest.raises(tamis.LeaseError):
+        store.attach("two", lambda keys: tamis.hash_keys(keys, seed=1), b"1")
+    store.release("one")
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [stores.SQLite, stores.Redis, stores.Postgres])
+def test_a_time_out_must_be_positive(kind):
+    pytest.importorskip({"Redis": "redis", "Postgres": "psycopg"}.get(kind.__name__, "sqlite3"))
+    for timeout in (0, -1.0):
+        with pytest.raises(ValueError, match=r"timeout must be .* above 0, or None"):
+            kind("redis://" if kind is stores.Redis else "", timeout=timeout)
+
+
+def test_rocksdb_names_what_it_cannot_open(tmp_path):
+    pytest.importorskip("rocksdict")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="path must be a folder, not the file"):
+        stores.RocksDB(tmp_path / "file")
+    store = stores.RocksDB(tmp_path / "data", sync=True)
+    with pytest.raises(tamis.StoreError, match="only one process at a time"):
+        stores.RocksDB(tmp_path / "data")
+    with tamis.Guard(store, quotient()) as g:
+        g.put("a", "x")
+        child = os.fork()
+        if child == 0:
+            try:
+                store.get_many([b"a"])
+            except tamis.StoreError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert g.get("a") == "x"
+    with tamis.Guard(stores.RocksDB(tmp_path / "data"), quotient()) as g:
+        assert g.get("a") == "x"
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_keys_that_nobody_reads_hold_no_connection(opened):
+    """The test fails by a warning about a connection that was not closed."""
+    store = opened()
+    parts = store.contents()[1]
+    if hasattr(parts, "close"):
+        parts.close()
+    store.close()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FormatError,
         IncompatibleError,
         LeaseError,
+        StoreError,
         TamisError,
     )
     from tamis.filters import (
@@ -88,6 +89,7 @@ __all__ = [
     "StableLearned",
     "Stacked",
     "StaticFunction",
+    "StoreError",
     "TamisError",
     "Telescoping",
     "Windowed",
@@ -121,6 +123,7 @@ _MODULES = {
     "Layer": "tamis.planning.plan",
     "LeaseError": "tamis.errors",
     "Plan": "tamis.planning.plan",
+    "StoreError": "tamis.errors",
     "TamisError": "tamis.errors",
     "Workload": "tamis.workload",
     "advise": "tamis.advice",

@@ -59,7 +59,9 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
         )
-        return cls._of(cls._empty(size, capacity, random_seed(seed, key), key))
+        made = cls._of(cls._empty(size, capacity, random_seed(seed, key), key))
+        made._seed_is_random = seed is None
+        return made
 
     @classmethod
     def build(
@@ -109,6 +111,10 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
     def remove(self, key: Key, remote: Remote | None = None) -> None:
         """Remove one insertion of the key; raise `KeyError` if there is none."""
         super().remove(key)
+
+    def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key; return for each whether it was present."""
+        return super().remove_many(keys)
 
     def adapt(self, key: Key, remote: Remote | None = None) -> bool:
         """Report a false positive; return whether an element was moved."""

@@ -99,9 +99,11 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         plan = plan_adaptive(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
-        seed = random_seed(seed, key)
-        first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, seed, key)
-        return cls._of(_started(first, plan, capacity))
+        secret = random_seed(seed, key)
+        first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, secret, key)
+        made = cls._of(_started(first, plan, capacity))
+        made._seed_is_random = seed is None
+        return made
 
     @classmethod
     def build(
@@ -158,6 +160,10 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         """
         super().remove(key)
 
+    def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key, as `remove` does; `False` if it is certainly absent."""
+        return super().remove_many(keys)
+
     def adapt(self, key: Key, remote: Remote) -> bool:
         """Report a false positive; return whether it was collected."""
         keys: Any = [key]  # of any one kind
@@ -171,6 +177,14 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         scan fails, what was collected stays, and the next call scans again.
         """
         collected = self._observe(keys)
+        self._advance(remote)
+        return collected
+
+    def _adapt_hashes(
+        self, hashes: npt.NDArray[np.uint64], remote: Remote
+    ) -> npt.NDArray[np.bool_]:
+        """Report false positives, as `adapt_many` does, by their hashes."""
+        collected = self._observe_hashes(hashes)
         self._advance(remote)
         return collected
 
