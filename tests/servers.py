@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 
-def _program(name):
+def find_program(name):
+    """Return the path of a server's program; skip or fail the test where it is missing."""
     found = shutil.which(name) or next(iter(glob.glob(f"/usr/lib/postgresql/*/bin/{name}")), None)
     if found is None:
         message = f"{name} is not installed; .ci/servers installs it"
@@ -26,7 +27,7 @@ def _program(name):
     return found
 
 
-def _port():
+def free_port():
     """Find a free port; workers that look for one at the same time find different ones."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     while True:
@@ -60,8 +61,8 @@ def _running(command, ready):
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     redis = pytest.importorskip("redis")
-    port = _port()
-    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    port = free_port()
+    command = [find_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
     command += ["--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
     url = f"redis://127.0.0.1:{port}"
 
@@ -76,7 +77,7 @@ def redis_url(tmp_path_factory):
 @pytest.fixture(scope="session")
 def postgres_url():
     psycopg = pytest.importorskip("psycopg")
-    initdb, postgres, port = _program("initdb"), _program("postgres"), _port()
+    initdb, postgres, port = find_program("initdb"), find_program("postgres"), free_port()
     url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
     # A folder of its own below /tmp: the path to a socket must be short, and open to its owner.
     with TemporaryDirectory(prefix="tamis-postgres-") as folder:
