@@ -7,6 +7,7 @@ missing its tests are skipped, or fail if ``TAMIS_SERVERS=required``.
 import glob
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -52,10 +53,52 @@ def _running(command, ready):
                 time.sleep(0.05)
         else:
             pytest.fail(f"{command[0]} did not start within 30 s")
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(30)
+
+
+class Server:
+    """A server that a test stops, kills and starts again, on the same port and with its data."""
+
+    def __init__(self, command, ready):
+        self._command, self._ready, self._running = command, ready, None
+
+    def start(self):
+        self._running = _running(self._command, self._ready)
+        self.pid = self._running.__enter__().pid
+
+    def stop(self):
+        """End the server without a signal to its clients."""
+        running, self._running = self._running, None
+        if running is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            running.__exit__(None, None, None)
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+
+@pytest.fixture
+def redis_server(tmp_path):
+    """A Redis server of the test's own, which keeps nothing over a restart."""
+    redis = pytest.importorskip("redis")
+    port = _port()
+    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    command += ["--save", "", "--dir", str(tmp_path)]
+    url = f"redis://127.0.0.1:{port}"
+
+    def ready():
+        with redis.Redis.from_url(url) as client:
+            client.ping()
+
+    server = Server(command, ready)
+    server.url = url
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

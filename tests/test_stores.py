@@ -29,7 +29,7 @@ def opened(request, tmp_path):
         return lambda: stores.RocksDB(tmp_path / "data")
     if kind == "Redis":
         url, name = request.getfixturevalue("redis_url"), f"test {next(_names)}"
-        return lambda: stores.Redis(url, name=name)
+        return lambda: stores.Redis(url, name=name, grace=0)
     import psycopg
 
     url = request.getfixturevalue("postgres_url")
@@ -233,3 +233,44 @@ def test_postgres_refuses_what_it_cannot_guard(table):
         assert g.get(5) is None
         with pytest.raises(TypeError, match="cannot hold the key"):
             g.put(5, "x")
+
+
+# What a guard follows a store by.
+
+
+def test_a_token_changes_with_the_set_of_keys(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        tokens = [g.store.look()]
+        assert g.store.look() == tokens[0]
+        for i in range(3):
+            g.put(i, "x")
+            assert g.store.look() not in tokens
+            tokens.append(g.store.look())
+
+
+def test_runs_are_read_together(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        g.put_many((i, "x") for i in range(100))
+        ranges = [(0, 2**62), (5, 5), (2**63, 2**64 - 1)]
+        for run, (lo, hi) in zip(g.store.runs(ranges), ranges, strict=True):
+            assert run.tolist() == g.store.run(lo, hi).tolist()
+        assert g.store.runs([]) == []
+
+
+@pytest.mark.parametrize("opened", ["SQLite", "Postgres"], indirect=True)
+def test_changes_come_in_pieces(opened):
+    with tamis.Guard(opened(), quotient()) as g:
+        since = g.store.epoch()
+        g.put_many((i, "x") for i in range(10))
+        g.delete_many([3, 4])
+        added, removed, pieces = [], [], 0
+        while True:
+            changes = g.store.changes(since, limit=5)
+            assert len(changes.added) + len(changes.removed) <= 5
+            added += changes.added
+            removed += changes.removed
+            since, pieces = changes.epoch, pieces + 1
+            if not changes.more:
+                break
+        assert (sorted(added), removed, since) == ([*range(10)], [3, 4], g.store.epoch())
+        assert pieces == 3

@@ -25,6 +25,7 @@ from tamis.errors import (
     FormatError,
     IncompatibleError,
     LeaseError,
+    StoreError,
     TamisError,
 )
 from tamis.filters import *  # noqa: F403
@@ -48,6 +49,7 @@ __all__ = [
     "Layer",
     "LeaseError",
     "Plan",
+    "StoreError",
     "TamisError",
     "Workload",
     "__version__",

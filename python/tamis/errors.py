@@ -12,6 +12,7 @@ __all__ = [
     "FormatError",
     "IncompatibleError",
     "LeaseError",
+    "StoreError",
     "TamisError",
 ]
 
@@ -38,6 +39,13 @@ class BuildError(TamisError, ValueError):
 
 class LeaseError(TamisError, RuntimeError):
     """A guard cannot write without the store's lease; nothing was written."""
+
+
+class StoreError(TamisError, ConnectionError):
+    """A store is unreachable or took too long.
+
+    After the error of a write it is unknown whether the write took place.
+    """
 
 
 class CapacityWarning(UserWarning):

@@ -3,7 +3,7 @@
 `RocksDB`, `Redis` and `Postgres` need the extra of that name: ``pip install tamis[rocksdb]``.
 """
 
-from tamis.errors import LeaseError
+from tamis.errors import LeaseError, StoreError
 from tamis.stores.contract import Changes, Commit, Store
 from tamis.stores.hashes import Hashes
 from tamis.stores.memory import Memory
@@ -23,4 +23,5 @@ __all__ = [
     "RocksDB",
     "SQLite",
     "Store",
+    "StoreError",
 ]

@@ -49,13 +49,23 @@ def entry_keys(entries: Sequence[bytes]) -> list[PlainKey]:
     return [decode_key(entry[_HASH_BYTES:]) for entry in entries]
 
 
+def epoch_number(epoch: str) -> int:
+    """Return the number of an epoch."""
+    return int(epoch.partition(".")[0])
+
+
+def lost_epoch() -> str:
+    """Return an epoch that equals no other, for a store that lost its own."""
+    return f"0.{secrets.token_hex(16)}"
+
+
 def next_epoch(epoch: str) -> str:
     """Return the epoch after this one.
 
     The random part tells it from an epoch of the same number in another history, such as that of a
     restored backup.
     """
-    return f"{int(epoch.split('.')[0]) + 1}.{secrets.token_hex(8)}"
+    return f"{epoch_number(epoch) + 1}.{secrets.token_hex(8)}"
 
 
 def changes_without_journal(since: str, until: str) -> Changes | None:

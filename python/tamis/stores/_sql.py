@@ -25,6 +25,7 @@ from tamis.stores.contract import (
     Hasher,
     HashRows,
     PlainKey,
+    Store,
     Value,
     decode_key,
     decode_value,
@@ -39,7 +40,7 @@ SIGN = 1 << 63
 """SQL integers are signed: a word of a hash is stored less this, which keeps the order."""
 
 
-class Journaled(ABC):
+class Journaled(Store, ABC):
     """A table with an index by hash, a journal and notes beside it.
 
     The store of each database defines how to run a statement, what the columns can hold, and how to
@@ -125,7 +126,9 @@ class Journaled(ABC):
         with self._lock:
             return self._last_epoch(self._db)
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
         """Return the journal since an epoch; `None` if the journal does not reach back to it."""
         with self._lock:
             if self._owner is not None and self._holder() == self._owner:
@@ -134,11 +137,16 @@ class Journaled(ABC):
             now = self._last_epoch(self._db) if until is None else until
             if self._epoch_at(_number(since)) != since:
                 return None
-            rows = self._read_journal(_number(since), _number(now))
-        if any(key is None for key, _ in rows):
-            return None  # the table was truncated
-        added = [self._from_column(key) for key, sign in rows if sign]
-        return Changes(now, added, [self._from_column(key) for key, sign in rows if not sign])
+            rows = self._read_journal(_number(since), _number(now), limit)
+        if _truncated(rows):
+            return None
+        more = limit is not None and len(rows) == limit
+        return Changes(
+            "{}.{}".format(*rows[-1][:2]) if more else now,
+            [self._from_column(key) for _, _, key, added in rows if added],
+            [self._from_column(key) for _, _, key, added in rows if not added],
+            more,
+        )
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; rebuild the index if it had another name."""
@@ -291,11 +299,12 @@ class Journaled(ABC):
         row = self._execute(query, seq).fetchone()
         return None if row is None else "{}.{}".format(*row)
 
-    def _read_journal(self, after: int, until: int) -> list[tuple[Any, Any]]:
-        """Return the keys of these rows and whether each was added or removed, in order."""
-        rows: list[tuple[Any, Any]] = self._execute(
-            f"SELECT key, added FROM {self._t_journal} WHERE seq > {self._param} "
-            f"AND seq <= {self._param} AND added IS NOT NULL ORDER BY seq",
+    def _read_journal(self, after: int, until: int, limit: int | None = None) -> list[Any]:
+        """Return number, token, key and whether it was added of these rows, in order."""
+        rows: list[Any] = self._execute(
+            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > {self._param} "
+            f"AND seq <= {self._param} AND added IS NOT NULL ORDER BY seq"
+            + ("" if limit is None else f" LIMIT {max(int(limit), 1)}"),
             after,
             until,
         ).fetchall()
@@ -312,10 +321,10 @@ class Journaled(ABC):
         if done == last:
             return
         rows = self._read_journal(done, last)
-        if self._epoch_at(done) is None or any(key is None for key, _ in rows):
+        if self._epoch_at(done) is None or _truncated(rows):
             self._reindex()
             return
-        final = dict(rows)
+        final = {key: added for _, _, key, added in rows}
         self._update_index(
             [key for key, added in final.items() if added],
             [key for key, added in final.items() if not added],
@@ -351,6 +360,10 @@ class Journaled(ABC):
 
 def _number(epoch: str) -> int:
     return int(epoch.split(".")[0])
+
+
+def _truncated(rows: list[Any]) -> bool:
+    return any(key is None for _, _, key, _ in rows)
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.errors import LeaseError
+from tamis.errors import LeaseError, StoreError
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -21,6 +21,9 @@ HashRows: TypeAlias = npt.NDArray[np.uint64]
 
 Hasher: TypeAlias = Callable[[Sequence[Any]], HashRows]
 """A function from keys to their hashes."""
+
+JOURNAL = 100_000
+"""Changes that a journal keeps. A guard that is further behind has to rebuild."""
 
 BATCH = 4096
 """Keys to read from a store, or to hash for its index, at a time."""
@@ -35,11 +38,15 @@ class Commit(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The keys added and removed between two epochs, and the later epoch."""
+    """The keys added and removed between two epochs, and the later epoch.
+
+    ``more`` says that the store has changes after ``epoch``, which the limit of the call left out.
+    """
 
     epoch: str
     added: list[Any]
     removed: list[Any]
+    more: bool = False
 
 
 class Store(Protocol):
@@ -48,6 +55,9 @@ class Store(Protocol):
     An *epoch*, ``"<count>.<random>"``, identifies one state of the set of keys. Each change of the
     set gives a new epoch, and no epoch ever stands for two states. The *lease* lets one guard at a
     time write; the store refuses writes without it. The *index* holds the hash of every key.
+
+    A store that is unreachable or takes too long raises `tamis.StoreError`, and connects again at a
+    later call. A class that derives from `Store` inherits `look`, `watch` and `runs`.
     """
 
     shared: bool
@@ -76,16 +86,37 @@ class Store(Protocol):
         """Return all indexed hashes whose first word is from ``lo`` to ``hi``, both included."""
         ...
 
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range, in one round trip where the store can."""
+        return [self.run(lo, hi) for lo, hi in ranges]
+
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all indexed hashes, in batches."""
         ...
 
     def epoch(self) -> str:
-        """Return the current epoch."""
+        """Return the current epoch; a store that lost it returns a different one each time."""
         ...
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return the changes from ``since`` to ``until`` (default: now), or `None` if unknown."""
+    def look(self) -> object:
+        """Return a token that is cheap to read; while it is equal, the set of keys is the same."""
+        return self.epoch()
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None] | None:
+        """Call ``wake`` from a thread when keys may have changed or a lost connection is back.
+
+        Return a function that ends this, or `None` if the store has no such signal.
+        """
+        return None
+
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
+        """Return the changes from ``since`` to ``until`` (default: now), or `None` if unknown.
+
+        ``limit`` is about how many changes to return at most; `Changes.more` says that there are
+        more. A store that would have to wait for a write may return none of them, with ``more``.
+        """
         ...
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
@@ -183,7 +214,21 @@ def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[list[Any]]:
     return (list(items[i : i + size]) for i in range(0, len(items), size))
 
 
+def store_error(store: str, error: BaseException) -> StoreError:
+    """Return the error for a driver's error about the connection or about time."""
+    detail = " ".join(str(error).split()) or type(error).__name__
+    return StoreError(f"{store} is unreachable or took too long: {detail}")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise `ValueError` for a time-out that is not positive."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(
+            f"timeout must be a number of seconds above 0, or None to wait, not {timeout!r}"
+        )
+
+
 def lease_error(holder: str | None) -> LeaseError:
-    """Return the error for a write without the lease."""
+    """Return the error for a write without the lease; the holder may be unknown, ``""``."""
     who = "no guard holds it" if holder is None else "another guard holds it"
     return LeaseError(f"nothing was written: this guard does not hold the store's lease ({who})")

@@ -15,6 +15,7 @@ from tamis.stores.contract import (
     Hasher,
     HashRows,
     PlainKey,
+    Store,
     Value,
     batches,
     decode_hashes,
@@ -23,7 +24,7 @@ from tamis.stores.contract import (
 )
 
 
-class Memory:
+class Memory(Store):
     """A store in the memory of this process. Several guards may share one.
 
     >>> import tamis
@@ -97,7 +98,9 @@ class Memory:
         """Return the current epoch."""
         return self._epoch
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
         """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self._epoch if until is None else until)
 

@@ -44,8 +44,12 @@ class Postgres(Journaled):
         table: str | None = None,
         key: str | None = None,
         value: str | None = None,
+        timeout: float | None = 30.0,
     ) -> None:
-        """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``."""
+        """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``.
+
+        ``timeout`` is how many seconds a statement may take; `None` waits as long as it takes.
+        """
         super().__init__(table, key, value)
         try:
             import psycopg
@@ -56,6 +60,8 @@ class Postgres(Journaled):
         self._psycopg: Any = psycopg
         self._conninfo = conninfo
         self._db = psycopg.connect(conninfo, autocommit=True)
+        if timeout is not None:
+            self._db.execute(f"SET statement_timeout = {max(int(timeout * 1000), 1)}")
         try:
             with self._transaction():
                 self._create_tables()

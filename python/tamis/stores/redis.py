@@ -1,199 +1,447 @@
 """`tamis.stores.Redis`: keys in a Redis database (``pip install tamis[redis]``).
 
-A store consists of five Redis keys, ``{name}:d`` and so on: ``d`` is a hash of the values, ``h`` a
+A store consists of a few Redis keys, ``{name}:d`` and so on: ``d`` is a hash of the values, ``h`` a
 sorted set of the index entries (all of score 0, so that Redis sorts them by their bytes), ``e`` the
-epoch, ``l`` the lease and ``n`` a hash of notes. A write is one script, which checks the lease
-first and which Redis runs atomically.
+epoch, ``j`` the journal, a stream of the latest changes, ``w`` the lease and ``n`` a hash of notes.
+A write is one script, which checks everything before it writes anything.
+
+Redis may lose any of this: keys are flushed or evicted, and a server that is restarted comes back
+empty or with an earlier state. A lost epoch equals no other, so every guard rebuilds. The lease is
+watched, not compared with a clock (see `_lease.py`), and a record of it counts only in the run of
+the server that wrote it. Without a valid record the lease is free only if no guard can believe in
+one. Three things show that:
+
+- the record was watched for the longest lease that is known, or
+- this store itself holds the lease, by its own clock, or
+- the server has run for longer than a lease, and has never granted one of this store in this run.
+  The grant leaves a mark outside the database: a loaded script, which no flush and no eviction
+  takes away, only a restart or ``SCRIPT FLUSH``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from tamis.errors import LeaseError, StoreError
+from tamis.stores import _fork
+from tamis.stores import _redis_scripts as scripts
 from tamis.stores._keyvalue import (
-    changes_without_journal,
     entry_hashes,
     entry_keys,
+    epoch_number,
     index_entries,
     load_values,
-    next_epoch,
+    lost_epoch,
 )
+from tamis.stores._lease import WatchedLease, now
+from tamis.stores._redis_journal import Change, ChangedError, Page, keys_at
 from tamis.stores.contract import (
     BATCH,
+    JOURNAL,
     Changes,
     Commit,
     Hasher,
     HashRows,
     PlainKey,
+    Store,
     Value,
     batches,
+    check_timeout,
     decode_key,
     encode_key,
     encode_value,
     lease_error,
+    store_error,
 )
 
-_LEASE = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
+_LONGEST_DELAY = 5.0
+"""Seconds between attempts to connect again for signals: doubled from 0.05 up to this."""
 
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-
-# Arguments: the owner, the random part of the next epoch, then for each key the encoded key, its
-# index entry and, for a put, its value.
-_WRITE = """
-local put, holder = %s, redis.call('GET', KEYS[4])
-if holder ~= ARGV[1] then return {holder or ''} end
-local before, existed, changed = redis.call('GET', KEYS[3]), {}, false
-for i = 3, #ARGV, put and 3 or 2 do
-  local was = redis.call('HEXISTS', KEYS[1], ARGV[i])
-  existed[#existed + 1] = was
-  if put then
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2])
-    if was == 0 then redis.call('ZADD', KEYS[2], 0, ARGV[i + 1]) changed = true end
-  elseif was == 1 then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-    redis.call('ZREM', KEYS[2], ARGV[i + 1])
-    changed = true
-  end
-end
-local after = before
-if changed then
-  after = (tonumber(before:match('^%%d+')) + 1) .. '.' .. ARGV[2]
-  redis.call('SET', KEYS[3], after)
-end
-return {before, after, existed}
-"""
+_BUILD_SECONDS = 600
+"""How long Redis keeps an index that is being built after the last step."""
 
 
-class Redis:
+class Redis(Store):
     """A store in a Redis database. Only guards may write to it, one at a time.
 
-    A server that crashes may lose its most recent writes (under the default persistence), and the
-    epoch goes back with them. The guard notices when it next renews its lease, and rebuilds.
+    Guards of one store should use the same ``lease=``: if the server loses the lease, that is how
+    long the others wait for it.
     """
 
     shared = False
 
-    def __init__(self, url: str = "redis://localhost:6379", *, name: str = "tamis") -> None:
-        """Connect to a server; ``name`` separates several stores in one database."""
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379",
+        *,
+        name: str = "tamis",
+        timeout: float | None = 30.0,
+        grace: float | None = None,
+    ) -> None:
+        """Connect to a server; ``name`` separates several stores in one database.
+
+        ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
+        ``grace`` is for how many seconds after the server's start no lease is granted (default: the
+        lease's length), as a guard may still hold one that the server no longer knows of. Pass 0
+        for a server that is known to be new, or that never loses a write (``appendfsync always``).
+        """
         try:
             import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
         except ImportError:
             raise ImportError("tamis.stores.Redis needs redis: pip install tamis[redis]") from None
-        self._client: Any = redis.Redis.from_url(url)
+        check_timeout(timeout)
+        if grace is not None and not grace >= 0:
+            raise ValueError(f"grace must be 0 or more seconds, or None, not {grace!r}")
+        self._grace = grace
+        try:
+            # A write is never sent twice.
+            self._client: Any = redis.Redis.from_url(
+                url,
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError:
+            # The driver's message may contain the password.
+            raise ValueError(
+                "url must be a Redis URL such as 'redis://localhost:6379/0', 'rediss://…' or "
+                "'unix://…'"
+            ) from None
+        self._errors: type[Exception] = redis.RedisError
+        at = self._client.connection_pool.connection_kwargs
+        self._where = "Redis at " + str(
+            at.get("path") or f"{at.get('host', 'localhost')}:{at.get('port', 6379)}"
+        )
         # Braces keep the keys of one store on one node of a cluster.
-        self._d, self._h, self._e, self._l, self._n = (f"{{{name}}}:{part}" for part in "dheln")
-        self._put = self._client.register_script(_WRITE % "true")
-        self._delete = self._client.register_script(_WRITE % "false")
-        self._lease = self._client.register_script(_LEASE)
-        self._release = self._client.register_script(_RELEASE)
+        self._d, self._h, self._e, self._w, self._n, self._j, self._channel = (
+            f"{{{name}}}:{part}" for part in "dhewnjc"
+        )
+        self._mark = f"return 'tamis lease {name.encode().hex()}'"
+        self._scripts = {
+            text: self._client.register_script(text)
+            for text in vars(scripts).values()
+            if isinstance(text, str) and "redis.call" in text
+        }
         self._hasher: Hasher | None = None
-        self._client.set(self._e, next_epoch("0"), nx=True)
+        self._index_name = b""
+        self._watched = WatchedLease()
+        self._leased: tuple[str, float, float] = ("", 0.0, 0.0)
+        """The owner of the lease granted last, its length, and until when it lasts."""
+        self._child = ""
+        _fork.register(self)
+        with self._talk():
+            self._client.ping()
+
+    # Keys and values.
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
+        with self._talk():
+            return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their hashes in one script."""
-        return self._write(self._put, owner, keys, [encode_value(value) for value in values])
+        return self._write(scripts.PUT, owner, keys, [encode_value(value) for value in values])
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys and their hashes in one script."""
-        return self._write(self._delete, owner, keys)
+        return self._write(scripts.DELETE, owner, keys)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys, in batches, from the index, which lists each key once."""
-        return self.epoch(), map(entry_keys, self._pages())
+        """Return the epoch and the keys at that epoch, in batches.
+
+        The keys come from the index, which lists each once, or from the data if the index is lost.
+        """
+        first = self._page(b"-")
+        if first.epoch is None or not first.whole:
+            epoch, keys = self._data_keys()
+            return epoch, batches(keys)
+
+        def read() -> Iterator[list[PlainKey]]:
+            try:
+                yield from keys_at(first, lambda last, number: self._page(b"(" + last, number))
+            except ChangedError as error:
+                raise self._lost(str(error)) from None
+
+        return first.epoch, read()
+
+    # The index.
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
-        first = b"[" + lo.to_bytes(8, "big")
-        last = b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big")
-        return entry_hashes(self._client.zrangebylex(self._h, first, last))
+        return self.runs([(lo, hi)])[0]
+
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range, in one script."""
+        if not ranges:
+            return []
+        arguments: list[bytes] = [self._index_name]
+        for lo, hi in ranges:
+            arguments.append(b"[" + lo.to_bytes(8, "big"))
+            arguments.append(b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big"))
+        found = self._call(scripts.RUNS, [self._d, self._h, self._n], arguments)
+        if found is None:
+            raise self._lost("the index of hashes was lost")
+        return [entry_hashes(entries) for entries in found]
 
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, in batches."""
-        return map(entry_hashes, self._pages())
-
-    def epoch(self) -> str:
-        """Return the current epoch."""
-        epoch = self._client.get(self._e)
-        return "lost" if epoch is None else epoch.decode()
-
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
-        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
-        return changes_without_journal(since, self.epoch() if until is None else until)
+        start, index = b"-", None
+        while True:
+            page = self._page(start)
+            if not page.whole or index not in (None, page.index_name):
+                raise self._lost("the index of hashes was lost")
+            if not page.entries:
+                return
+            yield entry_hashes(page.entries)
+            start, index = b"(" + page.entries[-1], page.index_name
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; if the index had another name, build a new one and swap."""
-        holder = self._client.get(self._l)
-        if holder != owner.encode():
-            raise lease_error(holder and holder.decode())
-        self._hasher = hasher
-        if self.note("index") == name:
-            return
-        fresh = f"{self._h}:new"
-        self._client.delete(fresh)
-        for part in batches([decode_key(key) for key in self._client.hkeys(self._d)]):
-            self._client.zadd(fresh, dict.fromkeys(index_entries(hasher, part), 0))
-        pipe = self._client.pipeline(transaction=True)
-        if self._client.exists(fresh):
-            pipe.rename(fresh, self._h)
-        pipe.hset(self._n, "index", name)
-        pipe.execute()
+        owner = owner + self._child
+        keys = [self._d, self._h, self._e, self._w, self._n]
+        fresh = f"{self._h}:{owner}"
+        while True:
+            state, *detail = self._call(
+                scripts.ATTACH, [*keys, self._j], [owner, name, secrets.token_hex(8)]
+            )
+            if state == b"build":
+                try:
+                    self._build_index(fresh, owner, hasher)
+                    state, *detail = self._call(
+                        scripts.SWAP, [*keys, fresh], [owner, name, *detail]
+                    )
+                finally:
+                    with self._talk():
+                        self._client.delete(fresh)
+            if state == b"lease":
+                raise lease_error(detail[0].decode() or None)
+            if state == b"done":
+                self._hasher, self._index_name = hasher, name
+                return
+
+    def _build_index(self, fresh: str, owner: str, hasher: Hasher) -> None:
+        """Build an index of the data beside the current one; keep the lease meanwhile."""
+        with self._talk():
+            self._client.delete(fresh)
+        for keys in self._data():
+            if keys:
+                with self._talk(), self._client.pipeline(transaction=False) as pipe:
+                    pipe.zadd(fresh, dict.fromkeys(index_entries(hasher, keys), 0))
+                    pipe.expire(fresh, _BUILD_SECONDS)
+                    pipe.execute()
+            holder, seconds, until = self._leased
+            if holder == owner and now() > until - seconds / 2 and not self._take(owner, seconds):
+                raise lease_error("")
+
+    # Epochs.
+
+    def epoch(self) -> str:
+        """Return the current epoch; one that is lost equals no other."""
+        with self._talk():
+            epoch = self._client.get(self._e)
+        return lost_epoch() if epoch is None else epoch.decode()
+
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
+        """Return the journal since an epoch; `None` if the journal does not reach back to it."""
+        now = self.epoch() if until is None else until
+        if since == now:
+            return Changes(now, [], [])
+        first, last = epoch_number(since), epoch_number(now)
+        if not 0 < first < last:
+            return None
+        count = last - first if limit is None else min(max(int(limit), 1), last - first)
+        with self._talk():
+            entries = self._client.xrange(self._j, f"{first}-0", f"{last}-0", count=count + 1)
+        rows = [Change.read(*entry) for entry in entries]
+        numbers = [row.number for row in rows]
+        # An entry that is missing, or of another history, means that changes are unknown.
+        if numbers != [*range(first, first + count + 1)] or rows[0].epoch != since:
+            return None
+        more = rows[-1].number < last
+        if not more and rows[-1].epoch != now:
+            return None
+        return Changes(
+            rows[-1].epoch,
+            entry_keys([row.entry for row in rows[1:] if row.added]),
+            entry_keys([row.entry for row in rows[1:] if not row.added]),
+            more,
+        )
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` when a guard has written, and after each new connection to the server."""
+        ended = threading.Event()
+
+        def listen() -> None:
+            delay = 0.05
+            while not ended.is_set():
+                try:
+                    with self._client.pubsub() as signals:
+                        signals.subscribe(self._channel)
+                        while not ended.is_set():
+                            # The first message confirms the subscription.
+                            if signals.get_message(timeout=0.5) is not None:
+                                delay = 0.05
+                                wake()
+                except (self._errors, OSError, ValueError):
+                    ended.wait(delay)
+                    delay = min(2 * delay, _LONGEST_DELAY)
+
+        thread = threading.Thread(target=listen, name="tamis-redis-watch", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            ended.set()
+            if thread is not threading.current_thread():
+                thread.join()
+
+        return end
+
+    # The lease.
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which expires by the server's clock."""
-        milliseconds = max(int(seconds * 1000), 1)
-        return bool(self._lease(keys=[self._l], args=[owner, milliseconds]))
+        """Take or renew the lease, unless another guard may believe that it holds it."""
+        return self._take(owner + self._child, seconds)
+
+    def _take(self, owner: str, seconds: float) -> bool:
+        start = now()
+        granted, *record = self._try_lease(owner, seconds)
+        if not granted:
+            if not self._is_free(owner, seconds, *record):
+                return False
+            with self._talk():
+                self._client.script_load(self._mark)
+            granted, *_ = self._try_lease(owner, seconds, replace=record[-1])
+        if granted:
+            self._leased = (owner, seconds, start + seconds)
+        return bool(granted)
+
+    def _is_free(
+        self,
+        owner: str,
+        seconds: float,
+        known: int,
+        same_run: int,
+        ms: int,
+        uptime: int,
+        state: bytes,
+    ) -> bool:
+        """Return whether no other guard can believe that it holds the lease."""
+        wait = max(ms / 1000, seconds)
+        holder, _, until = self._leased
+        if not same_run and holder == owner and now() < until:
+            return True  # the server lost the record of the lease that this store holds
+        if not known:
+            mark = hashlib.sha1(self._mark.encode()).hexdigest()
+            with self._talk():
+                granted_before = self._client.script_exists(mark)[0]
+            if not granted_before and uptime >= (wait if self._grace is None else self._grace):
+                return True
+            *_, state = self._try_lease(owner, seconds, watch=True)
+        return self._watched.is_over(state, wait)
+
+    def _try_lease(
+        self, owner: str, seconds: float, replace: bytes = b"", watch: bool = False
+    ) -> Any:
+        milliseconds = max(math.ceil(seconds * 1000), 1)
+        arguments = [owner, secrets.token_hex(8), milliseconds, replace, int(watch)]
+        return self._call(scripts.LEASE, [self._w], arguments)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
-        self._release(keys=[self._l], args=[owner])
+        owner += self._child
+        if self._leased[0] == owner:
+            self._leased = ("", 0.0, 0.0)
+        self._call(scripts.RELEASE, [self._w], [owner])
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        if value is not None:
-            self._client.hset(self._n, name, value)
-        noted: bytes | None = self._client.hget(self._n, name)
+        with self._talk():
+            if value is not None:
+                self._client.hset(self._n, name, value)
+            noted: bytes | None = self._client.hget(self._n, name)
         return noted
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
+    def forget_connections(self) -> None:
+        """Write as another owner; the driver itself opens new connections in a forked child."""
+        self._child = f"/{secrets.token_hex(8)}"
+        self._leased = ("", 0.0, 0.0)
+        self._hasher = None
+
+    # Scripts.
+
     def _write(
-        self,
-        script: Any,
-        owner: str,
-        keys: Sequence[PlainKey],
-        values: list[bytes] | None = None,
+        self, script: str, owner: str, keys: Sequence[PlainKey], values: list[bytes] | None = None
     ) -> Commit:
         if self._hasher is None:
             raise lease_error("")  # whoever takes the lease attaches its hasher first
         columns = [[encode_key(key) for key in keys], index_entries(self._hasher, keys)]
         if values is not None:
             columns.append(values)
-        arguments: list[Any] = [owner, secrets.token_hex(8)]
+        arguments: list[Any] = [owner + self._child, self._index_name]
+        arguments += [secrets.token_hex(8), secrets.token_hex(8), JOURNAL]
         for row in zip(*columns, strict=True):
             arguments += row
-        answer = script(keys=[self._d, self._h, self._e, self._l], args=arguments)
-        if len(answer) == 1:
+        parts = [self._d, self._h, self._e, self._w, self._n, self._j, self._channel]
+        state, *answer = self._call(script, parts, arguments)
+        if state == b"index":
+            # Attaching rebuilds it, and happens when a guard takes the lease again.
+            raise LeaseError("nothing was written: the server lost the index of hashes")
+        if state == b"lease":
             raise lease_error(answer[0].decode() or None)
         before, after, existed = answer
         return Commit([was == 1 for was in existed], before.decode(), after.decode())
 
-    def _pages(self) -> Iterator[list[bytes]]:
-        start = b"-"
-        while part := self._client.zrangebylex(self._h, start, b"+", start=0, num=BATCH):
-            yield part
-            start = b"(" + part[-1]
+    def _call(self, script: str, keys: list[str], arguments: Sequence[Any]) -> Any:
+        with self._talk():
+            return self._scripts[script](keys=keys, args=arguments)
+
+    @contextmanager
+    def _talk(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise store_error(self._where, error) from error
+
+    # Reading all keys.
+
+    def _page(self, start: bytes, number: int | None = None) -> Page:
+        keys = [self._d, self._h, self._e, self._n, self._j]
+        since = "+" if number is None else f"{number}-0"
+        return Page.read(self._call(scripts.PAGE, keys, [start, BATCH, since]))
+
+    def _data_keys(self) -> tuple[str, list[PlainKey]]:
+        """Return the epoch and all keys, from the data."""
+        for _ in range(5):
+            epoch = self.epoch()
+            keys = {key for part in self._data() for key in part}
+            if epoch_number(epoch) == 0 or self.epoch() == epoch:
+                return epoch, list(keys)
+        raise self._lost("the keys changed while they were read")
+
+    def _data(self) -> Iterator[list[PlainKey]]:
+        """Iterate over the keys of the data; a key may come twice."""
+        cursor: int | None = None
+        while cursor != 0:
+            with self._talk():
+                cursor, found = self._client.hscan(self._d, cursor or 0, count=BATCH)
+            yield [decode_key(key) for key in found]
+
+    def _lost(self, what: str) -> StoreError:
+        return StoreError(f"{self._where}: {what}")

@@ -27,6 +27,7 @@ from tamis.stores.contract import (
     Hasher,
     HashRows,
     PlainKey,
+    Store,
     Value,
     decode_key,
     encode_key,
@@ -35,7 +36,7 @@ from tamis.stores.contract import (
 )
 
 
-class RocksDB:
+class RocksDB(Store):
     """A RocksDB database. RocksDB lets only one process open it at a time."""
 
     shared = False
@@ -106,7 +107,9 @@ class RocksDB:
         epoch: str = self._db.get(b"e").decode()
         return epoch
 
-    def changes(self, since: str, until: str | None = None) -> Changes | None:
+    def changes(
+        self, since: str, until: str | None = None, limit: int | None = None
+    ) -> Changes | None:
         """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
         return changes_without_journal(since, self.epoch() if until is None else until)
 

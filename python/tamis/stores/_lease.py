@@ -1,0 +1,60 @@
+"""Clocks for leases, and what a store does where it has no clock that it can trust.
+
+A guard believes that it holds the lease until the start of the call that granted it plus the
+lease's length, on a clock that never steps and keeps running while the machine is suspended. No
+store may grant the lease to another guard before that moment.
+
+Processes of one machine share such a clock, and a lease can be compared with it. A server's clock
+is not one: it can be set, and then a lease that is compared with it ends early, or never. So where
+guards may run on several machines, the one that wants the lease *watches* it: every grant and
+renewal changes the record, and a record that has not changed for the lease's length, on the clock
+of whoever watches it, is over. The watching starts after the grant, so it ends after the belief.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+_DRIFT = 1.01
+"""Clocks of two machines may run at slightly different speeds; NTP corrects by up to 0.05 %."""
+
+
+def now() -> float:
+    """Return seconds on a clock that never steps.
+
+    On Linux and macOS it counts the time that the machine is suspended. Elsewhere that may not be
+    so; a machine that wakes up may then believe in a lease that is over.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@cache
+def clock_id() -> str | None:
+    """Return what identifies the clock of `now`, or `None` if that is unknown.
+
+    On Linux that is the boot and the time namespace: only processes that agree on both may compare
+    the clock's values.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return None
+
+
+class WatchedLease:
+    """How long a lease's record has been seen unchanged."""
+
+    def __init__(self) -> None:
+        self._record: object = None
+        self._since = 0.0
+
+    def is_over(self, record: object, seconds: float) -> bool:
+        """Return whether this record, just read, has been seen unchanged for so many seconds."""
+        at = now()
+        if record != self._record:
+            self._record, self._since = record, at
+        return at - self._since >= seconds * _DRIFT
