@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 
-def find_program(name):
-    """Return the path of a server's program; skip or fail the test where it is missing."""
+def _program(name):
     found = shutil.which(name) or next(iter(glob.glob(f"/usr/lib/postgresql/*/bin/{name}")), None)
     if found is None:
         message = f"{name} is not installed; .ci/servers installs it"
@@ -28,7 +27,7 @@ def find_program(name):
     return found
 
 
-def free_port():
+def _port():
     """Find a free port; workers that look for one at the same time find different ones."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     while True:
@@ -104,8 +103,8 @@ def redis_server(tmp_path):
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     redis = pytest.importorskip("redis")
-    port = free_port()
-    command = [find_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
+    port = _port()
+    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
     command += ["--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
     url = f"redis://127.0.0.1:{port}"
 
@@ -120,7 +119,7 @@ def redis_url(tmp_path_factory):
 @pytest.fixture(scope="session")
 def postgres_url():
     psycopg = pytest.importorskip("psycopg")
-    initdb, postgres, port = find_program("initdb"), find_program("postgres"), free_port()
+    initdb, postgres, port = _program("initdb"), _program("postgres"), _port()
     url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
     # A folder of its own below /tmp: the path to a socket must be short, and open to its owner.
     with TemporaryDirectory(prefix="tamis-postgres-") as folder:

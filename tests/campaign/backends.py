@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from campaign.proxy import Proxy
-from servers import find_program, free_port
+from servers import _port, _program
 from tamis.stores.contract import decode_key, decode_value
 
 
@@ -176,8 +176,8 @@ class Redis:
         self.folder, self.options = folder, {}
         self.loses = persistence != "aof"
         self.rolls_back = persistence == "rdb"
-        self.port = free_port()
-        command = [find_program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"]
+        self.port = _port()
+        command = [_program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(folder), "--save", "1 1" if persistence == "rdb" else ""]
         if persistence == "aof":
             command += ["--appendonly", "yes", "--appendfsync", "always"]
@@ -230,9 +230,9 @@ class Postgres:
     def __init__(self, folder: Path, env: dict, *, shared: bool):
         self.folder, self.shared = folder, shared
         self.options = {"table": "items", "key": "name", "value": "body"} if shared else {}
-        self.port = free_port()
+        self.port = _port()
         self._user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
-        self._initdb, postgres = find_program("initdb"), find_program("postgres")
+        self._initdb, postgres = _program("initdb"), _program("postgres")
         command = [postgres, "-D", f"{folder}/pg", "-p", str(self.port), "-F", "-k", ""]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_wal_size=16MB"]
         self.server = _Server(command, self._ask, env=env, user=self._user)
