@@ -106,10 +106,11 @@ def test_a_history_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_plan_is_drawn_from_its_seed():
-    one, two = (scenes.plan("redis", 50, random.Random(7)) for _ in range(2))
+    faults = scenes.KINDS["redis"].faults
+    one, two = (scenes.plan(faults, 50, random.Random(7)) for _ in range(2))
     assert one == two
-    assert one != scenes.plan("redis", 50, random.Random(8))
-    assert set(one) == set(scenes.KINDS["redis"].faults)
+    assert one != scenes.plan(faults, 50, random.Random(8))
+    assert set(one) == set(faults)
 
 
 async def ended(reader):

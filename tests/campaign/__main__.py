@@ -11,6 +11,7 @@ import shlex
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from campaign import checker, history, scenes
 from campaign.supervisor import Clock, Scene, Zygote
 
 OUTPUT = Path("build/campaign")
+EXPECTED = {"LeaseError", "StoreError", "NotOpen"}
+"""Errors that a caller of a guard under faults has to expect; the first of others is printed."""
 
 
 class Result:
@@ -31,17 +34,18 @@ class Result:
         self.history: list[history.Fault] = []
         self.operations = self.saved = 0
         self.errors: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
         self.violations: list[checker.Violation] = []
         self.hung: list[str] = []
         self.unavailable: list[str] = []
-        self.note = ""
+        self.broken = self.note = ""
 
     def count(self, kind):
         return sum(violation.kind == kind for violation in self.violations)
 
     @property
     def failed(self):
-        return bool(self.violations or self.hung or self.unavailable)
+        return bool(self.violations or self.hung or self.unavailable or self.broken)
 
 
 async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> Result:
@@ -72,6 +76,7 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
         await scene.start()
         for i, fault in enumerate(faults):
             chance = random.Random(f"{arguments.seed} {name} {i} {fault}")
+            scene.draw_moods(chance)
             await asyncio.sleep(chance.uniform(0.05, 0.25))
             begin = time.monotonic()
             record = history.Fault(fault, begin)
@@ -82,6 +87,9 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
             await scene.settle()
             if arguments.verbose:
                 print(f"{name} {i}: {fault} {record.detail}", flush=True)
+    except Exception as error:
+        result.broken = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
     finally:
         await scene.close()
         await backend.close()
@@ -89,11 +97,13 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
     result.faults.update(fault.name for fault in scene.faults)
     result.operations = len(scene.operations)
     result.saved = sum(worker.saved + worker._saved_now for worker in scene.workers)
-    result.errors, result.hung, result.unavailable = scene.errors, scene.hung, scene.unavailable
+    result.errors, result.examples = scene.errors, scene.examples
+    result.hung, result.unavailable = scene.hung, scene.unavailable
     result.violations = checker.check(scene.operations)
     if result.failed or arguments.keep:
         path = OUTPUT / f"{name.replace(' ', '-')}-{arguments.seed}.jsonl"
         again = ["python", "-m", "campaign", "--seed", str(arguments.seed), "--store", name]
+        again += [word for fault in arguments.fault or () for word in ("--fault", fault)]
         header = {
             "store": name,
             "plan": faults,
@@ -107,13 +117,20 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
     return result
 
 
+def draw_all(names, arguments) -> list[tuple[str, list[str]]]:
+    """Draw the faults of each store."""
+    each, more = divmod(arguments.faults, len(names))
+    plans = []
+    for i, name in enumerate(names):
+        possible = [f for f in scenes.KINDS[name].faults if f in (arguments.fault or [f])]
+        chance = random.Random(f"{arguments.seed} {name}")
+        plans.append((name, scenes.plan(possible, each + (i < more), chance)))
+    return plans
+
+
 async def run(arguments, names) -> list[Result]:
     """Run the scenes, some at a time."""
-    each, more = divmod(arguments.faults, len(names))
-    queue = [
-        (name, scenes.plan(name, each + (i < more), random.Random(f"{arguments.seed} {name}")))
-        for i, name in enumerate(names)
-    ]
+    queue = draw_all(names, arguments)
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory(prefix="tamis-campaign-") as work:
         folder = Path(work)
@@ -176,6 +193,8 @@ def print_table(results):
         if result.errors:
             named = ", ".join(f"{name} {count}" for name, count in result.errors.most_common())
             print(f"{result.name}: errors raised: {named}")
+        for name in sorted(result.examples.keys() - EXPECTED):
+            print(f"  {result.examples[name]}")
         if result.note:
             print(f"{result.name}: {result.note}")
 
@@ -205,6 +224,7 @@ def main():
     parser.add_argument(
         "--store", action="append", choices=list(scenes.KINDS), help="only this one"
     )
+    parser.add_argument("--fault", action="append", metavar="NAME", help="only this fault")
     parser.add_argument("--jobs", type=int, default=2, help="stores at a time (default: 2)")
     parser.add_argument("--keep", action="store_true", help="write the histories in any case")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
@@ -220,11 +240,18 @@ def main():
     if arguments.seed is None:
         arguments.seed = random.randrange(10**6)
     print(f"seed {arguments.seed}")
-    results = asyncio.run(run(arguments, arguments.store or list(scenes.KINDS)))
+    names = arguments.store or list(scenes.KINDS)
+    if arguments.plan:
+        for name, faults in draw_all(names, arguments):
+            print(f"{name}: {', '.join(faults)}")
+        return
+    results = asyncio.run(run(arguments, names))
     print_table(results)
     for result in results:
         if result.failed:
-            print(f"{result.name}: {result.hung} {result.unavailable}")
+            print(f"{result.name}:", result.broken)
+            for problem in (*result.hung, *result.unavailable):
+                print(f"  {problem}")
             print_violations(result.history, result.violations)
     sys.exit(any(result.failed for result in results))
 

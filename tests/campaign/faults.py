@@ -16,20 +16,11 @@ def _past_the_lease(scene, chance):
     return scene.lease * chance.uniform(1.2, 3)
 
 
-async def _restart_worker(scene, worker):
-    """Start a new process; a store that lives in the process lost its keys."""
-    await worker.start()
-    if scene.backend.store == "Memory":
-        await worker.opened
-        scene.record_loss(worker.killed_at, {})
-
-
 async def kill_client(scene, chance):
     worker = _any_worker(scene, chance)
-    worker.killed_at = time.monotonic()
     await worker.kill()
     await asyncio.sleep(chance.choice([0, 0.05, 2 * scene.lease]))
-    await _restart_worker(scene, worker)
+    await worker.restart()
     return worker.name
 
 
@@ -64,9 +55,8 @@ async def _reach(scene, chance, place):
 def _kill_inside(place):
     async def kill_inside(scene, chance):
         worker, there = await _reach(scene, chance, place)
-        worker.killed_at = time.monotonic()
         await worker.kill()
-        await _restart_worker(scene, worker)
+        await worker.restart()
         return f"{worker.name}, {'there' if there else 'elsewhere'}"
 
     return kill_inside
@@ -92,8 +82,7 @@ async def writers_race(scene, chance):
     for _ in range(5):
         calls = [
             scene.put(each, guard, keys) if chance.random() < 0.7 else scene.get(each, guard, keys)
-            for each in scene.workers
-            for guard in range(len(each.config["guards"]))
+            for each, guard in scene.guards
         ]
         await asyncio.gather(*calls, return_exceptions=True)
     await reopening
@@ -123,7 +112,7 @@ async def restore_snapshot(scene, chance):
         shutil.copy(kept, snapshot)
     elif os.path.exists(snapshot):
         shutil.copy(snapshot, kept)
-    await worker.start()
+    await worker.restart()
     return worker.name
 
 

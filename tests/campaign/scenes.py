@@ -97,11 +97,11 @@ KINDS = {
 }
 
 
-def plan(name: str, count: int, chance) -> list[str]:
-    """Draw the faults of a store: all of its types in a random order, again and again."""
+def plan(faults, count: int, chance) -> list[str]:
+    """Draw faults: all of them in a random order, again and again."""
     names: list[str] = []
-    while len(names) < count:
-        cycle = sorted(KINDS[name].faults)
+    while faults and len(names) < count:
+        cycle = sorted(faults)
         chance.shuffle(cycle)
         names += cycle
     return names[:count]

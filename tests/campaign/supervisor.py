@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +21,16 @@ HUNG = 30.0
 RECOVERY = 10.0
 """Seconds after a fault within which a guard has to answer again."""
 
-REFUSED = {"NotOpen", "LeaseError", "CapacityError", "TypeError", "ValueError"}
+REFUSED = {"NotOpen", "LeaseError", "CapacityError"}
 """Errors that say that nothing was written."""
+
+
+MOODS = {
+    "mixed": (30, 15, 45, 9, 1),
+    "writes": (55, 15, 25, 5, 0),
+    "reads": (1, 0, 90, 9, 0),
+}
+"""Weights of put, delete, get, get of an absent key, and save."""
 
 
 class Gone(Exception):
@@ -156,7 +164,7 @@ class Worker:
             except Gone:
                 pass
             except Failed as failed:
-                self.scene.errors[failed.error] += 1
+                self.scene.count_error(failed)
 
         return asyncio.create_task(call())
 
@@ -171,11 +179,26 @@ class Worker:
 
     async def kill(self):
         """Kill the process and wait until its locks are gone with it."""
-        pid = self.pid
-        self.signal(signal.SIGKILL)
+        pid, self.killed_at = self.pid, time.monotonic()
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
         while Path(f"/proc/{pid}").exists():
             await asyncio.sleep(0.002)
         self.writer.close()
+
+    async def restart(self):
+        """Start a new process; a store that lived in the killed one has lost its keys."""
+        await self.start()
+        if self.scene.backend.store == "Memory":
+            await self.opened
+            self.scene.record_loss(self.killed_at, {})
+
+    async def replace(self, generation):
+        """Kill a process that does not work, unless somebody did, and start another."""
+        if self.generation == generation:
+            self.generation += 1
+            await self.kill()
+            await self.restart()
 
     async def reach(self, place, seconds):
         """Wait until the process is inside a put, say, and return whether it got there."""
@@ -204,8 +227,12 @@ class Scene:
         self.operations: list[Operation] = []
         self.faults: list[Fault] = []
         self.errors: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        """The first message of each error."""
         self.hung: list[str] = []
         self.unavailable: list[str] = []
+        self.recent: deque[list] = deque(maxlen=8)
+        """The keys of the latest puts."""
         self.values = 0
         self._settled = 0
         self._open_gate = asyncio.Event()
@@ -222,6 +249,8 @@ class Scene:
             }
             letter = "abc"[i]
             self.workers.append(Worker(self, letter, zygotes[i % len(zygotes)], config))
+        self.guards = [(w, guard) for w in self.workers for guard in range(len(w.config["guards"]))]
+        self.draw_moods(self.random)
         self.strangers = hasattr(backend, "write") and backend.shared
 
     @property
@@ -248,8 +277,7 @@ class Scene:
             task.cancel()
         await asyncio.gather(*self._load, return_exceptions=True)
         for worker in self.workers:
-            with suppress(ProcessLookupError):
-                await worker.kill()
+            await worker.kill()
         self._server.close()
 
     async def _connected(self, reader, writer):
@@ -257,7 +285,8 @@ class Scene:
         name, generation = hello["hello"].split(".")
         worker = next(each for each in self.workers if each.name == name)
         if worker.generation == int(generation):
-            await worker.serve(reader, writer, hello)
+            with suppress(asyncio.CancelledError):
+                await worker.serve(reader, writer, hello)
 
     # The load.
 
@@ -276,34 +305,52 @@ class Scene:
             for worker in self.workers:
                 if worker._answers:
                     self.hung.append(worker.process)
-                    await worker.kill()
-                    await worker.start()
+                    await worker.replace(worker.generation)
+
+    def draw_moods(self, chance):
+        """Draw which guards mostly read and which mostly write.
+
+        A guard that writes soon hears that its lease is gone. So often one only reads what the
+        others write.
+        """
+        guards = self.guards
+        if chance.random() < 0.6:
+            self.moods = dict.fromkeys(guards, "writes") | {chance.choice(guards): "reads"}
+        else:
+            self.moods = {guard: chance.choice(list(MOODS)) for guard in guards}
 
     async def _drive(self, worker):
         chance = self.random
         while True:
             await self._open_gate.wait()
-            guard = chance.randrange(len(worker.config["guards"]))
-            action = chance.random()
-            hot = chance.sample(self.hot, chance.choice([1, 1, 1, 3, 8]))
             self._busy += 1
             try:
-                if action < 0.3:
-                    await self.put(worker, guard, hot)
-                elif action < 0.45:
-                    await self.delete(worker, guard, hot)
-                elif action < 0.9:
-                    some = chance.sample(self.base, min(len(self.base), chance.choice([0, 0, 20])))
-                    await self.get(worker, guard, hot + some)
-                elif action < 0.99:
-                    await self.get(worker, guard, [f"absent {chance.randrange(10**6)}"])
-                else:
-                    await worker.start_call(do="save", guard=guard)
+                await self._act(worker, chance)
             except Gone:
                 await asyncio.sleep(0.02)
             finally:
                 self._busy -= 1
-            await asyncio.sleep(chance.uniform(0, 0.008))
+            await asyncio.sleep(chance.uniform(0, 0.006))
+
+    async def _act(self, worker, chance):
+        guard = chance.randrange(len(worker.config["guards"]))
+        hot = chance.sample(self.hot, chance.choice([1, 1, 1, 3, 8]))
+        mood = MOODS[self.moods[worker, guard]]
+        action = chance.choices(["put", "delete", "get", "absent", "save"], mood)[0]
+        if action == "put":
+            await self.put(worker, guard, hot)
+        elif action == "delete":
+            await self.delete(worker, guard, hot)
+        elif action == "get" and self.recent and chance.random() < 0.6:
+            # What was put a moment ago is what a stale filter denies.
+            await self.get(worker, guard, chance.choice(self.recent))
+        elif action == "get":
+            some = chance.sample(self.base, min(len(self.base), chance.choice([0, 20])))
+            await self.get(worker, guard, hot + some)
+        elif action == "absent":
+            await self.get(worker, guard, [f"absent {chance.randrange(10**6)}"])
+        else:
+            await worker.start_call(do="save", guard=guard)
 
     async def _drive_stranger(self):
         chance = self.random
@@ -332,6 +379,8 @@ class Scene:
         process = f"{worker.process} guard {guard}"
         operation = self.begin(process, "put", keys, values=values)
         await self._finish(operation, worker, do="put", guard=guard, keys=keys, values=values)
+        if operation.outcome == "ok" and len(keys) <= 8:
+            self.recent.append(keys)
 
     async def delete(self, worker, guard, keys):
         operation = self.begin(f"{worker.process} guard {guard}", "delete", keys)
@@ -350,7 +399,7 @@ class Scene:
         absent = await self._finish(operation, worker, do="absent", guard=guard, keys=self.keys)
         if operation.outcome == "ok":
             operation.absent = absent
-        return operation.outcome
+        return operation
 
     def _begin_get(self, worker, guard, keys):
         staleness = worker.config["guards"][guard]["staleness"]
@@ -360,13 +409,17 @@ class Scene:
         try:
             answer = await worker.call(**command)
         except Failed as failed:
-            self.errors[failed.error] += 1
+            self.count_error(failed)
             operation.error = str(failed)
             if failed.error in REFUSED:
                 operation.outcome, operation.end = "refused", time.monotonic()
             return None
         operation.outcome, operation.end = "ok", time.monotonic()
         return answer
+
+    def count_error(self, failed):
+        self.errors[failed.error] += 1
+        self.examples.setdefault(failed.error, str(failed))
 
     async def write_as_stranger(self, key, put, seconds=0.0):
         kind = "put" if put else "delete"
@@ -427,10 +480,9 @@ class Scene:
             operation.end = min(operation.end, now)
         self._settled = len(self.operations)
         await self.look()
-        guards = [(w, g) for w in self.workers for g in range(len(w.config["guards"]))]
-        await asyncio.sleep(max(w.config["guards"][g]["staleness"] for w, g in guards))
+        await asyncio.sleep(max(w.config["guards"][g]["staleness"] for w, g in self.guards))
         await asyncio.gather(
-            *(self._within(HUNG, w, self._sweep_until_ok(w, g)) for w, g in guards)
+            *(self._within(HUNG, w, self._sweep_until_ok(w, g)) for w, g in self.guards)
         )
         for worker in self.workers:
             await self._within(HUNG, worker, worker.note_saved())
@@ -438,22 +490,20 @@ class Scene:
 
     async def _sweep_until_ok(self, worker, guard):
         """Get every key through a guard, which may need some calls to find its server again."""
-        until = time.monotonic() + RECOVERY
-        while await self.sweep(worker, guard) != "ok":
+        until, generation = time.monotonic() + RECOVERY, worker.generation
+        while (operation := await self.sweep(worker, guard)).outcome != "ok":
             if time.monotonic() > until:
-                self.unavailable.append(f"{worker.process}: {self.operations[-1].error}")
-                await worker.kill()
-                await worker.start()
-                return
+                self.unavailable.append(f"{operation.process}: {operation.error}")
+                return await worker.replace(generation)
             await asyncio.sleep(0.1)
 
     async def _within(self, seconds, worker, waiting):
         """Wait for a worker; one that does not answer counts as hung and is replaced."""
+        generation = worker.generation
         try:
             await asyncio.wait_for(waiting, seconds)
         except Gone:
             pass
         except TimeoutError:
             self.hung.append(f"{worker.process}: {worker.failures[-1:]}")
-            await worker.kill()
-            await worker.start()
+            await worker.replace(generation)
