@@ -1,8 +1,8 @@
 """The stores of the campaign: how to start, kill, fill and read each without a guard.
 
-A backend has the arguments of its store's constructor (`store`, `arguments`, `options`), `read()`,
-and, where others write to the table, `write()` and `remove()`. Guards reach a server through a
-`Proxy`, and the supervisor does not.
+A backend has the arguments of its store's constructor (`store`, `arguments`, `options` and
+`limits`), `read()`, and, where others write to the table, `write()` and `remove()`. Guards reach a
+server through a `Proxy`, and the supervisor does not.
 """
 
 import asyncio
@@ -19,6 +19,9 @@ from campaign.proxy import Proxy
 from servers import _port, _program
 from tamis.stores.contract import decode_key, decode_value
 
+TIMEOUT = {"timeout": 1.0}
+"""Shorter than some faults, and longer than others."""
+
 
 def plain(key):
     """Return a key as the history has it: text or an integer."""
@@ -34,7 +37,7 @@ def _decoded(pairs):
 class Memory:
     """A store in the memory of the only worker; gone when that is killed."""
 
-    store, arguments, options = "Memory", [], {}
+    store, arguments, options, limits = "Memory", [], {}, {}
     proxy = server = None
     loses = True
 
@@ -51,7 +54,7 @@ class Memory:
 class RocksDB:
     """A folder that one process opens."""
 
-    store, options = "RocksDB", {}
+    store, options, limits = "RocksDB", {}, {}
     proxy = server = None
     loses = False
 
@@ -77,7 +80,7 @@ class RocksDB:
 class SQLite:
     """A database file of the guard's own table, or of one that others write."""
 
-    store = "SQLite"
+    store, limits = "SQLite", TIMEOUT
     proxy = server = None
     loses = False
 
@@ -120,8 +123,9 @@ class SQLite:
 class _Server:
     """A server process that can be killed, stopped and started again, behind a proxy."""
 
-    def __init__(self, command, ready, *, env, user=None):
+    def __init__(self, command, ready, *, env, user=None, stop_at_once=signal.SIGKILL):
         self._command, self._ready, self._env, self._user = command, ready, env, user
+        self.stop_at_once = stop_at_once
         self.process = None
 
     async def start(self):
@@ -170,7 +174,7 @@ class _Server:
 class Redis:
     """A Redis server: ``persistence`` is "none", "aof" (nothing is lost) or "rdb" (a second is)."""
 
-    store = "Redis"
+    store, limits = "Redis", TIMEOUT
 
     def __init__(self, folder: Path, env: dict, *, persistence: str):
         self.folder, self.options = folder, {}
@@ -218,13 +222,13 @@ class Redis:
     async def close(self):
         await self.proxy.close()
         self.server.signal(signal.SIGCONT)
-        await self.server.end(signal.SIGKILL)
+        await self.server.end(self.server.stop_at_once)
 
 
 class Postgres:
     """A PostgreSQL server with the guard's own table, or one that others write."""
 
-    store = "Postgres"
+    store, limits = "Postgres", TIMEOUT
     loses = False
 
     def __init__(self, folder: Path, env: dict, *, shared: bool):
@@ -235,7 +239,11 @@ class Postgres:
         self._initdb, postgres = _program("initdb"), _program("postgres")
         command = [postgres, "-D", f"{folder}/pg", "-p", str(self.port), "-F", "-k", ""]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_wal_size=16MB"]
-        self.server = _Server(command, self._ask, env=env, user=self._user)
+        # Of an "immediate" shutdown, after which the server has to recover. Killed, it would leave
+        # processes behind that keep it from starting again.
+        self.server = _Server(
+            command, self._ask, env=env, user=self._user, stop_at_once=signal.SIGQUIT
+        )
         self.proxy = Proxy(self.port)
 
     async def start(self):
@@ -313,4 +321,4 @@ class Postgres:
     async def close(self):
         await self.proxy.close()
         self.server.signal(signal.SIGCONT)
-        await self.server.end(signal.SIGQUIT)
+        await self.server.end(self.server.stop_at_once)

@@ -131,11 +131,7 @@ async def _restart_server(scene, number):
 
 
 async def kill_server(scene, chance):
-    await _restart_server(scene, signal.SIGKILL)
-
-
-async def restart_immediately(scene, chance):
-    await _restart_server(scene, signal.SIGQUIT)
+    await _restart_server(scene, scene.backend.server.stop_at_once)
 
 
 async def kill_server_process(scene, chance):
@@ -154,6 +150,17 @@ async def pause_server(scene, chance):
     await asyncio.sleep(seconds)
     scene.backend.server.signal(signal.SIGCONT)
     return f"{seconds:.2f} s"
+
+
+async def pause_across_restart(scene, chance):
+    """Stop a client, restart the server, and let the client continue in its old belief."""
+    worker = _any_worker(scene, chance)
+    worker.signal(signal.SIGSTOP)
+    await asyncio.sleep(scene.lease * chance.uniform(0, 0.5))
+    await _restart_server(scene, scene.backend.server.stop_at_once)
+    await asyncio.sleep(scene.lease * chance.choice([0, 0.5, 1.5]))
+    worker.signal(signal.SIGCONT)
+    return worker.name
 
 
 async def step_server_clock(scene, chance):
@@ -273,11 +280,13 @@ NETWORK = {
     "delay network": delay_network,
     "lose replies": lose_replies,
 }
-SERVER = {"pause server": pause_server, "step server clock": step_server_clock}
-DISK = {"fill disk": fill_disk}
-REDIS = {"kill server": kill_server, "flush": flush, "evict": evict}
-POSTGRES = {
-    "restart server at once": restart_immediately,
-    "kill server process": kill_server_process,
+SERVER = {
+    "kill server": kill_server,
+    "pause client across restart": pause_across_restart,
+    "pause server": pause_server,
+    "step server clock": step_server_clock,
 }
+DISK = {"fill disk": fill_disk}
+REDIS = {"flush": flush, "evict": evict}
+POSTGRES = {"kill server process": kill_server_process}
 STRANGERS = {"open transaction": open_transaction}

@@ -9,7 +9,7 @@ from pathlib import Path
 import tamis
 from campaign import backends, faults
 
-LEASE = 0.4
+LEASE = 0.5
 """Seconds: short, so that many leases are lost."""
 
 STALENESS = 0.15

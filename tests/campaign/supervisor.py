@@ -26,11 +26,11 @@ REFUSED = {"NotOpen", "LeaseError", "CapacityError"}
 
 
 MOODS = {
-    "mixed": (30, 15, 45, 9, 1),
-    "writes": (55, 15, 25, 5, 0),
+    "mixed": (25, 20, 45, 9, 1),
+    "writes": (40, 35, 20, 5, 0),
     "reads": (1, 0, 90, 9, 0),
 }
-"""Weights of put, delete, get, get of an absent key, and save."""
+"""Weights of put, delete, get, get of an absent key, and save: most puts are of absent keys."""
 
 
 class Gone(Exception):
@@ -242,10 +242,9 @@ class Scene:
             config = {
                 "store": backend.store,
                 "arguments": backend.arguments,
-                "options": backend.options,
+                "options": backend.options | backend.limits,
                 "guards": options,
                 "lease": lease,
-                "timeout": 2 * lease,
             }
             letter = "abc"[i]
             self.workers.append(Worker(self, letter, zygotes[i % len(zygotes)], config))

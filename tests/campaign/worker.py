@@ -4,7 +4,6 @@ Started once as a process that has tamis loaded; it reads a configuration per li
 worker for each, which connects to the supervisor's socket. Commands and answers are lines of JSON.
 """
 
-import inspect
 import json
 import os
 import signal
@@ -70,20 +69,31 @@ class Worker:
         self.send(opened=True)
 
     def open_once(self):
-        if self.store is None or self.config["store"] != "Memory":
-            self.store = make_store(self.config)
-            for name in ("put_many", "delete_many", "contents", "attach"):
-                setattr(self.store, name, getattr(self, name)(getattr(self.store, name)))
-        guards = []
+        # Guards have a store each, if its keys are not in this process alone.
+        shared = self.config["store"] in ("Memory", "RocksDB")
+        store, guards = self.store, []
         try:
             for options in self.config["guards"]:
-                guards.append(make_guard(self.store, options, self.config["lease"]))
+                if store is None or not shared:
+                    store = self.make_store()
+                guards.append(make_guard(store, options, self.config["lease"]))
         except BaseException:
             for guard in guards:
                 guard.close()
-            self.store.close()
+            if store is not None:
+                store.close()
             raise
+        if self.config["store"] == "Memory":
+            self.store = store
         self.guards = guards
+
+    def make_store(self):
+        store = getattr(stores, self.config["store"])(
+            *self.config["arguments"], **self.config["options"]
+        )
+        for name in ("put_many", "delete_many", "contents", "attach"):
+            setattr(store, name, getattr(self, name)(getattr(store, name)))
+        return store
 
     def pause_at(self, place):
         """Say that the process is at this place and give the supervisor time to stop it there."""
@@ -175,7 +185,9 @@ class Worker:
 
     def do_raw(self, keys):
         """Read the store past the guard."""
-        return self.store.get_many([key.encode() if isinstance(key, str) else key for key in keys])
+        return self.guard(0).store.get_many(
+            [key.encode() if isinstance(key, str) else key for key in keys]
+        )
 
     def do_stats(self):
         return [
@@ -203,14 +215,6 @@ class Worker:
 
     def do_arm(self, place):
         self.armed = place
-
-
-def make_store(config):
-    make = getattr(stores, config["store"])
-    options = dict(config["options"])
-    if "timeout" in inspect.signature(make).parameters and config.get("timeout"):
-        options["timeout"] = config["timeout"]
-    return make(*config["arguments"], **options)
 
 
 def make_guard(store, options, lease):
