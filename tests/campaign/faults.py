@@ -152,6 +152,14 @@ async def pause_server(scene, chance):
     return f"{seconds:.2f} s"
 
 
+async def restart_with_another_clock(scene, chance):
+    """Restart the server with its wall clock ahead, by which it would have run for long."""
+    await _restart_server(scene, scene.backend.server.stop_at_once)
+    scene.server_clock.step(3600)
+    await asyncio.sleep(scene.lease)
+    scene.server_clock.step(0)
+
+
 async def pause_across_restart(scene, chance):
     """Stop a client, restart the server, and let the client continue in its old belief."""
     worker = _any_worker(scene, chance)
@@ -283,6 +291,7 @@ NETWORK = {
 SERVER = {
     "kill server": kill_server,
     "pause client across restart": pause_across_restart,
+    "restart server, step clock": restart_with_another_clock,
     "pause server": pause_server,
     "step server clock": step_server_clock,
 }
