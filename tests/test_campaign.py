@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from campaign import history, scenes
 from campaign.checker import check
 from campaign.history import FOREVER, Fault, Operation
 from campaign.proxy import Proxy
+from campaign.supervisor import Clock
 from conftest import SOAK
 
 TESTS = Path(__file__).parent
@@ -113,6 +115,23 @@ def test_a_plan_is_drawn_from_its_seed():
     assert set(one) == set(faults)
 
 
+def test_only_the_wall_clock_steps(tmp_path):
+    library = scenes.compile_clock(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    clock = Clock(tmp_path / "clock", library)
+    clock.step(3600)
+    show = (
+        "import time; print(time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME))"
+    )
+    before = time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    done = subprocess.run([sys.executable, "-c", show], env=clock.env, capture_output=True)
+    steps = [float(x) - y for x, y in zip(done.stdout.split(), before, strict=True)]
+    assert 3600 <= steps[0] < 3700
+    assert 0 <= steps[1] < 100
+    assert 0 <= steps[2] < 100
+
+
 async def ended(reader):
     """Return whether a connection ended without another byte, in order or not."""
     try:
@@ -162,7 +181,7 @@ def test_no_stored_key_is_denied_in_a_short_campaign(tmp_path):
     """`make soak` runs a thousand faults; this draws some of each store, the same every time."""
     if SOAK:
         pytest.skip("make soak runs the long campaign")
-    command = [sys.executable, "-m", "campaign", "--faults", "36", "--seed", "16", "--jobs", "3"]
+    command = [sys.executable, "-m", "campaign", "--faults", "27", "--seed", "16", "--jobs", "4"]
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         command,
