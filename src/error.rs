@@ -27,3 +27,12 @@ pub enum Error {
 
 /// The result of every kernel operation that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Whether a removal found what it was to remove.
+pub fn was_there(removed: Result<()>) -> Result<bool> {
+    match removed {
+        Ok(()) => Ok(true),
+        Err(Error::Absent(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

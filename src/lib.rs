@@ -27,6 +27,7 @@
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |
 //! | [`error`]      | the error type of all kernels                    |                                   |
+//! | [`clock`]      | the time of leases: never steps, counts sleep    |                                   |
 //! | [`lock`]       | one writer or many readers, also across fork     |                                   |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP, if available                    |                                   |
@@ -40,6 +41,7 @@ pub mod adaptive_stack;
 pub mod bits;
 pub mod block;
 pub mod bloom;
+pub mod clock;
 pub mod collection;
 pub mod cuckoo;
 pub mod distinct;

@@ -150,6 +150,13 @@ impl<T> DerefMut for WriteGuard<'_, T> {
     }
 }
 
+/// A number of this process, which a forked child does not share: how many forks lie between it and
+/// the process that loaded this library.
+#[inline]
+pub fn process() -> u64 {
+    FORKS.load(Relaxed)
+}
+
 /// A thread that writes, as long as this is there.
 struct Writer;
 

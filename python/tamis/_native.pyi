@@ -47,12 +47,14 @@ __all__ = [
     "Full",
     "Function",
     "Fuse",
+    "Gate",
     "Handle",
     "Hashes",
     "Inserting",
     "KindRow",
     "LayerState",
     "LearnedBloom",
+    "Lookup",
     "Negatives",
     "Quotient",
     "Resident",
@@ -75,6 +77,7 @@ __all__ = [
     "column_name",
     "hash_keys",
     "kinds",
+    "now",
     "open_bytes",
     "open_file",
     "text_grams",
@@ -303,6 +306,7 @@ class Stored:
     @property
     def _handle(self) -> Handle: ...
     def _copied(self) -> Handle: ...
+    def _reseeded(self, seed: int) -> Handle: ...
     def _write(self, descriptor: int) -> None: ...
 
 class Filter(Stored):
@@ -359,6 +363,9 @@ class Deleting(Inserting):
     def remove(self, key: Key) -> None:
         """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
+    def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key; return for each whether it may have been there."""
+
 class Adapting(Deleting):
     """A filter that moves elements to fix false positives."""
 
@@ -372,14 +379,57 @@ class Adapting(Deleting):
     def remove(self, key: Key, remote: Remote | None = None) -> None:
         """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
+    def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key; return for each whether it may have been there."""
+
     def adapt(self, key: Key, remote: Remote) -> bool:
         """Report a false positive; return whether anything changed."""
 
     def adapt_many(self, keys: Keys, remote: Remote) -> npt.NDArray[np.bool_]:
         """Report false positives; return for each whether anything changed."""
 
+    def _adapt_hashes(
+        self, hashes: npt.NDArray[np.uint64], remote: Remote
+    ) -> npt.NDArray[np.bool_]: ...
     def grow(self, remote: Remote) -> None:
         """Double the capacity, from the stored hashes."""
+
+@final
+class Lookup:
+    """A query that a gate did not answer."""
+
+    @property
+    def accepted(self) -> bool: ...
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]: ...
+
+@final
+class Gate:
+    """The filter of a guard, and until when its "no" needs no access to the store."""
+
+    def __new__(cls, filter: Any, seed: int | None = None, key: bytes | None = None) -> Self: ...
+    @property
+    def filter(self) -> Any: ...
+    @property
+    def forked(self) -> bool: ...
+    @property
+    def denied(self) -> int: ...
+    @property
+    def found(self) -> int: ...
+    @property
+    def looks(self) -> int: ...
+    def lookup(self, key: Key) -> Lookup | None: ...
+    def accepts(self, lookup: Lookup, key: Key) -> bool: ...
+    def current_filter(self) -> Any | None: ...
+    def replace(self, filter: Any) -> None: ...
+    def open_until(self, seconds: float) -> None: ...
+    def close(self) -> None: ...
+    def count_denied(self, queries: int) -> None: ...
+    def count_found(self, queries: int) -> None: ...
+    def count_look(self) -> None: ...
+
+def now() -> float:
+    """Return seconds since the machine was started, suspended time included."""
 
 @disjoint_base
 class Hashes:
@@ -636,6 +686,7 @@ class AdaptiveStacked(Deleting):
         first: Handle, negatives: Handle | None, room: int, plan: bytes, capacity: int
     ) -> Handle: ...
     def _observe(self, keys: Keys) -> npt.NDArray[np.bool_]: ...
+    def _observe_hashes(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]: ...
     @property
     def _state(self) -> AdaptiveState: ...
     @property
@@ -718,6 +769,9 @@ class AdaptiveCuckoo(Deleting):
     @property
     def _bins(self) -> int: ...
     def _adapt(self, keys: Keys) -> npt.NDArray[np.bool_]: ...
+    def _adapt_hashes(
+        self, hashes: npt.NDArray[np.uint64], remote: Remote
+    ) -> npt.NDArray[np.bool_]: ...
 
 class StableBloom(Inserting):
     """A stable Bloom filter."""

@@ -11,6 +11,7 @@ use crate::telescoping::{Remote, Shared};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 /// A Python object with `run` and `scan`, called with the interpreter attached and no lock held.
 struct RemoteObject {
@@ -42,10 +43,18 @@ impl RemoteObject {
 
 impl Remote for RemoteObject {
     fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>> {
+        self.ask(|remote| hash_rows("remote.run()", &remote.call_method1("run", (low, high))?))
+    }
+
+    fn runs(&mut self, ranges: &[(u64, u64)]) -> Result<Vec<Vec<Hash128>>> {
         self.ask(|remote| {
-            let mut hashes = Vec::new();
-            rows("run", &remote.call_method1("run", (low, high))?, &mut hashes)?;
-            Ok(hashes)
+            if !remote.hasattr("runs")? {
+                let run = |&range| hash_rows("remote.run()", &remote.call_method1("run", range)?);
+                return ranges.iter().map(run).collect();
+            }
+            let ranges = PyList::new(remote.py(), ranges)?;
+            let runs = remote.call_method1("runs", (ranges,))?;
+            runs.try_iter()?.map(|run| hash_rows("remote.runs()", &run?)).collect()
         })
     }
 
@@ -53,19 +62,26 @@ impl Remote for RemoteObject {
         self.ask(|remote| {
             let mut hashes = Vec::new();
             for part in remote.call_method0("scan")?.try_iter()? {
-                rows("scan", &part?, &mut hashes)?;
+                rows("remote.scan()", &part?, &mut hashes)?;
             }
             Ok(hashes)
         })
     }
 }
 
-/// Appends the hashes in an array of rows (high half, low half).
-pub fn rows(method: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -> PyResult<()> {
+/// The hashes in an array of rows (high half, low half), which `source` is the origin of.
+pub fn hash_rows(source: &str, array: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
+    let mut hashes = Vec::new();
+    rows(source, array, &mut hashes)?;
+    Ok(hashes)
+}
+
+/// Appends the hashes in an array of rows.
+pub fn rows(source: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -> PyResult<()> {
     let wrong = || {
         let kind = array.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
         PyTypeError::new_err(format!(
-            "remote.{method}() returned {kind}; it must return an array of uint64 of shape (n, 2), as \
+            "{source} returned {kind}; it must return an array of uint64 of shape (n, 2), as \
              tamis.hash_keys does"
         ))
     };
@@ -155,6 +171,24 @@ impl Adapting {
         Ok(moved[0])
     }
 
+    /// Remove one insertion of each key; return for each whether it was there: False is certain.
+    #[pyo3(signature = (keys, remote=None))]
+    fn remove_many<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        remote: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (stored, shared) = structure::<Shared>(self_)?;
+        let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
+        let Some(remote) = remote else { return batch::remove(self_.py(), shared, &hashes) };
+        let (mut remote, mut removed) = (RemoteObject::new(remote), vec![false; hashes.len()]);
+        let done = self_
+            .py()
+            .detach(|| intact(|| shared.remove_many_with(&hashes, &mut removed, &mut remote))?);
+        remote.result(done)?;
+        Ok(PyArray1::from_vec(self_.py(), removed))
+    }
+
     /// Report false positives; return for each whether anything changed.
     fn adapt_many<'py>(
         self_: &Bound<'py, Self>,
@@ -163,11 +197,17 @@ impl Adapting {
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
-        let (mut remote, mut moved) = (RemoteObject::new(remote), vec![false; hashes.len()]);
-        let adapted =
-            self_.py().detach(|| intact(|| shared.adapt(&hashes, &mut moved, &mut remote))?);
-        remote.result(adapted)?;
-        Ok(PyArray1::from_vec(self_.py(), moved))
+        adapt(self_.py(), shared, &hashes, remote)
+    }
+
+    /// [`Adapting::adapt_many`] of keys that are hashed already.
+    fn _adapt_hashes<'py>(
+        self_: &Bound<'py, Self>,
+        hashes: &Bound<'py, PyAny>,
+        remote: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (_, shared) = structure::<Shared>(self_)?;
+        adapt(self_.py(), shared, &hash_rows("hashes", hashes)?, remote)
     }
 
     /// Double the capacity, from the stored hashes.
@@ -177,6 +217,18 @@ impl Adapting {
         let grown = self_.py().detach(|| intact(|| shared.grow(&mut remote))?);
         remote.result(grown)
     }
+}
+
+fn adapt<'py>(
+    py: Python<'py>,
+    shared: &Shared,
+    hashes: &[Hash128],
+    remote: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let (mut remote, mut moved) = (RemoteObject::new(remote), vec![false; hashes.len()]);
+    let adapted = py.detach(|| intact(|| shared.adapt(hashes, &mut moved, &mut remote))?);
+    remote.result(adapted)?;
+    Ok(PyArray1::from_vec(py, moved))
 }
 
 fn insert(

@@ -1,10 +1,12 @@
 //! Adaptive cuckoo filters: made, built, adapted.
 
+use super::adapting::hash_rows;
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
 use crate::adaptive_cuckoo::{AdaptiveCuckoo as Kernel, Motion};
+use crate::hash::Hash128;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -81,9 +83,27 @@ impl AdaptiveCuckoo {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let (py, (stored, cuckoo)) = (self_.py(), structure::<Kernel>(self_)?);
-        let hashes = batch::hashes(py, &stored.handle.hasher, keys)?;
-        let mut moved = vec![false; hashes.len()];
-        py.detach(|| cuckoo.adapt(&hashes, &mut moved));
-        Ok(PyArray1::from_vec(py, moved))
+        adapt(py, cuckoo, &batch::hashes(py, &stored.handle.hasher, keys)?)
     }
+
+    /// The same for keys that are hashed already. The remote is for other kinds.
+    fn _adapt_hashes<'py>(
+        self_: &Bound<'py, Self>,
+        hashes: &Bound<'py, PyAny>,
+        remote: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let _ = remote;
+        let (py, (_, cuckoo)) = (self_.py(), structure::<Kernel>(self_)?);
+        adapt(py, cuckoo, &hash_rows("hashes", hashes)?)
+    }
+}
+
+fn adapt<'py>(
+    py: Python<'py>,
+    cuckoo: &Kernel,
+    hashes: &[Hash128],
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let mut moved = vec![false; hashes.len()];
+    py.detach(|| cuckoo.adapt(hashes, &mut moved));
+    Ok(PyArray1::from_vec(py, moved))
 }

@@ -3,12 +3,13 @@
 //! Which step comes when, and of what size the layers are, is Python's decision:
 //! `filters/adaptive_stacked.py`.
 
-use super::adapting::rows;
+use super::adapting::{hash_rows, rows};
 use super::batch;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::stacked::LayerState;
 use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
+use crate::hash::Hash128;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -81,10 +82,16 @@ impl AdaptiveStacked {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let (py, (stored, stack)) = (self_.py(), structure::<Kernel>(self_)?);
-        let hashes = batch::hashes(py, &stored.handle.hasher, keys)?;
-        let mut changed = vec![false; hashes.len()];
-        py.detach(|| stack.observe(&hashes, &mut changed))?;
-        Ok(PyArray1::from_vec(py, changed))
+        observe(py, stack, &batch::hashes(py, &stored.handle.hasher, keys)?)
+    }
+
+    /// The same for keys that are hashed already.
+    fn _observe_hashes<'py>(
+        self_: &Bound<'py, Self>,
+        hashes: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let (_, stack) = structure::<Kernel>(self_)?;
+        observe(self_.py(), stack, &hash_rows("hashes", hashes)?)
     }
 
     /// What was counted, and how far it has grown.
@@ -156,7 +163,7 @@ impl AdaptiveStacked {
     fn _fill(self_: &Bound<'_, Self>, ticket: u64, hashes: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, stack) = structure::<Kernel>(self_)?;
         let mut stored = Vec::new();
-        rows("scan", hashes, &mut stored)?;
+        rows("remote.scan()", hashes, &mut stored)?;
         Ok(self_.py().detach(|| stack.fill(ticket, &stored))?)
     }
 
@@ -200,4 +207,14 @@ impl AdaptiveStacked {
         self_.py().detach(|| stack.content(version, psi));
         Ok(())
     }
+}
+
+fn observe<'py>(
+    py: Python<'py>,
+    stack: &Kernel,
+    hashes: &[Hash128],
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let mut changed = vec![false; hashes.len()];
+    py.detach(|| stack.observe(hashes, &mut changed))?;
+    Ok(PyArray1::from_vec(py, changed))
 }

@@ -6,7 +6,7 @@ use super::error::intact;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
-use crate::error::Error;
+use crate::error::{Error, Result as TamisResult, was_there};
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
 use crate::stack;
@@ -290,6 +290,17 @@ fn insert_chunks(
     }
     read.map_err(at_index)?;
     Ok(result?)
+}
+
+/// Takes one insertion of each hash back; for each, whether it was there.
+pub fn remove<'py>(
+    py: Python<'py>,
+    kernel: &dyn Kernel,
+    hashes: &[Hash128],
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let removals = || hashes.iter().map(|hash| was_there(kernel.remove(*hash))).collect();
+    let removed: TamisResult<Vec<bool>> = py.detach(|| intact(removals))?;
+    Ok(PyArray1::from_vec(py, removed?))
 }
 
 /// The 128-bit hashes of keys as rows (high half, low half).

@@ -4,13 +4,13 @@
 use super::batch;
 use super::error::{class, intact};
 use super::handle::Handle;
-use super::keys::hash_object;
+use super::keys::{self, hash_object};
 use crate::error::{Error, Result};
-use crate::hash::{HASH_KEYED, Hash128};
+use crate::hash::{HASH_KEYED, Hash128, Hasher};
 use crate::kernel;
 use numpy::PyArray1;
 use pyo3::PyClass;
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -131,6 +131,21 @@ impl Stored {
         Ok(Handle { kernel, ..self._handle() })
     }
 
+    /// A copy of an empty structure that hashes with another seed.
+    fn _reseeded(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+    ) -> PyResult<Handle> {
+        let copy = self._copied(py)?;
+        if copy.kernel.count() > 0 || copy.hasher.id() == HASH_KEYED {
+            return Err(PyValueError::new_err(
+                "only an empty filter with a seed takes another one",
+            ));
+        }
+        Ok(Handle { hasher: Hasher::seeded(seed), ..copy })
+    }
+
     /// Return the filter as bytes, as `save` writes them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let mut out = Vec::new();
@@ -242,5 +257,15 @@ impl Deleting {
             Err(Error::Absent(_)) => Err(PyKeyError::new_err(key.clone().unbind())),
             other => Ok(other?),
         }
+    }
+
+    /// Remove one insertion of each key; return for each whether it was there: False is certain.
+    fn remove_many<'py>(
+        self_: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let filter = self_.as_super().as_super().as_super().get();
+        let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
+        batch::remove(self_.py(), &*filter.handle.kernel, &hashes)
     }
 }

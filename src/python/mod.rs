@@ -8,6 +8,7 @@
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `handle.rs`: structures as Python holds them, and the ways to open one
 //! * `filter.rs`: the classes of the contract; `adapting.rs`: of filters that take a remote
+//! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file per kind, each with a class of its own: what the kind offers beside the contract
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
@@ -27,6 +28,7 @@ mod files;
 mod filter;
 mod function;
 mod fuse;
+mod gate;
 mod handle;
 mod hashes;
 mod items;
@@ -70,6 +72,8 @@ mod _native {
     use super::function::{Assigned, Function};
     #[pymodule_export]
     use super::fuse::Fuse;
+    #[pymodule_export]
+    use super::gate::{Gate, Lookup, now};
     #[pymodule_export]
     use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]

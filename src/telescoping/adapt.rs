@@ -38,6 +38,19 @@ impl Telescoping {
     /// separates them; `stored` are the hashes of the key's quotient. Whether any slot moved.
     pub fn adapt(&mut self, absent: Hash128, stored: &[Hash128]) -> Step<bool> {
         let (quotient, stream) = Stream::new(&self.table, absent);
+        let before = self.share_before(quotient);
+        let moved = self.move_slots(absent, quotient, stream, stored);
+        self.share_after(quotient, before);
+        moved
+    }
+
+    fn move_slots(
+        &mut self,
+        absent: Hash128,
+        quotient: u64,
+        stream: Stream,
+        stored: &[Hash128],
+    ) -> Step<bool> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let run = self.table.run(quotient).unwrap_or(0..0);
         if stored.contains(&absent)
@@ -118,6 +131,7 @@ impl Telescoping {
             }
         }
         let code = self.coded(block, &marks)?;
+        self.shares.forget();
         for (slot, remainder) in &fresh {
             self.table.set_slot(*slot, *remainder);
         }

@@ -2,6 +2,7 @@
 
 use super::code::MARKS;
 use super::matching::Matching;
+use super::rate::Shares;
 use super::{Layout, Mode, Step, Stop, Store, Stream, Telescoping};
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
@@ -98,7 +99,8 @@ impl Assembly {
         let mut store = self.store;
         store.reserve((table.slots() / SLOTS) as usize)?;
         let forgotten = forgotten + self.forgotten.len() as u64;
-        Ok(Telescoping { table, store, most: self.most, version: 0, forgotten })
+        let shares = Shares::default();
+        Ok(Telescoping { table, store, most: self.most, version: 0, forgotten, shares })
     }
 }
 

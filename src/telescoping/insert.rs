@@ -13,7 +13,10 @@ impl Telescoping {
     pub fn insert(&mut self, hash: Hash128) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let remainder = stream.window(0, self.table.remainder_bits());
-        on_best!(p => self.insert_on(p, quotient, remainder))
+        let before = self.share_before(quotient);
+        on_best!(p => self.insert_on(p, quotient, remainder))?;
+        self.share_after(quotient, before);
+        Ok(())
     }
 
     /// [`Telescoping::insert`] for each hash from the front on until one stops; how many are in.
@@ -23,6 +26,9 @@ impl Telescoping {
 
     #[inline(always)]
     fn insert_batch_on<P: Processor>(&mut self, p: P, hashes: &[Hash128]) -> (usize, Step<()>) {
+        if hashes.len() as u64 > self.table.used_slots() / 8 {
+            self.shares.forget(); // one pass over all runs takes less than following these
+        }
         let (mut addresses, mut done) = ([(0, 0); AHEAD], 0);
         for hashes in hashes.chunks(AHEAD) {
             for (address, hash) in addresses.iter_mut().zip(hashes) {
@@ -30,9 +36,11 @@ impl Telescoping {
                 self.table.prefetch(address.0);
             }
             for (quotient, remainder) in &addresses[..hashes.len()] {
+                let before = self.share_before(*quotient);
                 if let Err(stop) = self.insert_on(p, *quotient, *remainder) {
                     return (done, Err(stop));
                 }
+                self.share_after(*quotient, before);
                 done += 1;
             }
         }
@@ -106,6 +114,7 @@ impl Telescoping {
     }
 
     pub(super) fn remove_at(&mut self, quotient: u64, position: u64) -> Step<()> {
+        let before = self.share_before(quotient);
         let remainder = self.table.slot(position);
         let moved = self.table.remove_slot(quotient, position)?;
         if self.most > 0 {
@@ -117,6 +126,7 @@ impl Telescoping {
                 }
             }
         }
+        self.share_after(quotient, before);
         self.version += 1;
         Ok(())
     }

@@ -29,7 +29,7 @@
 //!
 //! In reading order: `stream.rs` (bits of a key), `code.rs`, `groups.rs`, `store.rs`, this file
 //! (query), `insert.rs` (insert, remove), `matching.rs`, `adapt.rs` (with the remote's hashes in hand),
-//! `build.rs` (from sorted hashes; grow, merge), `shared.rs` (threads), `remote.rs` (the remote),
+//! `build.rs` (from sorted hashes; grow, merge), `rate.rs`, `shared.rs` (threads), `remote.rs` (the remote),
 //! `open.rs` (the frame).
 
 mod adapt;
@@ -39,6 +39,7 @@ pub mod groups;
 mod insert;
 pub mod matching;
 mod open;
+mod rate;
 mod remote;
 mod shared;
 mod store;
@@ -56,6 +57,7 @@ use crate::hash::Hash128;
 use crate::processor::{Processor, on_best};
 use crate::quotient::{SLOTS, Table};
 use code::{LENGTH_SHIFT, Marks};
+use rate::Shares;
 use std::ops::Range;
 
 /// How many keys a batch looks ahead, as in the quotient filter.
@@ -89,6 +91,8 @@ pub struct Telescoping {
     version: u64,
     /// How many marks went back to 0 because their block's code was full.
     forgotten: u64,
+    /// What the rate is computed from.
+    shares: Shares,
 }
 
 impl Telescoping {
@@ -101,7 +105,14 @@ impl Telescoping {
     ) -> Result<Telescoping> {
         let table = Table::new(quotients, remainder_bits)?;
         let store = Store::new(layout, mode, (table.slots() / SLOTS) as usize)?;
-        Ok(Telescoping { table, store, most: 0, version: 0, forgotten: 0 })
+        Ok(Telescoping {
+            table,
+            store,
+            most: 0,
+            version: 0,
+            forgotten: 0,
+            shares: Shares::default(),
+        })
     }
 
     /// The slots without their marks.
@@ -140,31 +151,6 @@ impl Telescoping {
             }
         }
         counts
-    }
-
-    /// The share of absent keys that fit a slot, exactly: in a run, remainders under one mark
-    /// exclude each other, and marks are independent.
-    pub fn rate(&self) -> f64 {
-        let bits = self.table.remainder_bits();
-        let space = 2f64.powi(bits as i32);
-        let mut sum = 0.0;
-        for (_, run) in self.table.runs(0..self.table.quotients()) {
-            let mut slots: Vec<_> = self.contents(run).map(|(held, mark)| (mark, held)).collect();
-            slots.sort_unstable();
-            slots.dedup();
-            sum += match self.store.mode() {
-                Mode::Telescoping => {
-                    let missed = slots.chunk_by(|one, other| one.0 == other.0);
-                    1.0 - missed.map(|same| 1.0 - same.len() as f64 / space).product::<f64>()
-                }
-                // Sorted by length: what a shorter one with the same bits covers counts once.
-                Mode::Extending => (0..slots.len())
-                    .filter(|&i| !slots[..i].iter().any(|&shorter| covers(shorter, slots[i])))
-                    .map(|i| 2f64.powi(-((slots[i].0 >> LENGTH_SHIFT) as i32)) / space)
-                    .sum(),
-            };
-        }
-        sum / self.table.quotients() as f64
     }
 
     /// Whether a key may have been inserted.
@@ -272,11 +258,4 @@ impl Telescoping {
             Mode::Extending => mark >> LENGTH_SHIFT,
         }
     }
-}
-
-/// Whether what fits the one slot of an extending filter, as (mark, remainder), fits the other.
-fn covers(short: (u64, u64), long: (u64, u64)) -> bool {
-    let (ours, theirs) = (short.0 >> LENGTH_SHIFT, long.0 >> LENGTH_SHIFT);
-    let bits = |mark: u64| mark & ((1 << LENGTH_SHIFT) - 1);
-    short.1 == long.1 && ours <= theirs && bits(short.0) == bits(long.0) >> (theirs - ours)
 }

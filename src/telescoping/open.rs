@@ -1,5 +1,6 @@
 //! Bytes to an adaptive filter.
 
+use super::rate::Shares;
 use super::{KIND, Layout, Mode, Shared, Store, Telescoping};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -71,7 +72,8 @@ impl Telescoping {
     ) -> Result<Telescoping> {
         let table = Table::from_bytes(quotients, bits, slots)?;
         let store = Store::from_bytes(layout, mode, blocks(&table), marks)?;
-        let mut filter = Telescoping { table, store, most: 0, version: 0, forgotten: 0 };
+        let shares = Shares::default();
+        let mut filter = Telescoping { table, store, most: 0, version: 0, forgotten: 0, shares };
         let mut free_from = 0;
         let mut used = vec![0u64; blocks(&filter.table)];
         for (_, run) in filter.table.runs(0..quotients) {

@@ -6,7 +6,7 @@
 use super::adapt::of_quotient;
 use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, was_there};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
 use crate::quotient::capacity;
@@ -17,10 +17,17 @@ use std::sync::atomic::Ordering::Relaxed;
 /// adaptation is given up, which is safe.
 const TRIES: usize = 16;
 
+/// How many ranges are read in one request.
+const AT_ONCE: usize = 256;
+
 /// The stored hashes, insertions under way included.
 pub trait Remote {
     /// Those whose first word is in a range, both ends included, with repetitions.
     fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>>;
+    /// [`Remote::run`] of each range, in one request where that can be.
+    fn runs(&mut self, ranges: &[(u64, u64)]) -> Result<Vec<Vec<Hash128>>> {
+        ranges.iter().map(|&(low, high)| self.run(low, high)).collect()
+    }
     /// All of them.
     fn scan(&mut self) -> Result<Vec<Hash128>>;
 }
@@ -51,37 +58,68 @@ impl Shared {
         let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
         let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
         self.look(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
-        let mut rest = &indices[..];
-        while let Some(&first) = rest.first() {
-            let many = self.look(|filter| {
-                let own = |&&index: &&usize| quotient(filter, index) == quotient(filter, first);
-                rest.iter().take_while(own).count()
-            });
-            let (own, later) = rest.split_at(many);
-            self.adapt_run(hashes, own, moved, remote)?;
-            rest = later;
+        let mut groups: Vec<&[usize]> = self.look(|filter| {
+            indices.chunk_by(|&a, &b| quotient(filter, a) == quotient(filter, b)).collect()
+        });
+        groups.retain(|own| {
+            let skipped = self.look(|filter| filter.too_long(quotient(filter, own[0])));
+            self.skipped.fetch_add(if skipped { own.len() as u64 } else { 0 }, Relaxed);
+            !skipped
+        });
+        for groups in groups.chunks(AT_ONCE) {
+            let first: Vec<Hash128> = groups.iter().map(|own| hashes[own[0]]).collect();
+            let (version, runs) = self.read_runs(remote, &first)?;
+            for (own, stored) in groups.iter().zip(runs) {
+                self.adapt_run(hashes, own, moved, remote, (version, stored))?;
+            }
         }
         Ok(())
     }
 
-    /// [`Shared::adapt`] for keys of one quotient.
+    /// Reads the stored hashes with the quotient of each hash, with the version of the filter before.
+    fn read_runs(
+        &self,
+        remote: &mut dyn Remote,
+        hashes: &[Hash128],
+    ) -> Result<(u64, Vec<Vec<Hash128>>)> {
+        let (version, ranges): (u64, Vec<(u64, u64)>) = self.look(|filter| {
+            let quotients = hashes.iter().map(|hash| filter.table().split(*hash).0);
+            (filter.version(), quotients.map(|q| filter.words(q..q + 1)).collect())
+        });
+        let runs = match ranges[..] {
+            [(low, high)] => vec![remote.run(low, high)?],
+            _ => remote.runs(&ranges)?,
+        };
+        if runs.len() != ranges.len() {
+            return Err(Error::Parameter(format!(
+                "remote.runs() returned {} arrays for {} ranges",
+                runs.len(),
+                ranges.len()
+            )));
+        }
+        Ok((version, runs))
+    }
+
+    /// [`Shared::adapt`] for keys of one quotient, whose stored hashes were read at a version of the
+    /// filter.
     fn adapt_run(
         &self,
         hashes: &[Hash128],
         mut own: &[usize],
         moved: &mut [bool],
         remote: &mut dyn Remote,
+        read: (u64, Vec<Hash128>),
     ) -> Result<()> {
+        let mut read = Some(read);
         for _ in 0..TRIES {
             let Some(&first) = own.first() else { break };
-            if self.look(|filter| filter.too_long(filter.table().split(hashes[first]).0)) {
-                self.skipped.fetch_add(own.len() as u64, Relaxed);
-                break;
-            }
-            let (version, stored) = self.read_run(remote, |filter| {
-                let quotient = filter.table().split(hashes[first]).0;
-                quotient..quotient + 1
-            })?;
+            let (version, stored) = match read.take() {
+                Some(read) => read,
+                None => self.read_run(remote, |filter| {
+                    let quotient = filter.table().split(hashes[first]).0;
+                    quotient..quotient + 1
+                })?,
+            };
             let mut inner = self.write()?;
             if inner.filter.version() != version {
                 continue;
@@ -181,6 +219,35 @@ impl Shared {
             Err(Error::Parameter(_) | Error::Capacity(_)) => Ok(()),
             other => other,
         }
+    }
+
+    /// [`Shared::remove_with`] for each hash; for each, whether it was there.
+    pub fn remove_many_with(
+        &self,
+        hashes: &[Hash128],
+        removed: &mut [bool],
+        remote: &mut dyn Remote,
+    ) -> Result<()> {
+        for (hashes, removed) in hashes.chunks(AT_ONCE).zip(removed.chunks_mut(AT_ONCE)) {
+            let (version, runs) = self.read_runs(remote, hashes)?;
+            let mut inner = self.write()?;
+            // What removals here change is not what was read; what others changed since may be.
+            let known = if inner.filter.version() == version { hashes.len() } else { 0 };
+            let mut left: Vec<usize> = (known..hashes.len()).collect();
+            for (index, stored) in runs.iter().enumerate().take(known) {
+                let quotient = inner.filter.table().split(hashes[index]).0;
+                let stored = of_quotient(&inner.filter, quotient, stored);
+                match inner.filter.remove_known(hashes[index], &stored) {
+                    Err(Stop::Full(_)) => left.push(index),
+                    other => removed[index] = was_there(without_remote(other))?,
+                }
+            }
+            drop(inner);
+            for index in left {
+                removed[index] = was_there(self.remove_with(hashes[index], remote))?;
+            }
+        }
+        Ok(())
     }
 
     /// Doubles the capacity, from the stored hashes.

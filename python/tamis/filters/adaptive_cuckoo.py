@@ -110,6 +110,10 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
         """Remove one insertion of the key; raise `KeyError` if there is none."""
         super().remove(key)
 
+    def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key; return for each whether it was present."""
+        return super().remove_many(keys)
+
     def adapt(self, key: Key, remote: Remote | None = None) -> bool:
         """Report a false positive; return whether an element was moved."""
         keys: Any = [key]  # of any one kind

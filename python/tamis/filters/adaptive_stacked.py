@@ -158,6 +158,10 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         """
         super().remove(key)
 
+    def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
+        """Remove one insertion of each key, as `remove` does; `False` if it is certainly absent."""
+        return super().remove_many(keys)
+
     def adapt(self, key: Key, remote: Remote) -> bool:
         """Report a false positive; return whether it was collected."""
         keys: Any = [key]  # of any one kind
@@ -170,6 +174,14 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         this call scans the stored hashes in parts; other threads can continue meanwhile.
         """
         collected = self._observe(keys)
+        self._advance(remote)
+        return collected
+
+    def _adapt_hashes(
+        self, hashes: npt.NDArray[np.uint64], remote: Remote
+    ) -> npt.NDArray[np.bool_]:
+        """Report false positives, as `adapt_many` does, by their hashes."""
+        collected = self._observe_hashes(hashes)
         self._advance(remote)
         return collected
 

@@ -36,6 +36,13 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             filter.update(some)
 
 
+def reseeded(filter: Any, seed: int | None) -> Any:
+    """Return an empty filter like this one that hashes with another seed, where it can."""
+    if seed is None or filter.seed in (None, seed) or not hasattr(filter, "_reseeded"):
+        return filter
+    return type(filter)._of(filter._reseeded(seed))
+
+
 def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, str]:
     """Return a filter of all the store's keys, and their epoch, from the bytes of an empty filter.
 
@@ -49,7 +56,7 @@ def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, st
             filter.grow(EmptyRemote())
         epoch, parts = store.contents()
         try:
-            with _closing(parts):
+            with closing_parts(parts):
                 for keys in parts:
                     insert(filter, keys, None)
             return filter, epoch
@@ -62,7 +69,7 @@ def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, st
 def check_filter(filter: Any, store: Store) -> str:
     """Check that the filter accepts all the store's keys; return their epoch."""
     epoch, parts = store.contents()
-    with _closing(parts):
+    with closing_parts(parts):
         for keys in parts:
             accepted = apply_by_type(filter.contains, keys)
             if not accepted.all():
@@ -75,7 +82,7 @@ def check_filter(filter: Any, store: Store) -> str:
 
 
 @contextmanager
-def _closing(parts: Any) -> Iterator[None]:
+def closing_parts(parts: Any) -> Iterator[None]:
     """End the read transaction of a store's keys, which would block the release of the lease."""
     try:
         yield

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tamis._types import FilePath, Key, Keys
+from tamis.errors import LeaseError, StoreError
+from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
+from tamis.guard.choosing import check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
 from tamis.guard.regions import REGIONS
-from tamis.guard.statistics import Counters, GuardStats, History, RateMonitor, Window
-from tamis.guard.trust import Trust
+from tamis.guard.statistics import (
+    Counters,
+    ExpectedRate,
+    GuardStats,
+    History,
+    RateMonitor,
+    Window,
+)
+from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
-from tamis.stores.contract import HashRows, PlainKey, Store, Value, check_store, plain_key
+from tamis.planning.arguments import one_of
+from tamis.planning.costs import duration
+from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
 
 _log = logging.getLogger("tamis.guard")
 
@@ -27,7 +44,17 @@ class Guard:
 
     ``filter`` is an empty filter that supports insertion, which the guard fills from the store, or
     a filter of all the store's keys, which the guard checks. If it is adaptive, the guard feeds
-    false positives back to it.
+    false positives back to it. Without one, the guard chooses: an adaptive filter for the keys that
+    the store has, with ``bits_per_key`` (default: 10), or what `tamis.advise` ranks first for a
+    ``workload``; ``chosen`` says which.
+
+    ``max_staleness`` is how old the guard's knowledge of what others wrote may be when it answers
+    "no": seconds, or text such as ``"100ms"``. By default (0) a put that has returned, in whatever
+    process, is never denied. Otherwise it may be denied for that long, and a guard without the
+    lease, or on a table that others write to, answers from memory instead of asking the store.
+    ``on_failure`` is what happens while the store is unreachable: by default (``"raise"``) queries
+    raise `tamis.StoreError` as soon as the guard notices; with ``"filter"`` it continues to answer
+    "no" from the filter while it holds the lease or is within ``max_staleness``.
 
     ``snapshot`` is a file that keeps the filter between runs; without it, opening reads all keys.
     ``key`` is the filter's secret key, if it has one; the store keeps it for the next run.
@@ -50,11 +77,15 @@ class Guard:
     def __init__(
         self,
         store: Store,
-        filter: Any,
+        filter: Any = None,
         *,
+        bits_per_key: float | None = None,
+        workload: Workload | None = None,
         snapshot: FilePath | None = None,
         key: bytes | None = None,
         lease: float = 10.0,
+        max_staleness: float | str = 0.0,
+        on_failure: OnFailure = "raise",
         adaptations_per_second: float | None = None,
         on_rate: Callable[[GuardStats], object] | None = None,
     ) -> None:
@@ -62,7 +93,9 @@ class Guard:
 
         If another guard holds the lease, this one answers queries but cannot write.
         """
-        check_store(store)
+        check_is_store(store)
+        one_of("on_failure", on_failure, ("raise", "filter"))
+        staleness = duration("max_staleness", max_staleness)
         if not lease > 0:
             raise ValueError(f"lease must be a number of seconds above 0, not {lease!r}")
         if adaptations_per_second is not None and not adaptations_per_second >= 0:
@@ -71,12 +104,30 @@ class Guard:
                 f"{adaptations_per_second!r}"
             )
         self.store = store
+        self.chosen: str | None = None
+        """Which filter was chosen, and why; `None` if one was passed in."""
+        if filter is None:
+            filter, self.chosen = choose_filter(store, bits_per_key, workload)
+            _log.info(self.chosen)
+        elif bits_per_key is not None or workload is not None:
+            raise ValueError("pass bits_per_key and workload only without a filter")
         self._limit = Limit(adaptations_per_second)
         self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
+        self._expected = ExpectedRate()
+        self._recording, self._recorded = threading.Lock(), (0, 0)
         self._counters = Counters()
         self._trust = Trust(
-            store, filter, self._counters, key=key, lease=float(lease), snapshot=snapshot
+            store,
+            filter,
+            self._counters,
+            key=key,
+            lease=float(lease),
+            snapshot=snapshot,
+            max_staleness=staleness,
+            on_failure=on_failure,
         )
+        self._gate = self._trust.gate
+        self._lookup = self._gate.lookup
 
     @property
     def filter(self) -> Any:
@@ -87,44 +138,63 @@ class Guard:
 
     def get(self, key: Key) -> Value | None:
         """Return the value of a key, or `None` if it is absent."""
-        if not self._trust.is_current():
-            value = self.store.get_many([plain_key(key)])[0]
-            self._counters.count(queries=1, passed=1)
-            return value
-        if key not in self.filter:
-            self._record(1, 1, 0, [])
+        lookup = self._lookup(key)
+        if lookup is None:
             return None
-        hashes = self._trust.hashes([key])
-        counts = self._trust.regions.counts(self._trust.regions.of(hashes))
+        if not lookup.accepted:
+            if not self._trust.refresh():
+                return self._pass_on([key])[0]
+            if not self._gate.accepts(lookup, key):
+                self._gate.count_denied(1)
+                return None
+        counts = self._trust.regions.counts
         value = self.store.get_many([plain_key(key)])[0]
         if value is not None:
-            self._record(1, 0, 1, [])
+            self._gate.count_found(1)
             return value
-        self._record(1, 0, 0, hashes[:, 1].tolist())
+        hashes = lookup.hashes
+        self._record(hashes[:, 1].tolist())
         self._adapt([key], hashes, counts)
         return None
 
     def get_many(self, keys: Keys) -> list[Value | None]:
-        """Return the value of each key, or `None` where it is absent."""
+        """Return the value of each key, or `None` where it is absent.
+
+        Each distinct key that the filter accepts is read once.
+        """
         given = to_list(keys)
-        if not self._trust.is_current():
-            values = self.store.get_many([plain_key(key) for key in given])
-            self._counters.count(queries=len(given), passed=len(given))
-            return values
+        filter = self._gate.current_filter()
+        if filter is None:
+            if not self._trust.refresh():
+                return self._pass_on(given)
+            filter = self.filter
+        indices = np.flatnonzero(apply_by_type(filter.contains, given)).tolist()
+        plain = {i: plain_key(given[i]) for i in indices}
+        distinct = list(dict.fromkeys(plain.values()))
+        counts = self._trust.regions.counts
+        found = dict(zip(distinct, self.store.get_many(distinct), strict=True))
         answers: list[Value | None] = [None] * len(given)
-        indices = self._positives(given)
-        maybe = [given[i] for i in indices]
-        hashes = self._trust.hashes(maybe)
-        counts = self._trust.regions.counts(self._trust.regions.of(hashes))
-        values = self.store.get_many([plain_key(key) for key in maybe])
-        wrong = [i for i, value in enumerate(values) if value is None]
-        for i, value in zip(indices, values, strict=True):
-            answers[i] = value
-        saved, found = len(given) - len(indices), len(indices) - len(wrong)
-        self._record(len(given), saved, found, hashes[wrong, 1].tolist())
+        for i in indices:
+            answers[i] = found[plain[i]]
+        wrong = [i for i in indices if answers[i] is None]
+        self._gate.count_denied(len(given) - len(indices))
+        self._gate.count_found(len(indices) - len(wrong))
+        hashes = self._trust.hashes([given[i] for i in wrong])
+        self._record(hashes[:, 1].tolist())
         if wrong:
-            self._adapt([maybe[i] for i in wrong], hashes[wrong], [counts[i] for i in wrong])
+            once = list({plain[i]: n for n, i in enumerate(wrong)}.values())
+            # A stack counts the queries that it was told of; others only learn from them.
+            told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
+            self._adapt([given[wrong[n]] for n in told], hashes[told], counts)
         return answers
+
+    def _pass_on(self, keys: Sequence[Any]) -> list[Value | None]:
+        """Read keys from the store, without the filter."""
+        plain = [plain_key(key) for key in keys]
+        distinct = list(dict.fromkeys(plain))
+        found = dict(zip(distinct, self.store.get_many(distinct), strict=True))
+        self._counters.count(queries=len(keys), passed=len(keys))
+        return [found[key] for key in plain]
 
     def __contains__(self, key: Key) -> bool:
         return self.get(key) is not None
@@ -157,17 +227,33 @@ class Guard:
         keys = list(values)
         hashes = self._trust.hashes(keys)
         self._trust.require_lease()
-        with self._trust.regions.write_locked(self._write_regions(hashes)):
-            new = self._new_keys(keys)
-            fresh = hashes[new]
-            if new:
-                self._insert([keys[i] for i in new], fresh)
-            try:
-                self._trust.commit(
-                    lambda owner: self.store.put_many(keys, list(values.values()), owner)
-                )
-            finally:
-                self._trust.remote.end_put(fresh)
+        try:
+            with self._trust.regions.write_locked(self._write_regions(hashes)):
+                self._put(keys, list(values.values()), hashes)
+        except Exception as error:
+            # A store that is down is not asked again; the next write does that.
+            if not isinstance(error, StoreError):
+                with suppress(Exception):
+                    self._trust.settle()
+            raise
+
+    def _put(self, keys: list[PlainKey], values: list[Value], hashes: HashRows) -> None:
+        """Insert the keys that are new into the filter, then write all of them."""
+        new = self._new_keys(keys)
+        inserted, fresh = [keys[i] for i in new], hashes[new]
+        if new:
+            self._insert(inserted, fresh)
+        try:
+            self._trust.commit(lambda owner: self.store.put_many(keys, values, owner))
+        except (LeaseError, TypeError, ValueError):  # nothing was written
+            self._trust.remote.end_put(fresh)
+            self._trust.remove(inserted)
+            raise
+        except BaseException:
+            self._trust.doubt(inserted, fresh)
+            self._trust.remote.end_put(fresh)
+            raise
+        self._trust.remote.end_put(fresh)
 
     def delete(self, key: Key) -> bool:
         """Delete a key; return whether it was present."""
@@ -193,8 +279,14 @@ class Guard:
     @property
     def stats(self) -> GuardStats:
         """Counts of queries, reads saved and false positives so far."""
+        denied, found = self._gate.denied, self._gate.found
         return self._counters.read(
-            trusted=self._trust.trusted, expected_fpr=self.filter.expected_fpr
+            trusted=self._trust.trusted,
+            expected_fpr=self.filter.expected_fpr,
+            queries=denied + found,
+            reads_saved=denied,
+            true_positives=found,
+            looks=self._gate.looks,
         )
 
     def rebuild(self) -> None:
@@ -211,6 +303,7 @@ class Guard:
     @property
     def history(self) -> list[Window]:
         """The false-positive rate over time, in windows of consecutive queries."""
+        self._record([])
         return self._history.read()
 
     def plot(self, ax: Any = None) -> Any:
@@ -219,7 +312,7 @@ class Guard:
 
     def close(self) -> None:
         """Write the snapshot if there is a path for it, release the lease and close the store."""
-        if self._trust.closed:
+        if self._trust.closed or self._gate.forked:
             return
         try:
             self._trust.close()
@@ -246,17 +339,14 @@ class Guard:
         # In a shared table a write may first have to replay others' changes, in any region.
         return None if self.store.shared else self._trust.regions.of(hashes)
 
-    def _positives(self, keys: Sequence[Any]) -> list[int]:
-        """Return the indices of the keys that the filter accepts."""
-        indices: list[int] = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
-        return indices
-
     def _new_keys(self, keys: list[PlainKey]) -> list[int]:
-        """Return the indices of the keys that the store, and so the filter, does not have yet."""
-        maybe = self._positives(keys)
+        """Return the indices of the keys that the filter does not have yet."""
+        maybe = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
         values = self.store.get_many([keys[i] for i in maybe])
-        present = {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        return [i for i in range(len(keys)) if i not in present]
+        there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
+        return [
+            i for i, key in enumerate(keys) if i not in there and not self._trust.is_unsettled(key)
+        ]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:
@@ -264,52 +354,62 @@ class Guard:
             # Only now: the remote must not list a hash that the filter does not hold.
             self._trust.remote.begin_put(hashes)
 
-    def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
-        """Adapt the filter to false positives, except where a write came after the query."""
-        if not (adapts(self.filter) and self._trust.holds_lease() and self._trust.attached):
+    def _adapt(self, keys: list[Any], hashes: HashRows, counts: tuple[int, ...]) -> None:
+        """Adapt the filter to false positives, except where a write came after the query.
+
+        ``counts`` are the write counts of the regions before the store was read. A write that is
+        under way is not waited for.
+        """
+        trust, filter = self._trust, self.filter
+        if not (adapts(filter) and trust.may_adapt()):
             return
         allowed = self._limit.take(len(keys))
-        regions = self._trust.regions.of(hashes[:allowed])
-        with self._trust.regions.locked(self._adapted_regions(regions)), self._trust.changing:
-            latest = self._trust.regions.counts(regions)
-            unchanged = [
-                key
-                for key, before, after in zip(keys[:allowed], counts[:allowed], latest, strict=True)
-                if before == after
-            ]
-            adapted = 0
-            if unchanged and self._trust.trusted:
-                adapted = int(np.sum(apply_by_type(self._adapt_many, unchanged)))
+        regions = trust.regions.of(hashes[:allowed])
+        adapted = 0
+        with trust.regions.locked_now(self._adapted_regions(filter, regions)) as locked:
+            latest = trust.regions.counts
+            unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
+            if locked and unchanged and trust.trusted and not trust.behind:
+                with trust.changing:
+                    adapted = self._adapt_filter(keys, hashes, unchanged)
         self._counters.count(adaptations=adapted, adaptations_skipped=len(keys) - adapted)
 
-    def _adapt_many(self, keys: Sequence[Any]) -> Any:
-        return self.filter.adapt_many(keys, self._trust.remote)
+    def _adapt_filter(self, keys: list[Any], hashes: HashRows, indices: list[int]) -> int:
+        filter, remote = self.filter, self._trust.remote
+        if hasattr(filter, "_adapt_hashes"):
+            return int(np.sum(filter._adapt_hashes(hashes[indices], remote)))
+        wrong = [keys[i] for i in indices]
+        return int(np.sum(apply_by_type(lambda some: filter.adapt_many(some, remote), wrong)))
 
-    def _adapted_regions(self, regions: list[int]) -> list[int] | None:
+    @staticmethod
+    def _adapted_regions(filter: Any, regions: list[int]) -> list[int] | None:
         """Return the regions that an adaptation may change; `None` is all of them.
 
         A quotient filter's run may reach into the next region; other filters move keys anywhere.
         """
-        small = self.filter.capacity < REGIONS * 256
-        if small or not isinstance(self.filter, AdaptiveQuotient):
+        small = filter.capacity < REGIONS * 256
+        if small or not isinstance(filter, AdaptiveQuotient):
             return None
         near = {region + step for region in regions for step in (-1, 0, 1)}
         return [region for region in near if 0 <= region < REGIONS]
 
-    def _record(self, queries: int, saved: int, found: int, wrong: list[int]) -> None:
-        """Count queries; ``wrong`` has a word of the hash of each false positive.
+    def _record(self, wrong: list[int]) -> None:
+        """Count false positives, each given by a word of its hash, and what was counted natively.
 
         Report when the rate of recent queries rises above the expected one, and when it is back.
         """
-        self._counters.count(
-            queries=queries,
-            reads_saved=saved,
-            true_positives=found,
-            false_positives=len(wrong),
-        )
-        self._counters.count_repeats(wrong)
-        self._history.record(queries, saved + len(wrong), len(wrong))
-        window = self._monitor.record(saved, wrong, lambda: self.filter.expected_fpr)
+        if wrong:
+            self._counters.count(queries=len(wrong), false_positives=len(wrong))
+            self._counters.count_repeats(wrong)
+        with self._recording:
+            denied, found = self._gate.denied, self._gate.found
+            saved, read = denied - self._recorded[0], found - self._recorded[1]
+            self._recorded = denied, found
+        if wrong:
+            self._history.record(saved + read + len(wrong), saved + len(wrong), len(wrong))
+        else:
+            self._history.record_saved(saved + read, saved)
+        window = self._monitor.record(saved, wrong, lambda: self._expected.read(self.filter))
         if window is None:
             return
         if self._on_rate is not None:

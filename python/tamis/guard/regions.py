@@ -20,11 +20,16 @@ class Regions:
 
     Each region counts the writes that ended in it. A reader that sees the same count before it
     reads the store and after it takes the lock knows that no write came in between.
+
+    A query never waits for these locks, since a put holds them while it waits for its commit, and
+    so perhaps for a transaction of somebody else: it takes them with `locked_now`, or goes without.
     """
 
     def __init__(self) -> None:
         self._locks = [threading.RLock() for _ in range(REGIONS)]
-        self._counts = [0] * REGIONS
+        self._counting = threading.Lock()
+        self.counts = (0,) * REGIONS
+        """How many writes have ended in each region; every write replaces the tuple."""
 
     @staticmethod
     def of(hashes: HashRows) -> list[int]:
@@ -41,18 +46,32 @@ class Regions:
             yield
 
     @contextmanager
+    def locked_now(self, regions: Sequence[int] | None = None) -> Iterator[bool]:
+        """Lock these regions, or all, if nobody else holds one of them; yield whether that is so.
+
+        Most of the time nobody does, so the locks that were taken are released again otherwise.
+        """
+        with ExitStack() as stack:
+            for region in range(REGIONS) if regions is None else sorted(set(regions)):
+                if not self._locks[region].acquire(blocking=False):
+                    stack.close()
+                    yield False
+                    return
+                stack.callback(self._locks[region].release)
+            yield True
+
+    @contextmanager
     def write_locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
         """Lock regions for a write, and count the write."""
         with self.locked(regions):
             try:
                 yield
             finally:
-                for region in range(REGIONS) if regions is None else set(regions):
-                    self._counts[region] += 1
-
-    def counts(self, regions: Sequence[int]) -> list[int]:
-        """Return the write count of each region."""
-        return [self._counts[region] for region in regions]
+                with self._counting:
+                    counts = list(self.counts)
+                    for region in range(REGIONS) if regions is None else set(regions):
+                        counts[region] += 1
+                    self.counts = tuple(counts)
 
 
 class Remote:
@@ -70,9 +89,15 @@ class Remote:
     def run(self, lo: int, hi: int) -> HashRows:
         """Return all hashes whose first word is from ``lo`` to ``hi``, both included."""
         pending = self._pending_rows()
-        within = (pending[:, 0] >= np.uint64(lo)) & (pending[:, 0] <= np.uint64(hi))
-        stored = self._store.run(lo, hi)
-        return np.concatenate([stored, _without(pending[within], stored)])
+        return _with_pending(self._store.run(lo, hi), pending, lo, hi)
+
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range, from one request to the store."""
+        pending = self._pending_rows()
+        return [
+            _with_pending(stored, pending, lo, hi)
+            for stored, (lo, hi) in zip(self._store.runs(ranges), ranges, strict=True)
+        ]
 
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, in batches."""
@@ -108,6 +133,10 @@ class RemoteWithout:
         """Return the hashes of a range, without the excluded ones."""
         return _without(self._remote.run(lo, hi), self._excluded)
 
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return the hashes of each range, without the excluded ones."""
+        return [_without(run, self._excluded) for run in self._remote.runs(ranges)]
+
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, without the excluded ones."""
         return (_without(part, self._excluded) for part in self._remote.scan())
@@ -123,6 +152,14 @@ class EmptyRemote:
     def scan(self) -> Iterator[HashRows]:
         """Return no hashes."""
         return iter(())
+
+
+def _with_pending(stored: HashRows, pending: HashRows, lo: int, hi: int) -> HashRows:
+    """Return the stored hashes of a range, and the pending ones in it that are not stored yet."""
+    if not len(pending):
+        return stored
+    within = (pending[:, 0] >= np.uint64(lo)) & (pending[:, 0] <= np.uint64(hi))
+    return np.concatenate([stored, _without(pending[within], stored)])
 
 
 def _without(hashes: HashRows, others: HashRows) -> HashRows:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tamis.planning.rates import interval
 
@@ -33,6 +34,8 @@ class GuardStats:
     """False positives that the filter adapted to."""
     adaptations_skipped: int = 0
     """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
+    looks: int = 0
+    """How often the store was asked whether its keys have changed, by queries or the follower."""
     rebuilds: int = 0
     """How often the filter was built from, or checked against, the store's keys."""
     trusted: bool = True
@@ -94,13 +97,14 @@ class Counters:
                 mask = (1 << self._sampled) - 1
                 self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
 
-    def read(self, *, trusted: bool, expected_fpr: float) -> GuardStats:
-        """Return the current counts."""
+    def read(self, *, trusted: bool, expected_fpr: float, **more: int) -> GuardStats:
+        """Return the current counts; ``more`` is what is counted elsewhere."""
         with self._lock:
+            counts = {name: count + more.get(name, 0) for name, count in self._counts.items()}
             # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
             variance = float(sum(n * n for n in self._repeats.values()) << self._sampled)
             return GuardStats(
-                **self._counts, trusted=trusted, expected_fpr=expected_fpr, variance=variance
+                **counts, trusted=trusted, expected_fpr=expected_fpr, variance=variance
             )
 
 
@@ -122,6 +126,15 @@ class History:
         self._lock = threading.Lock()
         self._length = self._LENGTH
         self._windows = [Window(0, 0, 0)]
+
+    def record_saved(self, queries: int, negatives: int) -> None:
+        """Count queries without a false positive, as if they had come one after the other."""
+        while queries:
+            with self._lock:
+                some = min(queries, self._length)
+            absent = round(negatives * some / queries)
+            self.record(some, absent, 0)
+            queries, negatives = queries - some, negatives - absent
 
     def record(self, queries: int, negatives: int, false_positives: int) -> None:
         """Count a query, or a batch, which falls into one window as a whole."""
@@ -151,6 +164,26 @@ class History:
             return [window for window in self._windows if window.negatives]
 
 
+class ExpectedRate:
+    """The rate that a filter predicts, for comparisons that happen all the time.
+
+    Some filters read all of their memory for it. So it is computed again only when a hundred times
+    as long as the computation took has passed.
+    """
+
+    def __init__(self) -> None:
+        self._value, self._filter, self._next = 0.0, None, 0.0
+
+    def read(self, filter: Any) -> float:
+        """Return the rate of a filter, perhaps as it was a moment ago."""
+        start = time.perf_counter()
+        if filter is not self._filter or start >= self._next:
+            self._value, self._filter = filter.expected_fpr, filter
+            end = time.perf_counter()
+            self._next = end + 100 * (end - start)
+        return self._value
+
+
 class RateMonitor:
     """Compares the rate of recent queries with the expected rate.
 
@@ -159,7 +192,7 @@ class RateMonitor:
     """
 
     _INTERVAL = 1000
-    """Queries for absent keys between looks at the expected rate, which reads the whole filter."""
+    """Queries for absent keys between comparisons."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -5,41 +5,82 @@ filter of a guard and the epoch it matches. When the store moves on, it replays 
 store's journal; if the journal does not reach back far enough, or the filter cannot take the
 changes, it rebuilds the filter in the background. Until then the guard sends every query to the
 store.
+
+**Why a stored key is never denied.** Let a put of a key return at time p, a query of it begin at
+b > p, and no delete of it begin before the query ends. The query is denied only if the filter
+rejects the key at some time t > b, and one of these holds:
+
+1. *The lease* (not for a shared store). The gate's deadline, read before t and after b, had not
+   passed at a time after b: the guard holds the lease at b, by a clock that neither steps nor
+   sleeps, counted from before the store granted it; nobody else can have written since it was
+   granted. When the lease is granted the filter is brought level with the store (`_take_lease`),
+   so all keys of others are in it. A put of this guard, or of any thread of it, inserts the key
+   into the filter before the commit. So the filter has the key at p < b.
+2. *A look.* The store said after b that its set of keys is the one that the filter matches
+   (`_confirm`: an equal token or epoch, or all changes were replayed). The set has the key from p
+   on, so the filter has it.
+3. *max_staleness.* As 2, but the store said so at a time a > t - max_staleness. A key whose put
+   returned before a is in the filter. So this holds for queries that begin max_staleness after the
+   put, and the rule for any put is: denied at most until max_staleness after it returned.
+
+In all cases the filter keeps the key until t. It loses a key only by `remove`, after a delete of
+the key was committed, and each removal is for one deletion that the filter has not followed yet; by
+an adaptation, which native code refuses if a stored or pending hash would be rejected; or by being
+replaced. A new filter replaces the old one only when it is level with the store itself (`rebuild`),
+and a query reads the deadline and the filter together (`src/python/gate.rs`), so that it never
+judges a new filter by the deadline of an old one. Whatever the filter cannot follow closes the gate
+(`_distrust`), and the query is answered by the store.
+
+A put whose outcome is unknown, because the connection broke for example, stays in the filter. It
+may also arrive late, after the filter was rebuilt. So before the next write, and before a rebuild,
+the guard gives its lease back and takes one under another name (`settle`): the store refuses what
+still arrives under the old one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 
-from tamis._native import hash_keys
+from tamis._native import Gate, hash_keys
 from tamis._types import FilePath
-from tamis.errors import CapacityError, LeaseError
+from tamis.errors import CapacityError, LeaseError, StoreError
 from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
-from tamis.guard.clock import now
-from tamis.guard.filling import adapts, build_filter, check_filter, insert
+from tamis.guard.clock import is_native, now
+from tamis.guard.filling import adapts, build_filter, check_filter, insert, reseeded
+from tamis.guard.following import Follower
 from tamis.guard.keys import apply_by_type
 from tamis.guard.regions import Regions, Remote, RemoteWithout
 from tamis.guard.statistics import Counters
-from tamis.stores.contract import Commit, HashRows, Store
+from tamis.stores.contract import Changes, Commit, HashRows, PlainKey, Store
 
 _log = logging.getLogger("tamis.guard")
 
+OnFailure = Literal["raise", "filter"]
+
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """Seconds between attempts to rebuild: doubled after each failure, up to the longest."""
+
+_PIECE = 512
+"""Changes to replay at a time: a query that finds no more than these waits for them."""
+
+_RETRY = 0.5
+"""Seconds until a lease that could not be renewed is renewed again, while it lasts."""
 
 
 class Trust:
     """The filter of a guard, and whether it matches the store.
 
-    Locks are taken in this order: ``regions``, then ``committing``, then ``changing``.
+    Locks are taken in this order: ``regions``, then ``committing``, then ``changing``. A query
+    takes them only if it need not wait.
     """
 
     def __init__(
@@ -51,9 +92,11 @@ class Trust:
         key: bytes | None,
         lease: float,
         snapshot: FilePath | None,
+        max_staleness: float = 0.0,
+        on_failure: OnFailure = "raise",
     ) -> None:
         """Try to take the lease, then load the snapshot or, failing that, read the store's keys."""
-        self.store, self.filter = store, filter
+        self.store = store
         self.owner = secrets.token_hex(16)
         self.regions, self.remote = Regions(), Remote(store)
         self.changing = threading.RLock()
@@ -63,66 +106,223 @@ class Trust:
         self.trusted = False
         self.attached = False
         """Whether the store indexes keys by this filter's hash."""
-        self.lease_until = 0.0
+        self.behind = False
+        """Whether the index may have keys that the filter does not have yet."""
         self.epoch = ""
         self.snapshot = snapshot
         self.closed = False
         self._counters, self._seconds = counters, lease
+        self._max_staleness, self._on_failure = max_staleness, on_failure
+        self._state = threading.Lock()
+        """Held, for an instant, while deadlines change."""
+        self._lease_until = self._renew_at = 0.0
+        self._level_at = -math.inf
+        self._token: object = None
+        self._unsettled: dict[PlainKey, HashRows] = {}
+        """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
         self._rebuilding: threading.Thread | None = None
+        self._others: dict[str, threading.Thread] = {}
+        self._failed: set[str] = set()
         self._rebuild_after, self._rebuild_delay = 0.0, _FIRST_DELAY
-        self._key = self._find_key(key)
-        empty = filter.inserts and len(filter) == 0
-        self._empty = zlib.compress(filter.to_bytes(), 1) if empty else None
+        self._follower: Follower | None = None
+        self._key = self._find_key(filter, key)
         self._take_lease()
         try:
-            if not self._load_snapshot():
-                self.rebuild()
+            self._open(filter)
+            if max_staleness:
+                self._follower = Follower(self, max_staleness)
         except BaseException:
             store.release(self.owner)
             raise
 
-    def is_current(self) -> bool:
-        """Return whether the filter matches the store; if not, start to bring it up to date."""
+    def _open(self, filter: Any) -> None:
+        empty = filter.inserts and len(filter) == 0
+        loaded = self._load_snapshot(filter)
+        if empty:
+            # Another hash would make the store write its index anew.
+            seed = self._index_seed() if loaded is None else loaded[0].seed
+            filter = reseeded(filter, seed)
+        self._empty = zlib.compress(filter.to_bytes(), 1) if empty else None
+        if loaded is not None:
+            filter = loaded[0]
+        self.gate = Gate(filter, filter.seed, self._key)
+        if loaded is None or not self._follow_from(loaded[1]):
+            self.rebuild()
+
+    @property
+    def filter(self) -> Any:
+        """The current filter."""
+        return self.gate.filter
+
+    def check_process(self) -> None:
+        """Raise an error in a child of the process that opened the guard."""
+        if self.gate.forked:
+            raise RuntimeError(
+                "this guard was opened in the parent process, whose lease and connections it "
+                "holds: open another one after the fork"
+            )
+
+    # Queries.
+
+    def refresh(self) -> bool:
+        """Return whether the filter's "no" counts now; if not, start to bring it up to date."""
+        self.check_process()
         if not self.trusted:
             self._start_rebuild()
             return False
-        if self.holds_lease() and not self.store.shared:
+        if not self.store.shared and self._renew_if_due():
             return True
-        return self._catch_up()
+        return self._confirm()
+
+    def _confirm(self) -> bool:
+        """Ask the store whether the filter is level with it; replay a few changes if it is not."""
+        at, token = now(), self._look()
+        if token == self._token or (not self.behind and self.store.epoch() == self.epoch):
+            self._is_level(at, token)
+            return True
+        with self._all_locked_now() as locked:
+            if not locked:
+                return False
+            level = self._replay(None, _PIECE)
+            if level:
+                self._is_level(at, token)
+        if not level and self.trusted:
+            self._start(self.follow)
+        return level
+
+    def follow(self) -> None:
+        """Bring the filter level with the store, in pieces between which others can write."""
+        self.check_process()
+        while self.trusted and not self.closed:
+            if not self.store.shared and not self.behind and now() < self._renew_at:
+                return  # the lease keeps others from writing
+            at, token = now(), self._look()
+            if token == self._token:
+                self._is_level(at, token)
+                return
+            with self._all_locked():
+                if self._replay(None, _PIECE):
+                    self._is_level(at, token)
+                    return
+        if not self.closed:
+            self._start_rebuild()
+
+    def _look(self) -> object:
+        self.gate.count_look()
+        return self.store.look()
+
+    def _is_level(self, at: float, token: object) -> None:
+        """Record that the filter had all keys of the store at a time, when this was its token."""
+        with self._state:
+            self._token, self._level_at = token, max(at, self._level_at)
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        """Tell the gate until when the filter's "no" counts without a look at the store."""
+        if not self.trusted:
+            self.gate.close()
+            return
+        until = self._level_at + self._max_staleness if self._max_staleness else 0.0
+        if not self.store.shared and not self.behind:
+            until = max(until, self._renew_at)
+        self.gate.open_until(max(until, 0.0) if is_native() else 0.0)
+
+    def store_failed(self) -> None:
+        """Let queries notice that the store is down, unless the filter is to answer as it can."""
+        if self._on_failure == "raise":
+            with self._state:
+                self._level_at, self._renew_at = -math.inf, 0.0
+                self._set_deadline()
 
     # The lease.
 
+    @property
+    def lease_until(self) -> float:
+        """When the lease expires; 0 if this guard does not hold it."""
+        return self._lease_until
+
+    @lease_until.setter
+    def lease_until(self, until: float) -> None:
+        with self._state:
+            self._lease_until = until
+            self._renew_at = until - self._seconds / 2 if until else 0.0
+            if hasattr(self, "gate"):
+                self._set_deadline()
+
     def holds_lease(self) -> bool:
-        """Return whether this guard holds the lease; renew it once half of it is over."""
-        left = self.lease_until - now()
-        if left > self._seconds / 2:
+        """Return whether this guard holds the lease."""
+        return now() < self._lease_until
+
+    def _renew_if_due(self) -> bool:
+        """Return whether the filter answers by the lease; renew that once half of it is over.
+
+        A write that is under way delays that. On a shared table, a lease that expired is taken
+        again in the background, as others may have left much to index.
+        """
+        if now() < self._renew_at and not self.behind:
             return True
-        # A lease once held is renewed, even after it expired. A guard without it takes it only to
-        # write.
-        return self.lease_until > 0 and self._take_lease()
+        if not self._lease_until:
+            return False
+        held = self.holds_lease()
+        if self.store.shared and not held:
+            self._start(self._renew)
+            return False
+        if self._on_failure == "filter" and held and not self.behind:
+            # While the lease lasts, no query has to wait for a store that is down.
+            with self._state:
+                self._renew_at = min(now() + _RETRY, self._lease_until)
+                self._set_deadline()
+            self._start(self._renew)
+            return True
+        with self._all_locked_now() as locked:
+            if locked and not self._take_lease(_PIECE):
+                return False
+        return self.trusted and not self.behind and self.holds_lease()
+
+    def may_adapt(self) -> bool:
+        """Return whether the filter may adapt by the store's index, which takes the lease."""
+        try:
+            return self._renew_if_due() and self.attached and self.trusted and not self.behind
+        except StoreError:
+            return False
 
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
-        if not self.holds_lease() and not self._take_lease():
-            raise LeaseError(
-                "cannot write: another guard holds the store's lease; close that guard, or wait "
-                f"until its lease expires (this guard's lease lasts {self._seconds:g} s)"
-            )
+        self.check_process()
+        if self._unsettled:
+            self.settle()
+        if now() < self._renew_at:
+            return
+        with self._all_locked():
+            if not self._take_lease():
+                raise LeaseError(
+                    "cannot write: another guard holds the store's lease; close that guard, or "
+                    f"wait until its lease expires (this guard's lease lasts {self._seconds:g} s)"
+                )
 
-    def _take_lease(self) -> bool:
+    def _renew(self) -> None:
+        """Renew the lease, or take it again after it expired."""
+        with self._all_locked():
+            if self._lease_until:
+                self._take_lease()
+
+    def _take_lease(self, limit: int | None = None) -> bool:
+        """Take or renew the lease, with all locks held; ``limit`` is how much to replay at most."""
         start = now()
         if not self.store.lease(self.owner, self._seconds):
             self._lose_lease()
             return False
-        expired = start >= self.lease_until
-        self.lease_until = start + self._seconds
         if self.epoch:
+            expired = start >= self._lease_until
             if expired:
                 # Another guard may have written in the meantime, and indexed with its own hash.
-                with self.regions.locked(), self.committing:
-                    self._attach()
+                self.behind = True
+                self._attach()
             # Even if the lease never expired: a server that crashed may have lost recent writes.
-            self.trusted = self.trusted and self._catch_up()
+            due = self.trusted and (expired or not self.store.shared)
+            if due and not self._catch_up(limit) and self.trusted:
+                self._start(self.follow)
+        self.lease_until = start + self._seconds
         return True
 
     def _lose_lease(self) -> None:
@@ -143,74 +343,185 @@ class Trust:
             self._lose_lease()
             raise
 
-    def _catch_up(self) -> bool:
-        """Bring the filter to the store's epoch; return whether that succeeded."""
-        if self.store.epoch() == self.epoch:
-            return True
-        with self.regions.locked(), self.committing:
-            return self._replay(None)
+    def _catch_up(self, limit: int | None = None) -> bool:
+        """Replay up to the present, with all locks held; return whether the filter is level."""
+        at, token = now(), self._look()
+        moved = self.behind or self.store.epoch() != self.epoch
+        if moved and not self._replay(None, limit):
+            return False
+        self._is_level(at, token)
+        return True
 
-    def _replay(self, until: str | None) -> bool:
-        """Apply the store's changes since the filter's epoch, up to another or to the present."""
-        changes = self.store.changes(self.epoch, until)
+    def _replay(self, until: str | None, limit: int | None = None) -> bool:
+        """Apply the store's changes since the filter's epoch, up to another or to the present.
+
+        Return whether these are all. With a ``limit`` there may be more.
+        """
+        self.behind = True
+        changes = self.store.changes(self.epoch, until, limit)
         if changes is None:
             return self._distrust("the store changed, and its journal does not cover the changes")
         try:
-            if changes.added:
-                # The index has these hashes already, but the filter does not.
-                before = RemoteWithout(self.remote, self.hashes(changes.added))
-                with self.changing:
-                    insert(self.filter, changes.added, before if self.attached else None)
-            self.remove(changes.removed)
-        except (CapacityError, TypeError) as error:
+            self._apply(self.filter, changes, self.attached)
+        except CapacityError as error:
+            if not changes.more:
+                return self._distrust(f"the filter cannot take the store's changes: {error}")
+            # The index has later keys too, from which the filter must not grow yet.
+            return self._replay(until)
+        except TypeError as error:
             return self._distrust(f"the filter cannot take the store's changes: {error}")
-        self.epoch = changes.epoch
-        return True
+        self.epoch, self.behind = changes.epoch, changes.more
+        return not changes.more
+
+    def _apply(self, filter: Any, changes: Changes, attached: bool) -> None:
+        """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
+        added = []
+        for key in changes.added:
+            hashes = self._unsettled.pop(key, None)
+            if hashes is None:
+                added.append(key)
+            else:
+                self.remote.end_put(hashes)
+        with self.changing:
+            if added:
+                # The index has these hashes already, but the filter does not.
+                before = RemoteWithout(self.remote, self.hashes(added)) if attached else None
+                insert(filter, added, None if changes.more else before)
+            self._remove(filter, changes.removed, attached)
+
+    def _distrust(self, reason: str) -> bool:
+        with self._state:
+            if self.trusted:
+                _log.warning("all queries go to the store until the filter is rebuilt: %s", reason)
+            self.trusted = False
+            if hasattr(self, "gate"):
+                self._set_deadline()
+        self._start_rebuild()
+        return False
+
+    # Puts whose outcome is unknown.
+
+    def doubt(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
+        """Keep keys in the filter that were inserted for a put with an unknown outcome."""
+        for i, key in enumerate(keys):
+            self._unsettled[key] = hashes[i : i + 1]
+            self.remote.begin_put(self._unsettled[key])
+
+    def is_unsettled(self, key: PlainKey) -> bool:
+        """Return whether the filter has a key from a put with an unknown outcome."""
+        return key in self._unsettled
+
+    def settle(self) -> None:
+        """Find out which puts with an unknown outcome failed, and remove their keys.
+
+        First the lease is given back and taken under another name, so that none of them can still
+        be carried out.
+        """
+        with self._all_locked():
+            if not self._unsettled:
+                return
+            self._lose_lease()
+            self.store.release(self.owner)
+            self.owner = secrets.token_hex(16)
+            for hashes in self._unsettled.values():
+                self.remote.end_put(hashes)
+            self._take_lease()
+            keys = list(self._unsettled)
+            values = self.store.get_many(keys)
+            self._unsettled.clear()
+            self.remove([key for key, value in zip(keys, values, strict=True) if value is None])
 
     # Rebuilding.
 
     def rebuild(self) -> None:
         """Build the filter from the store's keys, or check it if the guard was given a full one.
 
-        Queries continue meanwhile, against the store; writes wait.
+        Queries continue meanwhile, from the old filter or the store; writes wait.
         """
-        with self.regions.locked():
+        self.check_process()
+        self.settle()
+        with self._all_locked():
             if self.holds_lease():
                 self._attach()
             if self._empty is None:
                 filter, epoch = self.filter, check_filter(self.filter, self.store)
             else:
                 filter, epoch = build_filter(self._empty, self._key, self.store)
-            self.filter, self.epoch, self.trusted = filter, epoch, True
-            self._rebuild_delay = _FIRST_DELAY
+            # Apply what changed while the keys were read, before the filter is in use.
+            while True:
+                at, token = now(), self._look()
+                changes = self.store.changes(epoch)
+                if changes is None:
+                    break
+                self._apply(filter, changes, False)
+                epoch = changes.epoch
+                if not changes.more:
+                    break
             self._counters.count(rebuilds=1)
-            # Apply what changed while the keys were read.
-            self._catch_up()
-
-    def _distrust(self, reason: str) -> bool:
-        if self.trusted:
-            _log.warning("all queries go to the store until the filter is rebuilt: %s", reason)
-        self.trusted = False
-        self._start_rebuild()
-        return False
+            if filter is not self.filter:
+                self.gate.replace(filter)
+            self.epoch, self.behind = epoch, False
+            if changes is None:
+                self._distrust("the store changed while its keys were read")
+                return
+            self.trusted = True
+            self._rebuild_delay = _FIRST_DELAY
+            self._rebuild_after = min(self._rebuild_after, now() + _FIRST_DELAY)
+            self._is_level(at, token)
 
     def _start_rebuild(self) -> None:
         """Start a rebuild in the background, unless one is running or failed too recently."""
         at = now()
-        with self.changing:
+        with self._state:
             busy = self._rebuilding is not None and self._rebuilding.is_alive()
             if busy or self.closed or at < self._rebuild_after:
                 return
             self._rebuild_after = at + self._rebuild_delay
             self._rebuild_delay = min(2 * self._rebuild_delay, _LONGEST_DELAY)
-            self._rebuilding = threading.Thread(target=self._rebuild_or_log, daemon=True)
+            self._rebuilding = threading.Thread(target=self._run, args=(self.rebuild,), daemon=True)
             self._rebuilding.start()
 
-    def _rebuild_or_log(self) -> None:
+    def _start(self, work: Callable[[], None]) -> None:
+        """Start other work in the background, unless it is running."""
+        with self._state:
+            running = self._others.get(work.__name__)
+            if self.closed or (running is not None and running.is_alive()):
+                return
+            thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+            self._others[work.__name__] = thread
+            thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        name = work.__name__.strip("_")
         try:
-            self.rebuild()
-        except Exception:
-            _log.exception("rebuilding the filter failed; queries still go to the store")
+            work()
+            self._failed.discard(name)
+        except Exception as error:
+            if name not in self._failed:
+                _log.error(
+                    "the guard failed to %s, and will try again: %s",
+                    name,
+                    error,
+                    exc_info=not isinstance(error, StoreError),
+                )
+            self._failed.add(name)
+
+    @contextmanager
+    def _all_locked(self) -> Iterator[None]:
+        with self.regions.locked(), self.committing:
+            yield
+
+    @contextmanager
+    def _all_locked_now(self) -> Iterator[bool]:
+        """Lock everything if nobody else holds a part of it; yield whether that is so."""
+        with self.regions.locked_now() as locked:
+            if not locked or not self.committing.acquire(blocking=False):
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                self.committing.release()
 
     # The filter's hash, and removals, which replays share with the guard.
 
@@ -224,14 +535,21 @@ class Trust:
 
     def remove(self, keys: list[Any]) -> None:
         """Remove keys, which the store no longer has, from a filter that supports it."""
-        if not self.filter.deletes:
-            return
-        remote = (self.remote,) if adapts(self.filter) and self.attached else ()
         with self.changing:
-            for key in keys:
-                # A filter that grew after the key left the store has dropped it already.
-                with suppress(KeyError):
-                    self.filter.remove(key, *remote)
+            self._remove(self.filter, keys, self.attached)
+
+    def _remove(self, filter: Any, keys: list[Any], attached: bool) -> None:
+        if not filter.deletes or not keys:
+            return
+        remote = (self.remote,) if adapts(filter) and attached else ()
+        if hasattr(filter, "remove_many") and (remote or not adapts(filter)):
+            apply_by_type(lambda some: filter.remove_many(some, *remote), keys)
+            return
+        for key in keys:
+            # A filter that grew after the key left the store has dropped it already. Without the
+            # index, an adaptive filter may not know which slot is the key's, and keeps it.
+            with suppress(KeyError, ValueError):
+                filter.remove(key, *remote)
 
     def _attach(self) -> None:
         """Make the store index keys by this filter's hash."""
@@ -242,9 +560,14 @@ class Trust:
         self.store.attach(self.owner, self.hashes, name)
         self.attached = True
 
-    def _find_key(self, key: bytes | None) -> bytes | None:
+    def _index_seed(self) -> int | None:
+        """Return the seed of the hash by which the store indexes its keys, if it has one."""
+        name, _, seed = (self.store.note("index") or b"").partition(b" ")
+        return int(seed) if name == b"seed" and seed.isdigit() else None
+
+    def _find_key(self, filter: Any, key: bytes | None) -> bytes | None:
         """Return the filter's secret key: the one passed in, or the one that the store keeps."""
-        if self.filter.seed is not None:
+        if filter.seed is not None:
             if key is not None:
                 raise ValueError(
                     "key must be None for a filter with a seed instead of a secret key"
@@ -256,7 +579,7 @@ class Trust:
             raise ValueError(
                 "key must be the filter's secret key, not None: the store does not have the key yet"
             )
-        from_bytes(self.filter.to_bytes(), key=key)  # IncompatibleError if it is another key
+        from_bytes(filter.to_bytes(), key=key)  # IncompatibleError if it is another key
         return self.store.note("key", key)
 
     # The snapshot.
@@ -265,22 +588,30 @@ class Trust:
         """Write the snapshot, unless the filter cannot be trusted now."""
         if self.snapshot is None:
             raise ValueError("snapshot must be a path, not None, for a guard that is to be saved")
-        with self.regions.locked(), self.committing:
+        self.check_process()
+        with self._all_locked():
             if self.trusted:
                 snapshots.save(self.snapshot, self.filter, self._store_identity(), self.epoch)
 
     def close(self) -> None:
-        """Wait for a running rebuild, write the snapshot and release the lease.
+        """Wait for work in the background, write the snapshot and release the lease.
 
         The lease is released even if the snapshot cannot be written, on a full disk for example.
         """
         self.closed = True
         try:
-            if self._rebuilding is not None:
-                self._rebuilding.join()
-            if self.snapshot is not None and self.is_current():
-                self.save()
+            if self._follower is not None:
+                self._follower.close()
+            for thread in (self._rebuilding, *self._others.values()):
+                if thread is not None:
+                    thread.join()
+            if self.snapshot is not None and self.trusted:
+                with self._all_locked():
+                    self.settle()
+                    if self.trusted and self._catch_up():
+                        self.save()
         finally:
+            self.gate.close()
             self.store.release(self.owner)
 
     def _store_identity(self) -> bytes:
@@ -288,24 +619,35 @@ class Trust:
         known = self.store.note("identity")
         return known or self.store.note("identity", secrets.token_bytes(16)) or b""
 
-    def _load_snapshot(self) -> bool:
-        """Load the snapshot if it is intact and the store can say what changed since."""
+    def _load_snapshot(self, given: Any) -> tuple[Any, str] | None:
+        """Return the filter of the snapshot and its epoch, if it is intact and of this store."""
         if self.snapshot is None:
-            return False
+            return None
         try:
             filter, store, epoch = snapshots.load(self.snapshot, self._key)
         except FileNotFoundError:
-            return False
+            return None
         except (OSError, ValueError) as error:
             _log.warning("ignoring the snapshot: %s", error)
-            return False
-        if type(filter) is not type(self.filter) or store != self._store_identity():
+            return None
+        if type(filter) is not type(given) or store != self._store_identity():
             _log.warning("ignoring the snapshot: it belongs to another filter or store")
-            return False
-        self.filter, self.epoch, self.trusted = filter, epoch, True
-        if self.holds_lease():
-            self._attach()
-        with self.regions.locked(), self.committing:
+            return None
+        return filter, epoch
+
+    def _follow_from(self, epoch: str) -> bool:
+        """Trust the filter of a snapshot if the store can say what changed since its epoch."""
+        with self._all_locked():
+            if self.holds_lease():
+                self._attach()
+            at, token = now(), self._look()
             changes = self.store.changes(epoch)
-            self.trusted = changes is not None and self._replay(None)
-        return self.trusted
+            try:
+                if changes is None or changes.more:
+                    return False
+                self._apply(self.filter, changes, self.attached)
+            except (CapacityError, TypeError):
+                return False
+            self.epoch, self.trusted = changes.epoch, True
+            self._is_level(at, token)
+            return True

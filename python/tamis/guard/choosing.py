@@ -1,0 +1,83 @@
+"""Which filter to guard a store with, if none is given; and what is not a store."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tamis.filters import Telescoping
+from tamis.guard.filling import closing_parts
+from tamis.stores.contract import Store, check_store
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
+
+_BITS_PER_KEY = 10.0
+_LEAST_CAPACITY = 1000
+
+_INSTEAD = {
+    "sqlite3": "tamis.stores.SQLite(path)",
+    "psycopg": "tamis.stores.Postgres(conninfo)",
+    "psycopg2": "tamis.stores.Postgres(conninfo)",
+    "redis": "tamis.stores.Redis(url)",
+    "rocksdict": "tamis.stores.RocksDB(path)",
+}
+"""The store to use instead of a connection, by the module that the connection is from."""
+
+
+def check_is_store(store: object) -> None:
+    """Raise `TypeError` for what is not a store, and say how to make one of it."""
+    kind = type(store)
+    if isinstance(store, dict):
+        raise TypeError(
+            "store must be a store of tamis.stores, such as tamis.stores.Memory(), not a dict: put "
+            "its items into the store with put_many"
+        )
+    if instead := _INSTEAD.get(kind.__module__.partition(".")[0]):
+        raise TypeError(
+            f"store must be a store of tamis.stores, not a {kind.__module__}.{kind.__name__}: pass "
+            f"{instead}, which makes connections of its own"
+        )
+    if isinstance(store, str):
+        raise TypeError(
+            "store must be a store of tamis.stores, such as tamis.stores.SQLite(path), not a str"
+        )
+    check_store(store)
+
+
+def choose_filter(
+    store: Store, bits_per_key: float | None, workload: Workload | None
+) -> tuple[Any, str]:
+    """Return an empty filter for the keys that a store has, and a sentence about the choice."""
+    _, parts = store.contents()
+    with closing_parts(parts):
+        keys = sum(map(len, parts))
+    capacity, bits = max(keys, _LEAST_CAPACITY), _BITS_PER_KEY
+    if bits_per_key is not None:
+        bits = float(bits_per_key)
+        if not 0 < bits < math.inf:
+            raise ValueError(f"bits_per_key must be a number above 0, not {bits_per_key!r}")
+    if workload is None:
+        filter: Any = Telescoping(capacity=capacity, bits_per_key=bits)
+        reason = "It adapts to false positives, and grows with the store."
+    else:
+        filter, reason = _advised(capacity, bits, workload)
+    return filter, (
+        f"tamis.{type(filter).__name__} for {capacity:,} keys (the store has {keys:,}) with "
+        f"{bits:g} bits per key: {reason}"
+    )
+
+
+def _advised(capacity: int, bits_per_key: float, workload: Workload) -> tuple[Any, str]:
+    """Return what `tamis.advise` ranks first of the filters that a guard can fill."""
+    import tamis
+
+    needs = {"insert", "delete", "store"}
+    advice = tamis.advise(capacity, workload, bits_per_key=bits_per_key, needs=needs)
+    for choice in advice.choices:
+        if choice.plan is None:  # a stack of known negatives is built from its keys
+            make = getattr(tamis, choice.filter)
+            return make(capacity=capacity, **choice.arguments), choice.reason
+    raise ValueError(
+        f"bits_per_key must be enough for a filter that keys can be added to, not {bits_per_key:g}"
+    )

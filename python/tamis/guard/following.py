@@ -1,0 +1,70 @@
+"""The thread that keeps a filter level with a store that others write to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from tamis.errors import StoreError
+
+if TYPE_CHECKING:
+    from tamis.guard.trust import Trust
+
+_log = logging.getLogger("tamis.guard")
+
+_LEAST, _IDLE = 0.001, 1.0
+"""Seconds between looks at the store: at least, and while nobody queries the guard."""
+
+
+class Follower:
+    """Looks at the store a few times per ``max_staleness``, and replays what changed.
+
+    The store wakes it after a change if it can, so that it has little to replay. It looks in any
+    case: a signal that does not come may also mean a connection that is gone.
+    """
+
+    def __init__(self, trust: Trust, max_staleness: float) -> None:
+        """Start the thread. It ends with the guard, also if that is never closed."""
+        self._wake, self._closed = threading.Event(), False
+        self._stop_watching = trust.store.watch(self._wake.set)
+        self._interval = max(max_staleness / 4, _LEAST)
+        self._thread = threading.Thread(
+            target=self._run, args=(weakref.ref(trust),), name="tamis follower", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._wake.set()
+        if self._stop_watching is not None:
+            self._stop_watching()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self, guarded: weakref.ref[Trust]) -> None:
+        answered, failed, wait = -1, False, self._interval
+        while not self._closed:
+            self._wake.wait(wait)
+            self._wake.clear()
+            trust = guarded()
+            if trust is None or self._closed:
+                return
+            try:
+                trust.follow()
+                failed = False
+            except StoreError as error:
+                trust.store_failed()
+                if not failed:
+                    _log.warning("the store cannot be followed: %s", error)
+                failed = True
+            except Exception:
+                if not failed:
+                    _log.exception("following the store failed")
+                failed = True
+            latest = trust.gate.denied + trust.gate.found
+            idle, answered = latest == answered, latest
+            wait = max(self._interval, _IDLE) if idle or failed else self._interval
+            del trust
