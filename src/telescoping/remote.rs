@@ -235,8 +235,12 @@ impl Shared {
             let known = if inner.filter.version() == version { hashes.len() } else { 0 };
             let mut left: Vec<usize> = (known..hashes.len()).collect();
             for (index, stored) in runs.iter().enumerate().take(known) {
-                let quotient = inner.filter.table().split(hashes[index]).0;
-                let stored = of_quotient(&inner.filter, quotient, stored);
+                let table = inner.filter.table();
+                let quotient = table.split(hashes[index]).0;
+                let mut stored = of_quotient(&inner.filter, quotient, stored);
+                // Those that are removed next keep their slots until then.
+                let later = hashes[index + 1..].iter();
+                stored.extend(later.filter(|hash| table.split(**hash).0 == quotient));
                 match inner.filter.remove_known(hashes[index], &stored) {
                     Err(Stop::Full(_)) => left.push(index),
                     other => removed[index] = was_there(without_remote(other))?,

@@ -59,7 +59,9 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
         )
-        return cls._of(cls._empty(size, capacity, random_seed(seed, key), key))
+        made = cls._of(cls._empty(size, capacity, random_seed(seed, key), key))
+        made._seed_is_random = seed is None
+        return made
 
     @classmethod
     def build(

@@ -99,9 +99,11 @@ class AdaptiveStacked(_native.AdaptiveStacked, Contract):
         """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
         capacity = whole("capacity", capacity, MOST_KEYS)
         plan = plan_adaptive(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
-        seed = random_seed(seed, key)
-        first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, seed, key)
-        return cls._of(_started(first, plan, capacity))
+        secret = random_seed(seed, key)
+        first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, secret, key)
+        made = cls._of(_started(first, plan, capacity))
+        made._seed_is_random = seed is None
+        return made
 
     @classmethod
     def build(

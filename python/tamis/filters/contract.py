@@ -28,6 +28,8 @@ class Contract(_native.Filter, Saved):
     bounded: bool = False
     merges: ClassVar[bool] = False
     one_sided: ClassVar[bool] = True
+    _seed_is_random: bool = False
+    """Whether the filter was created, empty, with a seed that its caller did not choose."""
 
     def __or__(self, other: Any) -> Self:
         """Merge two filters; raise `IncompatibleError` if they cannot be merged."""

@@ -37,8 +37,10 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
         capacity = whole("capacity", capacity, MOST_KEYS)
         one_of("selectors", selectors, cls._layouts)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
-        seed = random_seed(seed, key)
-        return cls._of(cls._empty(size, cls._extending, capacity, seed, key))
+        secret = random_seed(seed, key)
+        made = cls._of(cls._empty(size, cls._extending, capacity, secret, key))
+        made._seed_is_random = seed is None
+        return made
 
     @classmethod
     def build(

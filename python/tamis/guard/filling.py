@@ -37,8 +37,8 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
 
 
 def reseeded(filter: Any, seed: int | None) -> Any:
-    """Return an empty filter like this one that hashes with another seed, where it can."""
-    if seed is None or filter.seed in (None, seed) or not hasattr(filter, "_reseeded"):
+    """Return an empty filter like this one that hashes with another seed."""
+    if seed is None or filter.seed in (None, seed):
         return filter
     return type(filter)._of(filter._reseeded(seed))
 

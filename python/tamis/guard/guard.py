@@ -172,7 +172,7 @@ class Guard:
         plain = {i: plain_key(given[i]) for i in indices}
         distinct = list(dict.fromkeys(plain.values()))
         counts = self._trust.regions.counts
-        found = dict(zip(distinct, self.store.get_many(distinct), strict=True))
+        found = self._read(distinct)
         answers: list[Value | None] = [None] * len(given)
         for i in indices:
             answers[i] = found[plain[i]]
@@ -188,11 +188,13 @@ class Guard:
             self._adapt([given[wrong[n]] for n in told], hashes[told], counts)
         return answers
 
+    def _read(self, keys: list[PlainKey]) -> dict[PlainKey, Value | None]:
+        return dict(zip(keys, self.store.get_many(keys), strict=True)) if keys else {}
+
     def _pass_on(self, keys: Sequence[Any]) -> list[Value | None]:
         """Read keys from the store, without the filter."""
         plain = [plain_key(key) for key in keys]
-        distinct = list(dict.fromkeys(plain))
-        found = dict(zip(distinct, self.store.get_many(distinct), strict=True))
+        found = self._read(list(dict.fromkeys(plain)))
         self._counters.count(queries=len(keys), passed=len(keys))
         return [found[key] for key in plain]
 

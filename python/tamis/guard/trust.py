@@ -39,7 +39,6 @@ still arrives under the old one.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import secrets
@@ -52,11 +51,18 @@ from typing import Any, Literal
 from tamis._native import Gate, hash_keys
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
-from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
+from tamis.guard.background import Task
 from tamis.guard.clock import is_native, now
 from tamis.guard.filling import adapts, build_filter, check_filter, insert, reseeded
 from tamis.guard.following import Follower
+from tamis.guard.identity import (
+    find_key,
+    index_name,
+    index_seed,
+    load_snapshot,
+    store_identity,
+)
 from tamis.guard.keys import apply_by_type
 from tamis.guard.regions import Regions, Remote, RemoteWithout
 from tamis.guard.statistics import Counters
@@ -65,9 +71,6 @@ from tamis.stores.contract import Changes, Commit, HashRows, PlainKey, Store
 _log = logging.getLogger("tamis.guard")
 
 OnFailure = Literal["raise", "filter"]
-
-_FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
-"""Seconds between attempts to rebuild: doubled after each failure, up to the longest."""
 
 _PIECE = 512
 """Changes to replay at a time: a query that finds no more than these waits for them."""
@@ -120,12 +123,11 @@ class Trust:
         self._token: object = None
         self._unsettled: dict[PlainKey, HashRows] = {}
         """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
-        self._rebuilding: threading.Thread | None = None
-        self._others: dict[str, threading.Thread] = {}
-        self._failed: set[str] = set()
-        self._rebuild_after, self._rebuild_delay = 0.0, _FIRST_DELAY
+        self._rebuilds = Task("rebuild its filter", self.rebuild, delayed=True)
+        self._follows = Task("follow the store", self.follow)
+        self._renewals = Task("renew its lease", self._renew)
         self._follower: Follower | None = None
-        self._key = self._find_key(filter, key)
+        self._key = find_key(store, filter, key)
         self._take_lease()
         try:
             self._open(filter)
@@ -137,11 +139,13 @@ class Trust:
 
     def _open(self, filter: Any) -> None:
         empty = filter.inserts and len(filter) == 0
-        loaded = self._load_snapshot(filter)
+        loaded = load_snapshot(self.snapshot, self.store, filter, self._key)
         if empty:
-            # Another hash would make the store write its index anew.
-            seed = self._index_seed() if loaded is None else loaded[0].seed
-            filter = reseeded(filter, seed)
+            if loaded is not None:
+                filter = reseeded(filter, loaded[0].seed)
+            elif getattr(filter, "_seed_is_random", False):
+                # A hash of its own would make the store write its index anew.
+                filter = reseeded(filter, index_seed(self.store))
         self._empty = zlib.compress(filter.to_bytes(), 1) if empty else None
         if loaded is not None:
             filter = loaded[0]
@@ -153,6 +157,11 @@ class Trust:
     def filter(self) -> Any:
         """The current filter."""
         return self.gate.filter
+
+    @property
+    def _rebuilding(self) -> threading.Thread | None:
+        """The thread that rebuilds the filter, or did last."""
+        return self._rebuilds.thread
 
     def check_process(self) -> None:
         """Raise an error in a child of the process that opened the guard."""
@@ -168,7 +177,7 @@ class Trust:
         """Return whether the filter's "no" counts now; if not, start to bring it up to date."""
         self.check_process()
         if not self.trusted:
-            self._start_rebuild()
+            self._rebuilds.start()
             return False
         if not self.store.shared and self._renew_if_due():
             return True
@@ -187,7 +196,7 @@ class Trust:
             if level:
                 self._is_level(at, token)
         if not level and self.trusted:
-            self._start(self.follow)
+            self._follows.start()
         return level
 
     def follow(self) -> None:
@@ -205,7 +214,7 @@ class Trust:
                     self._is_level(at, token)
                     return
         if not self.closed:
-            self._start_rebuild()
+            self._rebuilds.start()
 
     def _look(self) -> object:
         self.gate.count_look()
@@ -265,14 +274,14 @@ class Trust:
             return False
         held = self.holds_lease()
         if self.store.shared and not held:
-            self._start(self._renew)
+            self._renewals.start()
             return False
         if self._on_failure == "filter" and held and not self.behind:
             # While the lease lasts, no query has to wait for a store that is down.
             with self._state:
                 self._renew_at = min(now() + _RETRY, self._lease_until)
                 self._set_deadline()
-            self._start(self._renew)
+            self._renewals.start()
             return True
         with self._all_locked_now() as locked:
             if locked and not self._take_lease(_PIECE):
@@ -321,7 +330,7 @@ class Trust:
             # Even if the lease never expired: a server that crashed may have lost recent writes.
             due = self.trusted and (expired or not self.store.shared)
             if due and not self._catch_up(limit) and self.trusted:
-                self._start(self.follow)
+                self._follows.start()
         self.lease_until = start + self._seconds
         return True
 
@@ -396,7 +405,7 @@ class Trust:
             self.trusted = False
             if hasattr(self, "gate"):
                 self._set_deadline()
-        self._start_rebuild()
+        self._rebuilds.start()
         return False
 
     # Puts whose outcome is unknown.
@@ -465,46 +474,8 @@ class Trust:
                 self._distrust("the store changed while its keys were read")
                 return
             self.trusted = True
-            self._rebuild_delay = _FIRST_DELAY
-            self._rebuild_after = min(self._rebuild_after, now() + _FIRST_DELAY)
+            self._rebuilds.succeeded()
             self._is_level(at, token)
-
-    def _start_rebuild(self) -> None:
-        """Start a rebuild in the background, unless one is running or failed too recently."""
-        at = now()
-        with self._state:
-            busy = self._rebuilding is not None and self._rebuilding.is_alive()
-            if busy or self.closed or at < self._rebuild_after:
-                return
-            self._rebuild_after = at + self._rebuild_delay
-            self._rebuild_delay = min(2 * self._rebuild_delay, _LONGEST_DELAY)
-            self._rebuilding = threading.Thread(target=self._run, args=(self.rebuild,), daemon=True)
-            self._rebuilding.start()
-
-    def _start(self, work: Callable[[], None]) -> None:
-        """Start other work in the background, unless it is running."""
-        with self._state:
-            running = self._others.get(work.__name__)
-            if self.closed or (running is not None and running.is_alive()):
-                return
-            thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-            self._others[work.__name__] = thread
-            thread.start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        name = work.__name__.strip("_")
-        try:
-            work()
-            self._failed.discard(name)
-        except Exception as error:
-            if name not in self._failed:
-                _log.error(
-                    "the guard failed to %s, and will try again: %s",
-                    name,
-                    error,
-                    exc_info=not isinstance(error, StoreError),
-                )
-            self._failed.add(name)
 
     @contextmanager
     def _all_locked(self) -> Iterator[None]:
@@ -553,34 +524,8 @@ class Trust:
 
     def _attach(self) -> None:
         """Make the store index keys by this filter's hash."""
-        if self._key is not None:
-            name = b"key " + hashlib.blake2b(self._key, digest_size=16).digest()
-        else:
-            name = b"seed %d" % self.filter.seed
-        self.store.attach(self.owner, self.hashes, name)
+        self.store.attach(self.owner, self.hashes, index_name(self.filter, self._key))
         self.attached = True
-
-    def _index_seed(self) -> int | None:
-        """Return the seed of the hash by which the store indexes its keys, if it has one."""
-        name, _, seed = (self.store.note("index") or b"").partition(b" ")
-        return int(seed) if name == b"seed" and seed.isdigit() else None
-
-    def _find_key(self, filter: Any, key: bytes | None) -> bytes | None:
-        """Return the filter's secret key: the one passed in, or the one that the store keeps."""
-        if filter.seed is not None:
-            if key is not None:
-                raise ValueError(
-                    "key must be None for a filter with a seed instead of a secret key"
-                )
-            return None
-        if key is None:
-            key = self.store.note("key")
-        if key is None:
-            raise ValueError(
-                "key must be the filter's secret key, not None: the store does not have the key yet"
-            )
-        from_bytes(filter.to_bytes(), key=key)  # IncompatibleError if it is another key
-        return self.store.note("key", key)
 
     # The snapshot.
 
@@ -591,7 +536,7 @@ class Trust:
         self.check_process()
         with self._all_locked():
             if self.trusted:
-                snapshots.save(self.snapshot, self.filter, self._store_identity(), self.epoch)
+                snapshots.save(self.snapshot, self.filter, store_identity(self.store), self.epoch)
 
     def close(self) -> None:
         """Wait for work in the background, write the snapshot and release the lease.
@@ -602,9 +547,8 @@ class Trust:
         try:
             if self._follower is not None:
                 self._follower.close()
-            for thread in (self._rebuilding, *self._others.values()):
-                if thread is not None:
-                    thread.join()
+            for task in (self._rebuilds, self._follows, self._renewals):
+                task.close()
             if self.snapshot is not None and self.trusted:
                 with self._all_locked():
                     self.settle()
@@ -613,27 +557,6 @@ class Trust:
         finally:
             self.gate.close()
             self.store.release(self.owner)
-
-    def _store_identity(self) -> bytes:
-        """Return the random identifier of the store, by which a snapshot is matched to it."""
-        known = self.store.note("identity")
-        return known or self.store.note("identity", secrets.token_bytes(16)) or b""
-
-    def _load_snapshot(self, given: Any) -> tuple[Any, str] | None:
-        """Return the filter of the snapshot and its epoch, if it is intact and of this store."""
-        if self.snapshot is None:
-            return None
-        try:
-            filter, store, epoch = snapshots.load(self.snapshot, self._key)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            _log.warning("ignoring the snapshot: %s", error)
-            return None
-        if type(filter) is not type(given) or store != self._store_identity():
-            _log.warning("ignoring the snapshot: it belongs to another filter or store")
-            return None
-        return filter, epoch
 
     def _follow_from(self, epoch: str) -> bool:
         """Trust the filter of a snapshot if the store can say what changed since its epoch."""

@@ -2,26 +2,29 @@
 
 For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
 ``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
-the secret key and how far the index has caught up. Triggers write the journal, so it is complete
-whoever writes to T. Triggers cannot hash, as a writer without tamis has no such function; so the
-guard that holds the lease updates the index from the journal. The epoch is the last row of the
-journal: its number, and a random token that distinguishes it from a row of the same number in
-another history, such as that of a restored backup.
+the secret key and how far the index has caught up. Triggers write the journal and trim it, so it is
+complete and bounded whoever writes to T. Triggers cannot hash, as a writer without tamis has no
+such function; so the guard that holds the lease updates the index from the journal. The epoch is
+the last row of the journal: its number, and a random token that distinguishes it from a row of the
+same number in another history, such as that of a restored backup.
+
+Reads have connections of their own, so that they never wait for a write.
 """
 
 from __future__ import annotations
 
-import threading
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tamis.stores._keyvalue import epoch_number
+from tamis.stores._lease import WatchedLease
 from tamis.stores.contract import (
     Changes,
-    Commit,
     Hasher,
     HashRows,
     PlainKey,
@@ -29,29 +32,36 @@ from tamis.stores.contract import (
     Value,
     decode_key,
     decode_value,
-    encode_value,
     lease_error,
 )
 
-_KEPT = 100_000
-"""Rows of the journal to keep. A guard that is further behind has to rebuild."""
-
 SIGN = 1 << 63
 """SQL integers are signed: a word of a hash is stored less this, which keeps the order."""
+
+TRIM_EVERY = 1000
+"""Rows after which triggers trim the journal."""
+
+
+class State(NamedTuple):
+    """What a write starts from: the last row of the journal, and the last one in the index."""
+
+    epoch: str
+    last: int
+    indexed: int
 
 
 class Journaled(Store, ABC):
     """A table with an index by hash, a journal and notes beside it.
 
-    The store of each database defines how to run a statement, what the columns can hold, and how to
-    create the tables and triggers.
+    The store of each database defines its connections, what the columns can hold, and how to create
+    the tables and triggers.
     """
 
     _param: ClassVar[str]
     """The parameter marker in statements."""
 
-    _row_lock: ClassVar[str] = ""
-    """Clause that locks a selected row until the commit, if the transaction itself does not."""
+    _share_row, _lock_row = "", ""
+    """Clauses that lock a selected row until the commit, if the transaction itself does not."""
 
     def __init__(self, table: str | None, key: str | None, value: str | None) -> None:
         if len({table is None, key is None, value is None}) > 1:
@@ -61,130 +71,82 @@ class Journaled(Store, ABC):
             )
         self.shared = table is not None
         self._table, self._key, self._value = table or "tamis", key or "key", value or "value"
-        self._t, self._k, self._v = map(self._quote, (self._table, self._key, self._value))
-        self._t_hash, self._t_journal, self._t_note = (
-            self._quote(f"tamis_{self._table}_{part}") for part in ("hash", "journal", "note")
-        )
-        self._lock = threading.RLock()
+        self._k, self._v = map(self._quote, (self._key, self._value))
+        self._name_tables("")
         self._hasher: Hasher | None = None
         self._owner: str | None = None
-        self._db: Any
+        self._watched = WatchedLease()
+        self._child = ""
+        """What follows the owner's name in a forked child."""
         self._type: str
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        with self._lock:
-            found = self._select_rows(keys, f"{self._k}, {self._v}")
+        if not keys:
+            return []
+        with self._reading() as db:
+            found = self._select_rows(db, keys, f"{self._k}, {self._v}")
         values = {self._from_column(key): self._load_value(value) for key, value in found}
         return [values.get(key) for key in keys]
 
-    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys and their hashes in one transaction."""
-
-        def write() -> Commit:
-            before, there = self._begin_write(keys, owner)
-            rows = [
-                (
-                    there.get(key, self._require_column(key)),
-                    value if self.shared else encode_value(value),
-                )
-                for key, value in zip(keys, values, strict=True)
-            ]
-            self._execute_many(
-                f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({self._params(2)}) "
-                f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}",
-                rows,
-            )
-            self._update_index([self._to_column(key) for key in keys if key not in there], [])
-            return Commit([key in there for key in keys], before, self._end_write(before))
-
-        return self._run_write(write)
-
-    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Delete distinct keys and their hashes in one transaction."""
-
-        def write() -> Commit:
-            before, there = self._begin_write(keys, owner)
-            gone = list(there.values())
-            statement = f"DELETE FROM {self._t} WHERE {self._k} = {self._param}"
-            self._execute_many(statement, [(key,) for key in gone])
-            self._update_index([], gone)
-            return Commit([key in there for key in keys], before, self._end_write(before))
-
-        return self._run_write(write)
-
-    def run(self, lo: int, hi: int) -> HashRows:
-        """Return the hashes whose first word is from ``lo`` to ``hi``."""
-        query = (
-            f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN {self._param} AND {self._param}"
-        )
-        with self._lock:
-            return from_signed(self._execute(query, lo - SIGN, hi - SIGN).fetchall())
-
     def epoch(self) -> str:
         """Return the current epoch, which is the last row of the journal."""
-        with self._lock:
-            return self._last_epoch(self._db)
+        with self._reading() as db:
+            return self._last_epoch(db)
 
     def changes(
         self, since: str, until: str | None = None, limit: int | None = None
     ) -> Changes | None:
-        """Return the journal since an epoch; `None` if the journal does not reach back to it."""
-        with self._lock:
-            if self._owner is not None and self._holder() == self._owner:
-                with self._transaction():
-                    self._catch_up()
-            now = self._last_epoch(self._db) if until is None else until
-            if self._epoch_at(_number(since)) != since:
-                return None
-            rows = self._read_journal(_number(since), _number(now), limit)
-        if _truncated(rows):
+        """Return the journal since an epoch; `None` if the journal does not reach back to it.
+
+        For the guard that holds the lease, the index follows to the same epoch. Where that would
+        have to wait for a write, no changes are returned, and ``more``.
+        """
+        with self._reading() as db:
+            first, *rows = self._read_journal(db, since, until, limit) or [None]
+        if first is None:
             return None
-        more = limit is not None and len(rows) == limit
+        more = limit is not None and len(rows) > limit
+        if more:
+            del rows[-1]
+        end = _epoch(rows[-1]) if rows else since
+        if not more and until not in (None, end):
+            return None
+        if any(added is not None and key is None for _, _, key, added in rows):
+            return None  # the table was truncated
+        if rows and self._owner is not None and not self._index_up_to(self._owner, rows):
+            return Changes(since, [], [], True)
         return Changes(
-            "{}.{}".format(*rows[-1][:2]) if more else now,
+            end,
             [self._from_column(key) for _, _, key, added in rows if added],
-            [self._from_column(key) for _, _, key, added in rows if not added],
+            [
+                self._from_column(key)
+                for _, _, key, added in rows
+                if added is not None and not added
+            ],
             more,
         )
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; rebuild the index if it had another name."""
-        with self._lock, self._transaction():
-            self._check_lease(owner)
+        owner += self._child
+        with self._writing() as db:
+            self._lock_journal(db)
+            state = self._read_state(db, owner)
             self._owner, self._hasher = owner, hasher
-            if self.note("index") != name:
-                self._reindex()
-                self.note("index", name)
+            if self._read_note(db, "index") != name:
+                self._reindex(db)
+                self._write_note(db, "index", name)
             else:
-                self._catch_up()
-
-    def release(self, owner: str) -> None:
-        """Release the lease if this owner holds it."""
-        with self._lock:
-            self._execute(
-                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = {self._param}",
-                owner.encode(),
-            )
+                self._catch_up(db, state.indexed, state.last)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        with self._lock:
-            if value is not None:
-                self._execute(
-                    f"INSERT INTO {self._t_note} VALUES ({self._params(2)}, NULL) "
-                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                    name,
-                    value,
-                )
-            query = f"SELECT value FROM {self._t_note} WHERE name = {self._param}"
-            row = self._execute(query, name).fetchone()
-            return None if row is None else bytes(row[0])
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            self._db.close()
+        if value is not None:
+            with self._writing() as db:
+                self._write_note(db, name, value)
+        with self._reading() as db:
+            return self._read_note(db, name)
 
     # What each database defines.
 
@@ -194,23 +156,22 @@ class Journaled(Store, ABC):
         """Quote a name for use in a statement."""
 
     @abstractmethod
-    def _execute(self, statement: str, *arguments: Any) -> Any:
-        """Run a statement and return its cursor."""
+    def _reading(self) -> AbstractContextManager[Any]:
+        """Return a context with a connection for reads, which does not wait for writes."""
 
     @abstractmethod
-    def _execute_many(self, statement: str, rows: list[Any]) -> None:
-        """Run a statement for each row of arguments."""
+    def _writing(self) -> AbstractContextManager[Any]:
+        """Return a context with a connection in one transaction, one thread at a time."""
 
     @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Any]:
-        """Return a context that runs its body in one transaction."""
+    def _index_up_to(self, owner: str, rows: list[Any]) -> bool:
+        """Apply rows of the journal to the index if this owner holds the lease.
+
+        Return whether that was possible without waiting for a write.
+        """
 
     @abstractmethod
-    def _run_write(self, write: Callable[[], Commit]) -> Commit:
-        """Run a write in one transaction, under the lock."""
-
-    @abstractmethod
-    def _lock_journal(self) -> None:
+    def _lock_journal(self, db: Any) -> None:
         """Keep other transactions from writing to the journal until this one ends."""
 
     @abstractmethod
@@ -218,14 +179,37 @@ class Journaled(Store, ABC):
         """Iterate over the key column on a connection, in batches."""
 
     @abstractmethod
-    def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], columns: str) -> list[Any]:
         """Return these columns of the rows whose key is among ``keys``."""
 
     @abstractmethod
     def _to_column(self, key: PlainKey) -> Any:
         """Return a key as the column stores it, or `None` if the column cannot hold it."""
 
-    # Keys and values in the table.
+    @abstractmethod
+    def _update_index(
+        self,
+        db: Any,
+        added: Sequence[PlainKey],
+        added_columns: Sequence[Any],
+        removed: Sequence[PlainKey],
+        removed_columns: Sequence[Any],
+    ) -> None:
+        """Add and remove the hashes of keys, given with what the column stores for each."""
+
+    # Names, keys and values.
+
+    def _name_tables(self, schema: str) -> None:
+        self._t = schema + self._quote(self._table)
+        self._t_hash, self._t_journal, self._t_note = (
+            schema + self._quote(f"tamis_{self._table}_{part}")
+            for part in ("hash", "journal", "note")
+        )
+        self._state_query = (
+            f"SELECT (SELECT value FROM {self._t_note} WHERE name = 'lease'{self._share_row}), "
+            f"(SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}), "
+            f"seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
+        )
 
     def _check_columns(self, columns: Mapping[str, object]) -> None:
         """Check that an existing table has the key and value columns."""
@@ -261,109 +245,92 @@ class Journaled(Store, ABC):
 
     # The journal and the index.
 
-    def _begin_write(self, keys: Sequence[PlainKey], owner: str) -> tuple[str, dict[PlainKey, Any]]:
-        """Return the epoch, which is then fixed until the commit, and the keys already present.
+    def _read_journal(
+        self, db: Any, since: str, until: str | None, limit: int | None
+    ) -> list[Any] | None:
+        """Return the row of an epoch and those after it, or `None` if that epoch is unknown.
 
-        The keys map to their form in the table.
+        Up to one more than ``limit``, in one statement, as rows may be trimmed at any time.
         """
-        self._check_lease(owner)
-        self._lock_journal()
-        self._catch_up()
-        there = {self._from_column(row[0]): row[0] for row in self._select_rows(keys, self._k)}
-        return self._last_epoch(self._db), there
+        m, arguments = self._param, [epoch_number(since)]
+        query = f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq >= {m}"
+        if until is not None:
+            query += f" AND seq <= {m}"
+            arguments.append(epoch_number(until))
+        query += " ORDER BY seq"
+        if limit is not None:
+            query += f" LIMIT {max(int(limit), 1) + 2}"
+        rows: list[Any] = db.execute(query, arguments).fetchall()
+        return rows if rows and _epoch(rows[0]) == since else None
 
-    def _end_write(self, before: str) -> str:
-        """Record that the index is complete, trim the journal now and then, return the epoch."""
-        epoch = self._last_epoch(self._db)
-        last = _number(epoch)
-        self._set_indexed(last)
-        if _number(before) // 1000 != last // 1000:
-            self._execute(f"DELETE FROM {self._t_journal} WHERE seq <= {self._param}", last - _KEPT)
-        return epoch
-
-    def _holder(self) -> str | None:
-        query = f"SELECT value FROM {self._t_note} WHERE name = 'lease'{self._row_lock}"
-        row = self._execute(query).fetchone()
-        return None if row is None else bytes(row[0]).decode()
-
-    def _check_lease(self, owner: str) -> None:
-        if (holder := self._holder()) != owner:
-            raise lease_error(holder)
+    def _read_state(self, db: Any, owner: str) -> State:
+        """Check that this owner holds the lease, and return what its write starts from."""
+        holder, indexed, last, token = db.execute(self._state_query, ()).fetchone()
+        if holder is None or bytes(holder) != owner.encode():
+            raise lease_error(holder and "")
+        # Only guards write to a table of their own, and with each write they update the index.
+        done = int(bytes(indexed or b"0")) if self.shared else last
+        return State(f"{last}.{token}", last, done)
 
     def _last_epoch(self, db: Any) -> str:
         query = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
-        return "{}.{}".format(*db.execute(query).fetchone())
+        return _epoch(db.execute(query, ()).fetchone())
 
-    def _epoch_at(self, seq: int) -> str | None:
-        query = f"SELECT seq, token FROM {self._t_journal} WHERE seq = {self._param}"
-        row = self._execute(query, seq).fetchone()
-        return None if row is None else "{}.{}".format(*row)
+    def _read_note(self, db: Any, name: str) -> bytes | None:
+        query = f"SELECT value FROM {self._t_note} WHERE name = {self._param}"
+        row = db.execute(query, (name,)).fetchone()
+        return None if row is None else bytes(row[0])
 
-    def _read_journal(self, after: int, until: int, limit: int | None = None) -> list[Any]:
-        """Return number, token, key and whether it was added of these rows, in order."""
-        rows: list[Any] = self._execute(
-            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > {self._param} "
-            f"AND seq <= {self._param} AND added IS NOT NULL ORDER BY seq"
-            + ("" if limit is None else f" LIMIT {max(int(limit), 1)}"),
-            after,
-            until,
-        ).fetchall()
-        return rows
-
-    def _set_indexed(self, seq: int) -> None:
-        self.note("indexed", b"%d" % seq)
-
-    def _catch_up(self) -> None:
-        """Update the index to the end of the journal."""
-        if self._hasher is None:
-            return
-        done, last = int(self.note("indexed") or b"0"), _number(self._last_epoch(self._db))
-        if done == last:
-            return
-        rows = self._read_journal(done, last)
-        if self._epoch_at(done) is None or _truncated(rows):
-            self._reindex()
-            return
-        final = {key: added for _, _, key, added in rows}
-        self._update_index(
-            [key for key, added in final.items() if added],
-            [key for key, added in final.items() if not added],
+    def _write_note(self, db: Any, name: str, value: bytes) -> None:
+        db.execute(
+            f"INSERT INTO {self._t_note} VALUES ({self._param}, {self._param}, NULL) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, value),
         )
-        self._set_indexed(last)
 
-    def _reindex(self) -> None:
-        self._lock_journal()
-        self._execute(f"DELETE FROM {self._t_hash}")
-        for keys in self._read_keys(self._db):
-            self._update_index(keys, [])
-        self._set_indexed(_number(self._last_epoch(self._db)))
-
-    def _update_index(self, added: list[Any], removed: list[Any]) -> None:
+    def _catch_up(self, db: Any, indexed: int, until: int) -> None:
+        """Update the index from one row of the journal to another."""
+        if indexed >= until:
+            return
         m = self._param
-        for keys, statement in (
-            (removed, f"DELETE FROM {self._t_hash} WHERE hi = {m} AND lo = {m} AND key = {m}"),
-            (
-                added,
-                f"INSERT INTO {self._t_hash} VALUES ({self._params(3)}) ON CONFLICT DO NOTHING",
-            ),
+        rows = db.execute(
+            f"SELECT seq, key, added FROM {self._t_journal} WHERE seq >= {m} AND seq <= {m} "
+            "ORDER BY seq",
+            (indexed, until),
+        ).fetchall()
+        if rows[0][0] != indexed or any(
+            added is not None and key is None for _, key, added in rows[1:]
         ):
-            if keys and self._hasher is not None:
-                hashes = self._hasher([self._from_column(key) for key in keys])
-                words = (hashes ^ np.uint64(SIGN)).view(np.int64).tolist()
-                self._execute_many(
-                    statement, [(*w, key) for w, key in zip(words, keys, strict=True)]
-                )
+            self._reindex(db)  # rows were trimmed, or the table was truncated
+            return
+        final = {key: added for _, key, added in rows[1:] if key is not None}
+        added = [key for key, sign in final.items() if sign]
+        removed = [key for key, sign in final.items() if not sign]
+        self._update_index(db, self._plain(added), added, self._plain(removed), removed)
+        self._write_note(db, "indexed", b"%d" % until)
 
-    def _params(self, count: int) -> str:
-        return ", ".join([self._param] * count)
+    def _reindex(self, db: Any) -> None:
+        db.execute(f"DELETE FROM {self._t_hash}", ())
+        for keys in self._read_keys(db):
+            self._update_index(db, self._plain(keys), keys, [], [])
+        self._write_note(db, "indexed", b"%d" % epoch_number(self._last_epoch(db)))
+
+    def _plain(self, columns: Sequence[Any]) -> list[PlainKey]:
+        return [self._from_column(column) for column in columns]
+
+    def _words(self, keys: Sequence[PlainKey]) -> Any:
+        """Return the signed words of the hashes of keys."""
+        assert self._hasher is not None
+        return (self._hasher(keys) ^ np.uint64(SIGN)).view(np.int64)
+
+    def _in_child(self) -> None:
+        """Write as another owner, in a forked child."""
+        self._child = f"/{secrets.token_hex(8)}"
+        self._owner = self._hasher = None
 
 
-def _number(epoch: str) -> int:
-    return int(epoch.split(".")[0])
-
-
-def _truncated(rows: list[Any]) -> bool:
-    return any(key is None for _, _, key, _ in rows)
+def _epoch(row: Sequence[Any]) -> str:
+    return f"{row[0]}.{row[1]}"
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:

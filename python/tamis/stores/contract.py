@@ -232,3 +232,8 @@ def lease_error(holder: str | None) -> LeaseError:
     """Return the error for a write without the lease; the holder may be unknown, ``""``."""
     who = "no guard holds it" if holder is None else "another guard holds it"
     return LeaseError(f"nothing was written: this guard does not hold the store's lease ({who})")
+
+
+def attach_error() -> LeaseError:
+    """Return the error for a write before `Store.attach`, which a guard calls with the lease."""
+    return LeaseError("nothing was written: take the lease and call attach before the first write")

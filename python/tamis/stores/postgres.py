@@ -4,25 +4,39 @@ The tables beside the guarded one are those of `tamis.stores.SQLite`: an index b
 that triggers write, and notes. Rows of the journal must be numbered in the order of their commits,
 or a reader would miss a row that is committed late. So whoever writes a row holds an advisory lock
 from before its number is drawn until the end of the transaction.
+
+The lease is watched, not compared with the server's clock, which may step (see `_lease.py`). It has
+two notes: ``lease`` is its owner, whose row every write locks in share mode until its commit, so
+that nobody takes the lease meanwhile; ``renewal`` changes with each renewal, which therefore waits
+for no write.
 """
 
 from __future__ import annotations
 
+import secrets
+import select
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from tamis.stores._sql import Journaled, from_signed
-from tamis.stores.contract import BATCH, Commit, HashRows, PlainKey, encode_key
+from tamis.errors import StoreError
+from tamis.stores import _fork
+from tamis.stores import _postgres_tables as tables
+from tamis.stores._pool import Pool
+from tamis.stores._sql import Journaled, State, from_signed
+from tamis.stores.contract import (
+    BATCH,
+    Commit,
+    HashRows,
+    PlainKey,
+    Value,
+    attach_error,
+    check_timeout,
+    encode_key,
+    encode_value,
+)
 
-_KINDS = {
-    "text": "text",
-    "character varying": "text",
-    "smallint": "integer",
-    "integer": "integer",
-    "bigint": "integer",
-    "bytea": "bytea",
-}
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
 
@@ -35,7 +49,7 @@ class Postgres(Journaled):
     """
 
     _param = "%s"
-    _row_lock = " FOR SHARE"
+    _share_row, _lock_row = " FOR SHARE", " FOR UPDATE"
 
     def __init__(
         self,
@@ -45,10 +59,12 @@ class Postgres(Journaled):
         key: str | None = None,
         value: str | None = None,
         timeout: float | None = 30.0,
+        connections: int = 8,
     ) -> None:
         """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``.
 
-        ``timeout`` is how many seconds a statement may take; `None` waits as long as it takes.
+        ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
+        ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         """
         super().__init__(table, key, value)
         try:
@@ -57,148 +73,317 @@ class Postgres(Journaled):
             raise ImportError(
                 "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
             ) from None
+        check_timeout(timeout)
+        if connections < 2:
+            raise ValueError(f"connections must be 2 or more, not {connections!r}")
+        tables.check_name(self._table)
         self._psycopg: Any = psycopg
-        self._conninfo = conninfo
-        self._db = psycopg.connect(conninfo, autocommit=True)
-        if timeout is not None:
-            self._db.execute(f"SET statement_timeout = {max(int(timeout * 1000), 1)}")
+        self._lock = threading.RLock()
+        self._pool = Pool(psycopg, conninfo, connections, timeout)
+        self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
         try:
-            with self._transaction():
-                self._create_tables()
+            self._create_tables()
         except BaseException:
-            self._db.close()
+            self.close()
             raise
+        _fork.register(self)
+
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
+        """Write distinct keys and their hashes in one transaction."""
+        columns = [self._require_column(key) for key in keys]
+        stored = list(values) if self.shared else [encode_value(value) for value in values]
+
+        def write(db: Any) -> None:
+            update = f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}"
+            insert = f"INSERT INTO {self._t} ({self._k}, {self._v})"
+            kinds = {str: "text", bytes: "bytea"}.get(type(stored[0]))
+            if len(keys) == 1 or len({type(value) for value in stored}) > 1:
+                cursor = db.cursor()
+                cursor.executemany(
+                    f"{insert} VALUES (%s, %s) {update}", [*zip(columns, stored, strict=True)]
+                )
+            else:
+                db.execute(
+                    f"{insert} SELECT k, v::{self._value_type} "
+                    f"FROM unnest(%s::{self._type}[], %s::{kinds}[]) AS row (k, v) {update}",
+                    (columns, stored),
+                )
+
+        return self._write(owner, keys, columns, True, write)
+
+    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
+        """Delete distinct keys and their hashes in one transaction."""
+        held = [(key, column) for key in keys if (column := self._to_column(key)) is not None]
+        columns = [column for _, column in held]
+
+        def write(db: Any) -> None:
+            statement = f"DELETE FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
+            db.execute(statement, (columns,))
+
+        commit = self._write(owner, [key for key, _ in held], columns, False, write)
+        gone = {key for (key, _), was in zip(held, commit.existed, strict=True) if was}
+        return commit._replace(existed=[key in gone for key in keys])
+
+    def _write(
+        self,
+        owner: str,
+        keys: Sequence[PlainKey],
+        columns: list[Any],
+        adding: bool,
+        write: Callable[[Any], None],
+    ) -> Commit:
+        """Run a write in one transaction; retry if it deadlocked with another writer's."""
+        for attempt in range(5):
+            try:
+                with self._writing() as db:
+                    db.execute(self._journal_lock)
+                    state = self._read_state(db, owner + self._child)
+                    if self._hasher is None:
+                        raise attach_error()
+                    self._catch_up(db, state.indexed, state.last)
+                    write(db)
+                    return self._index_writes(db, state, keys, columns, adding)
+            except StoreError as error:
+                if attempt == 4 or not isinstance(
+                    error.__cause__, self._psycopg.errors.DeadlockDetected
+                ):
+                    raise
+        raise AssertionError
+
+    def _index_writes(
+        self, db: Any, state: State, keys: Sequence[PlainKey], columns: list[Any], adding: bool
+    ) -> Commit:
+        """Update the index by what the journal says of a write.
+
+        The epoch after it is the one before if a trigger of somebody else's changed other keys as
+        well: the guard then learns of all changes from the journal.
+        """
+        rows = db.execute(
+            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > %s ORDER BY seq",
+            (state.last,),
+        ).fetchall()
+        changed = {key for _, _, key, _ in rows}
+        kept = [i for i, column in enumerate(columns) if column in changed]
+        existed = [(column in changed) != adding for column in columns]
+        if not rows:
+            return Commit(existed, state.epoch, state.epoch)
+        last, token, _, _ = rows[-1]
+        if any(added != adding for _, _, _, added in rows) or len(kept) != len(rows):
+            self._catch_up(db, state.last, last)
+            return Commit(existed, state.epoch, state.epoch)
+        some = [keys[i] for i in kept], [columns[i] for i in kept]
+        self._update_index(db, *some, [], []) if adding else self._update_index(db, [], [], *some)
+        if self.shared:
+            self._write_note(db, "indexed", b"%d" % last)
+        return Commit(existed, state.epoch, f"{last}.{token}")
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
-        db = self._psycopg.connect(self._conninfo)
-        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        epoch = self._last_epoch(db)
+        db = self._pool.connect()
+        try:
+            db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            epoch = self._last_epoch(db)
+        except BaseException as error:
+            db.close()
+            self._pool.translate(error)
+            raise
 
         def read() -> Iterator[list[Any]]:
-            with db:
+            try:
                 for part in self._read_keys(db):
                     yield [self._from_column(key) for key in part]
+            except self._psycopg.Error as error:
+                self._pool.translate(error)
+                raise
+            finally:
+                db.close()
 
         return epoch, read()
 
+    def run(self, lo: int, hi: int) -> HashRows:
+        """Return the hashes whose first word is from ``lo`` to ``hi``."""
+        return self.runs([(lo, hi)])[0]
+
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range, in one round trip."""
+        if not ranges:
+            return []
+        query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN %s AND %s"
+        sign = 1 << 63
+        with self._reading() as db, self._pipeline(db):
+            cursors = [db.execute(query, (lo - sign, hi - sign)) for lo, hi in ranges]
+            return [from_signed(cursor.fetchall()) for cursor in cursors]
+
     def scan(self) -> Iterator[HashRows]:
-        """Iterate over all hashes."""
-        with self._lock:
-            rows = self._execute(f"SELECT hi, lo FROM {self._t_hash}").fetchall()
-        return iter([from_signed(rows)])
+        """Iterate over all hashes, in order, in batches."""
+        query = f"SELECT hi, lo, key FROM {self._t_hash} {{}} ORDER BY hi, lo, key LIMIT {BATCH}"
+        first, later = query.format(""), query.format("WHERE (hi, lo, key) > (%s, %s, %s)")
+        with self._reading() as db:
+            rows = db.execute(first).fetchall()
+        while rows:
+            yield from_signed([row[:2] for row in rows])
+            with self._reading() as db:
+                rows = db.execute(later, rows[-1]).fetchall()
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` when keys have changed, and after each new connection to the server."""
+        ended = threading.Event()
+
+        def listen() -> None:
+            while not ended.is_set():
+                try:
+                    with self._pool.connect() as db:
+                        db.execute(f"LISTEN {tables.channel(self._table)}")
+                        wake()
+                        self._await_signals(db, wake, ended)
+                except (StoreError, self._psycopg.Error, OSError, ValueError):
+                    ended.wait(0.1)  # and the pool waits longer and longer
+
+        thread = threading.Thread(target=listen, name="tamis-postgres-watch", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            ended.set()
+            if thread is not threading.current_thread():
+                thread.join()
+
+        return end
+
+    @staticmethod
+    def _await_signals(db: Any, wake: Callable[[], None], ended: threading.Event) -> None:
+        quiet = 0
+        while not ended.is_set():
+            if select.select([db.fileno()], [], [], 0.25)[0]:
+                quiet = 0
+            elif (quiet := quiet + 1) % 40 == 0:
+                db.execute("SELECT 1")  # a connection that is lost without a word
+            db.pgconn.consume_input()
+            woken = False
+            while db.pgconn.notifies() is not None:
+                woken = True
+            if woken:
+                wake()
+
+    # The lease.
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which expires by the server's clock."""
-        with self._lock:
-            taken = self._execute(
-                f"INSERT INTO {self._t_note} AS n VALUES "
-                "('lease', %s, clock_timestamp() + make_interval(secs => %s)) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value, until = excluded.until "
-                "WHERE n.value = excluded.value OR n.until < clock_timestamp() RETURNING 1",
-                owner.encode(),
-                seconds,
+        """Take or renew the lease, unless another guard may believe that it holds it."""
+        name = (owner + self._child).encode()
+        renewal = f"{secrets.token_hex(8)} {seconds}".encode()
+        note = self._t_note
+        with self._reading() as db, self._pipeline(db), db.transaction():
+            # A lease that a crash of the server took back would be granted twice.
+            db.execute("SET LOCAL synchronous_commit = on")
+            db.execute("SET LOCAL lock_timeout = '1s'")
+            renewed = db.execute(
+                f"WITH held AS (SELECT FROM {note} WHERE name = 'lease' AND value = %s FOR SHARE) "
+                f"INSERT INTO {note} SELECT 'renewal', %s FROM held "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value RETURNING 1",
+                (name, renewal),
+            ).fetchone()
+            if renewed:
+                return True
+            record = dict(
+                db.execute(
+                    f"SELECT name, value FROM {note} WHERE name IN ('lease', 'renewal')"
+                ).fetchall()
             )
-            return taken.fetchone() is not None
+            if "lease" in record:
+                length = float(bytes(record.get("renewal", b"- 0")).split()[1])
+                if not self._watched.is_over(record, max(length, seconds)):
+                    return False
+            return self._take_lease(db, record, name, renewal)
+
+    def _take_lease(self, db: Any, record: dict[str, bytes], name: bytes, renewal: bytes) -> bool:
+        """Replace what was read of the lease, if it is still the same."""
+        for part, value in (("lease", name), ("renewal", renewal)):
+            if part in record:
+                taken = db.execute(
+                    f"UPDATE {self._t_note} SET value = %s WHERE name = %s AND value = %s "
+                    "RETURNING 1",
+                    (value, part, record[part]),
+                ).fetchone()
+            else:
+                taken = db.execute(
+                    f"INSERT INTO {self._t_note} VALUES (%s, %s) ON CONFLICT DO NOTHING "
+                    "RETURNING 1",
+                    (part, value),
+                ).fetchone()
+            if not taken:
+                raise self._psycopg.Rollback
+        return True
+
+    def release(self, owner: str) -> None:
+        """Release the lease if this owner holds it."""
+        with self._reading() as db:
+            db.execute(
+                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = %s",
+                ((owner + self._child).encode(),),
+            )
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
-        with self._lock:
-            with self._transaction():
-                # Dropping the function that they call drops the triggers.
-                log = self._quote(f"tamis_{self._table}_log")
-                self._execute(f"DROP FUNCTION {log} CASCADE")
-                self._execute(f"DROP TABLE {self._t_hash}, {self._t_journal}, {self._t_note}")
-            self._db.close()
+        with self._writing() as db:
+            tables.drop(db, self._schema, self._table)
+        self.close()
 
-    # Tables and triggers.
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def forget_connections(self) -> object:
+        """Open new connections in a forked child."""
+        self._lock = threading.RLock()
+        self._in_child()
+        return self._pool.reset()
+
+    # Connections and transactions.
+
+    def _reading(self) -> AbstractContextManager[Any]:
+        return self._pool.connection()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        with self._lock, self._pool.connection() as db, self._pipeline(db), db.transaction():
+            yield db
+
+    def _pipeline(self, db: Any) -> AbstractContextManager[Any]:
+        """Return a context in which statements are sent without waiting for each other."""
+        supported = self._psycopg.Pipeline.is_supported()
+        pipeline: AbstractContextManager[Any] = db.pipeline() if supported else nullcontext()
+        return pipeline
+
+    # Tables and keys.
 
     def _create_tables(self) -> None:
-        """Create the tables and triggers that do not exist yet, one guard at a time."""
-        log = self._quote(f"tamis_{self._table}_log")
-        literal = "'" + self._table.replace("'", "''") + "'"
-        self._advisory = f"pg_advisory_xact_lock(1952542067, hashtext({literal}))"
-        self._lock_journal()
-        if self.shared:
-            self._type = self._inspect_table()
-        else:
-            self._type = "bytea"
-            self._execute(
-                f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
-            )
-        for statement in (
-            f"TABLE IF NOT EXISTS {self._t_hash} "
-            f"(hi bigint, lo bigint, key {self._type}, PRIMARY KEY (hi, lo, key))",
-            f"TABLE IF NOT EXISTS {self._t_journal} "
-            "(seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-            "token bigint DEFAULT ((random() - 0.5) * 1.8e19)::bigint, "
-            f"added boolean, key {self._type})",
-            f"TABLE IF NOT EXISTS {self._t_note} "
-            "(name text PRIMARY KEY, value bytea, until timestamptz)",
-            f"OR REPLACE FUNCTION {log}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"PERFORM {self._advisory}; "
-            "IF TG_OP = 'TRUNCATE' THEN "
-            f"INSERT INTO {self._t_journal} (added) VALUES (false); RETURN NULL; END IF; "
-            f"IF TG_OP <> 'INSERT' AND OLD.{self._k} IS NOT NULL THEN "
-            f"INSERT INTO {self._t_journal} (added, key) VALUES (false, OLD.{self._k}); END IF; "
-            f"IF TG_OP <> 'DELETE' AND NEW.{self._k} IS NOT NULL THEN "
-            f"INSERT INTO {self._t_journal} (added, key) VALUES (true, NEW.{self._k}); END IF; "
-            "RETURN NULL; END $$",
-            f"OR REPLACE TRIGGER tamis_change AFTER INSERT OR DELETE ON {self._t} "
-            f"FOR EACH ROW EXECUTE FUNCTION {log}()",
-            f"OR REPLACE TRIGGER tamis_rename AFTER UPDATE ON {self._t} FOR EACH ROW "
-            f"WHEN (OLD.{self._k} IS DISTINCT FROM NEW.{self._k}) EXECUTE FUNCTION {log}()",
-            f"OR REPLACE TRIGGER tamis_truncate AFTER TRUNCATE ON {self._t} "
-            f"EXECUTE FUNCTION {log}()",
-        ):
-            self._execute(f"CREATE {statement}")
-        if not self._execute(f"SELECT 1 FROM {self._t_journal} LIMIT 1").fetchone():
-            self._execute(f"INSERT INTO {self._t_journal} (added) VALUES (NULL)")
+        """Create the tables and triggers, unless they are there: that would wait for writers."""
+        with self._reading() as db:
+            self._schema = tables.schema_of(db, self._table, self.shared)
+            self._name_tables(self._schema)
+            self._type, self._value_type = "bytea", "bytea"
+            if self.shared:
+                columns = tables.columns_of(db, self._t)
+                self._check_columns(columns)
+                self._type, self._value_type = columns[self._key], columns[self._value]
+                tables.check_key(db, self._t, self._key, self._type)
+            exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
+            if exists and self._read_note(db, "layout") == tables.LAYOUT:
+                return
+        with self._lock, self._pool.connection() as db, db.transaction():
+            self._lock_journal(db)
+            if not self.shared:
+                db.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
+                )
+            tables.create(db, self._schema, self._table, self._key, self._type)
+            self._write_note(db, "layout", tables.LAYOUT)
 
-    def _inspect_table(self) -> str:
-        """Check an existing table; return the type of its key column."""
-        columns = dict(
-            self._execute(
-                "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
-                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-                self._t,
-            ).fetchall()
-        )
-        self._check_columns(columns)
-        declared: str = columns[self._key]
-        if declared not in _KINDS:
-            raise ValueError(
-                "key must be a column of text, integers or bytea, not "
-                f"{self._key!r} of type {declared}"
-            )
-        unique = self._execute(
-            "SELECT 1 FROM pg_index JOIN pg_attribute a ON attrelid = indrelid AND attname = %s "
-            "WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indnkeyatts = 1 "
-            "AND indkey[0] = attnum AND indpred IS NULL",
-            self._key,
-            self._t,
-        ).fetchone()
-        if not unique:
-            raise ValueError(
-                f"key must be a column with a unique index of its own, not {self._key!r}"
-            )
-        return declared
-
-    @staticmethod
-    def _quote(name: str) -> str:
-        if "\0" in name or "%" in name:
-            raise ValueError(
-                "a table or column name must not contain a null character or a percent sign: "
-                f"{name!r}"
-            )
-        return '"' + name.replace('"', '""') + '"'
-
-    # Keys in the table.
+    _quote = staticmethod(tables.quote)
 
     def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
-        kind = _KINDS[self._type]
+        kind = tables.KINDS[self._type]
         if isinstance(key, int):
             fits = kind == "integer" and -1 << _RANGES[self._type] <= key < 1 << _RANGES[self._type]
             return key if fits else None
@@ -209,40 +394,60 @@ class Postgres(Journaled):
         except UnicodeDecodeError:
             return None
 
-    def _select_rows(self, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], columns: str) -> list[Any]:
         held = [column for key in keys if (column := self._to_column(key)) is not None]
         query = f"SELECT {columns} FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-        return list(self._execute(query, held).fetchall()) if held else []
+        return list(db.execute(query, (held,)).fetchall()) if held else []
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
-        with db.cursor(name="keys") as cursor:
-            cursor.execute(f"SELECT {self._k} FROM {self._t} WHERE {self._k} IS NOT NULL")
-            while rows := cursor.fetchmany(BATCH):
-                yield [key for (key,) in rows]
+        # Not a cursor of the server, which cannot be used in a pipeline.
+        query = f"SELECT {self._k} FROM {self._t} WHERE {{}} ORDER BY {self._k} LIMIT {BATCH}"
+        rows = db.execute(query.format(f"{self._k} IS NOT NULL")).fetchall()
+        while rows:
+            yield [key for (key,) in rows]
+            rows = db.execute(query.format(f"{self._k} > %s"), rows[-1]).fetchall()
 
-    # Statements and transactions.
+    # The journal and the index.
 
-    def _execute(self, statement: str, *arguments: Any) -> Any:
-        return self._db.execute(statement, arguments or None)
+    def _lock_journal(self, db: Any) -> None:
+        db.execute(self._journal_lock)
 
-    def _execute_many(self, statement: str, rows: list[Any]) -> None:
-        with self._db.cursor() as cursor:
-            cursor.executemany(statement, rows)
+    def _index_up_to(self, owner: str, rows: list[Any]) -> bool:
+        if not self.shared:
+            return True
+        with self._reading() as db, db.transaction():
+            query = f"SELECT value FROM {self._t_note} WHERE name = %s FOR {{}} SKIP LOCKED"
+            indexed = db.execute(query.format("UPDATE"), ("indexed",)).fetchone()
+            if indexed is None:
+                return False  # a write of this guard is under way, and may wait for others
+            holder = db.execute(query.format("SHARE"), ("lease",)).fetchone()
+            if holder is not None and bytes(holder[0]) == owner.encode():
+                self._catch_up(db, int(bytes(indexed[0])), rows[-1][0])
+            return True
 
-    def _transaction(self) -> AbstractContextManager[Any]:
-        transaction: AbstractContextManager[Any] = self._db.transaction()
-        return transaction
-
-    def _run_write(self, write: Callable[[], Commit]) -> Commit:
-        """Run a write in one transaction; retry if it deadlocked with another writer's."""
-        for attempt in range(5):
-            try:
-                with self._lock, self._transaction():
-                    return write()
-            except self._psycopg.errors.DeadlockDetected:
-                if attempt == 4:
-                    raise
-        raise AssertionError
-
-    def _lock_journal(self) -> None:
-        self._execute(f"SELECT {self._advisory}")
+    def _update_index(
+        self,
+        db: Any,
+        added: Sequence[PlainKey],
+        added_columns: Sequence[Any],
+        removed: Sequence[PlainKey],
+        removed_columns: Sequence[Any],
+    ) -> None:
+        rows = f"unnest(%s::bigint[], %s::bigint[], %s::{self._type}[]) AS new (hi, lo, key)"
+        for keys, columns, statement in (
+            (
+                removed,
+                removed_columns,
+                f"DELETE FROM {self._t_hash} AS old USING {rows} "
+                "WHERE (old.hi, old.lo, old.key) = (new.hi, new.lo, new.key)",
+            ),
+            (
+                added,
+                added_columns,
+                f"INSERT INTO {self._t_hash} SELECT * FROM {rows} ON CONFLICT DO NOTHING",
+            ),
+        ):
+            if keys:
+                words = self._words(keys)
+                hashes = words[:, 0].tolist(), words[:, 1].tolist()
+                db.execute(statement, (*hashes, list(columns)))

@@ -51,6 +51,7 @@ from tamis.stores.contract import (
     PlainKey,
     Store,
     Value,
+    attach_error,
     batches,
     check_timeout,
     decode_key,
@@ -390,7 +391,7 @@ class Redis(Store):
         self, script: str, owner: str, keys: Sequence[PlainKey], values: list[bytes] | None = None
     ) -> Commit:
         if self._hasher is None:
-            raise lease_error("")  # whoever takes the lease attaches its hasher first
+            raise attach_error()
         columns = [[encode_key(key) for key in keys], index_entries(self._hasher, keys)]
         if values is not None:
             columns.append(values)

@@ -1,0 +1,75 @@
+"""Work of a guard in the background: one thread per task, started when a query needs it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from tamis.errors import StoreError
+from tamis.guard.clock import now
+
+_log = logging.getLogger("tamis.guard")
+
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
+"""Seconds between attempts at a task that fails: doubled each time, up to the longest."""
+
+
+class Task:
+    """A function that runs in a thread of its own, in one at a time.
+
+    With ``delayed`` it is not started again too soon: a second after it was started last, and later
+    and later if it fails.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], *, delayed: bool = False) -> None:
+        """``name`` is what the guard tries to do, for the log."""
+        self._name, self._work, self._delayed = name, work, delayed
+        self._lock = threading.Lock()
+        self._after, self._delay = 0.0, _FIRST_DELAY
+        self._logged = False
+        self._closed = False
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the function, unless it is running or failed too recently."""
+        at = now()
+        with self._lock:
+            busy = self.thread is not None and self.thread.is_alive()
+            if busy or self._closed or (self._delayed and at < self._after):
+                return
+            self._after = at + self._delay
+            self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            self.thread = threading.Thread(
+                target=self._run, name=f"tamis {self._name}", daemon=True
+            )
+            self.thread.start()
+
+    def succeeded(self) -> None:
+        """Forget earlier failures; called also where the work was done in another thread."""
+        with self._lock:
+            self._delay = _FIRST_DELAY
+            self._after = min(self._after, now() + _FIRST_DELAY)
+            self._logged = False
+
+    def close(self) -> None:
+        """Wait until the function has ended, and do not start it again."""
+        with self._lock:
+            self._closed = True
+        if self.thread is not None:
+            self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            if not self._logged:
+                self._logged = True
+                _log.error(
+                    "the guard could not %s, and will try again: %s",
+                    self._name,
+                    error,
+                    exc_info=not isinstance(error, StoreError),
+                )
+        else:
+            self.succeeded()

@@ -1,0 +1,69 @@
+"""What identifies a filter and a store to each other: the hash, the secret key, the snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from typing import Any
+
+from tamis._types import FilePath
+from tamis.filters import from_bytes
+from tamis.guard import snapshot as snapshots
+from tamis.stores.contract import Store
+
+_log = logging.getLogger("tamis.guard")
+
+
+def find_key(store: Store, filter: Any, key: bytes | None) -> bytes | None:
+    """Return the filter's secret key: the one passed in, or the one that the store keeps."""
+    if filter.seed is not None:
+        if key is not None:
+            raise ValueError("key must be None for a filter with a seed instead of a secret key")
+        return None
+    if key is None:
+        key = store.note("key")
+    if key is None:
+        raise ValueError(
+            "key must be the filter's secret key, not None: the store does not have the key yet"
+        )
+    from_bytes(filter.to_bytes(), key=key)  # IncompatibleError if it is another key
+    return store.note("key", key)
+
+
+def index_name(filter: Any, key: bytes | None) -> bytes:
+    """Return the name of the filter's hash, by which a store indexes its keys."""
+    if key is not None:
+        return b"key " + hashlib.blake2b(key, digest_size=16).digest()
+    return b"seed %d" % filter.seed
+
+
+def index_seed(store: Store) -> int | None:
+    """Return the seed of the hash by which a store indexes its keys, if it has one."""
+    name, _, seed = (store.note("index") or b"").partition(b" ")
+    return int(seed) if name == b"seed" and seed.isdigit() else None
+
+
+def store_identity(store: Store) -> bytes:
+    """Return the random identifier of a store, by which a snapshot is matched to it."""
+    known = store.note("identity")
+    return known or store.note("identity", secrets.token_bytes(16)) or b""
+
+
+def load_snapshot(
+    path: FilePath | None, store: Store, filter: Any, key: bytes | None
+) -> tuple[Any, str] | None:
+    """Return the filter of a snapshot and its epoch, if it is intact and of this store."""
+    if path is None:
+        return None
+    try:
+        loaded, identity, epoch = snapshots.load(path, key)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("ignoring the snapshot: %s", error)
+        return None
+    if type(loaded) is not type(filter) or identity != store_identity(store):
+        _log.warning("ignoring the snapshot: it belongs to another filter or store")
+        return None
+    return loaded, epoch

@@ -1,0 +1,204 @@
+"""Connections of `tamis.stores.Postgres`: as many as threads use at once, up to a number.
+
+A connection that fails is closed, and so are those that are idle, as the server is probably gone.
+The next call connects again; after an attempt that failed, calls fail at once for a moment, so that
+a server that comes back is not met by all threads at the same time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+from tamis.errors import StoreError
+from tamis.stores.contract import store_error
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+"""Seconds between attempts to connect: doubled after each failure, up to the longest."""
+
+
+class Pool:
+    """Connections to one database. ``timeout`` limits each wait: to connect, or for a statement."""
+
+    def __init__(self, psycopg: Any, conninfo: str, size: int, timeout: float | None) -> None:
+        self._psycopg, self._conninfo, self._timeout = psycopg, conninfo, timeout
+        self._size = size
+        self._class = _connection_class(psycopg, timeout)
+        self.where = _describe(psycopg, conninfo)
+        self.closed = False
+        self.reset()
+
+    def reset(self) -> list[Any]:
+        """Forget all connections, without closing them, and return them."""
+        forgotten = [*getattr(self, "_idle", ()), *getattr(self, "_used", ())]
+        self._free = threading.BoundedSemaphore(self._size)
+        self._lock = threading.Lock()
+        self._idle: list[Any] = []
+        self._used: set[Any] = set()
+        self._delay, self._not_before = _FIRST_DELAY, 0.0
+        return forgotten
+
+    def connection(self) -> _Lent:
+        """Return a context with a connection in autocommit mode, for one thread."""
+        return _Lent(self)
+
+    def take(self) -> Any:
+        """Return a connection, an idle or a new one."""
+        if not self._free.acquire(timeout=self._timeout):
+            raise StoreError(f"{self.where} took too long: all {self._size} connections are in use")
+        try:
+            while True:
+                with self._lock:
+                    db = self._idle.pop() if self._idle else None
+                if db is None:
+                    db = self.connect()
+                elif _is_dead(db):
+                    db.close()
+                    continue
+                with self._lock:
+                    self._used.add(db)
+                return db
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, db: Any, error: BaseException | None) -> None:
+        """Take a connection back; close it if it cannot be used again."""
+        lost = isinstance(error, self._psycopg.OperationalError) or db.closed
+        with self._lock:
+            self._used.discard(db)
+            idle = db.pgconn.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
+            keep = not lost and idle and not self.closed
+            closing = [] if keep else [db]
+            if keep:
+                self._idle.append(db)
+            elif lost and db.closed:
+                closing += self._idle
+                self._idle = []
+        self._free.release()
+        for each in closing:
+            each.close()
+
+    def connect(self) -> Any:
+        """Open a connection that does not belong to the pool."""
+        if self.closed:
+            raise ValueError(f"the store of {self.where} is closed")
+        if time.monotonic() < self._not_before:
+            raise StoreError(f"{self.where} is unreachable; the last attempt failed just now")
+        seconds = {} if self._timeout is None else {"connect_timeout": max(int(self._timeout), 2)}
+        try:
+            db = self._class.connect(self._conninfo, autocommit=True, **seconds)
+            if self._timeout is not None:
+                db.execute(f"SET statement_timeout = {max(int(self._timeout * 1000), 1)}")
+        except self._psycopg.OperationalError as error:
+            # Not all guards at the same time.
+            self._not_before = time.monotonic() + self._delay * random.uniform(0.5, 1.0)
+            self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            raise store_error(self.where, error) from error
+        self._delay, self._not_before = _FIRST_DELAY, 0.0
+        return db
+
+    def translate(self, error: BaseException | None) -> None:
+        """Raise `StoreError` for an error about the connection or about time."""
+        if isinstance(error, self._psycopg.OperationalError):
+            raise store_error(self.where, error) from error
+
+    def close(self) -> None:
+        """Close the idle connections; the others are closed when they are given back."""
+        self.closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+
+class _Lent:
+    """A context with a connection of a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> Any:
+        self._db = self._pool.take()
+        return self._db
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._pool.give_back(self._db, error)
+        if error is not None:
+            self._pool.translate(error)
+
+
+def _is_dead(db: Any) -> bool:
+    """Return whether the server has closed an idle connection, without waiting."""
+    if db.closed:
+        return True
+    try:
+        db.pgconn.consume_input()
+    except Exception:
+        return True
+    return bool(db.pgconn.status != 0)
+
+
+def _connection_class(psycopg: Any, timeout: float | None) -> Any:
+    """Return a connection class that stops to wait for a server after a while.
+
+    The server's own ``statement_timeout`` says nothing where the network swallows its answer.
+    """
+    if timeout is None:
+        return psycopg.Connection
+    # A little later than the server, which says more.
+    seconds = timeout + 1.0
+    if "timeout" in inspect.signature(psycopg.Connection.wait).parameters:
+
+        class Connection(psycopg.Connection):  # type: ignore[misc]
+            def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+                options.setdefault("timeout", seconds)
+                try:
+                    return super().wait(gen, *arguments, **options)
+                except psycopg.errors._WaitTimeout:
+                    self.pgconn.finish()  # what the server does is unknown
+                    raise
+
+        return Connection
+
+    class OlderConnection(psycopg.Connection):  # type: ignore[misc]
+        def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_limited(gen, seconds), *arguments, **options)
+            except TimeoutError:
+                self.pgconn.finish()
+                raise psycopg.OperationalError(f"no answer within {seconds:g} s") from None
+
+    return OlderConnection
+
+
+def _limited(gen: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
+    """Wait like ``gen``, which psycopg resumes now and then even if nothing happened."""
+    until = time.monotonic() + seconds
+    value = next(gen)
+    try:
+        while True:
+            ready = yield value
+            if not ready and time.monotonic() > until:
+                raise TimeoutError
+            value = gen.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+def _describe(psycopg: Any, conninfo: str) -> str:
+    """Name the server without user and password."""
+    try:
+        fields = psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        # The driver's message may contain the password.
+        raise ValueError(
+            "conninfo must be a libpq connection string such as 'host=localhost dbname=shop' or "
+            "'postgresql://localhost/shop'"
+        ) from None
+    host, port = fields.get("host", "localhost"), fields.get("port", "5432")
+    return f"Postgres at {host}:{port}"
