@@ -310,13 +310,13 @@ class Postgres:
             return [pid for (pid,) in rows.fetchall()]
 
     def busy(self):
-        """Return whether a transaction is under way: one whose client may be gone."""
+        """Return the transactions under way: their client may be gone."""
         with self.connect() as db:
-            row = db.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
-                "AND pid <> pg_backend_pid() AND state <> 'idle'"
-            ).fetchone()
-            return row[0] > 0
+            rows = db.execute(
+                "SELECT state, wait_event, left(query, 60) FROM pg_stat_activity "
+                "WHERE state <> 'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+            return rows.fetchall()
 
     async def close(self):
         await self.proxy.close()

@@ -77,14 +77,17 @@ class Proxy:
             self._pumps.discard(task)
 
     async def _pump(self, reader, writer, *, replies):
-        with suppress(OSError):
+        try:
             while data := await reader.read(1 << 16):
                 await self._flow.wait()
                 if writer.transport.is_closing():
-                    break
+                    return
                 if replies and self.losing_replies:
                     continue
                 writer.write(data)
                 await writer.drain()
-            with suppress(OSError, RuntimeError):
-                writer.write_eof()
+            await self._flow.wait()
+            writer.write_eof()
+        except (OSError, RuntimeError):
+            # One side was reset, so the other is, too.
+            writer.transport.abort()

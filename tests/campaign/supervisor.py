@@ -470,9 +470,7 @@ class Scene:
         for worker in self.workers:
             await self._within(HUNG, worker, asyncio.shield(worker.opened))
         await asyncio.sleep(self.lease)
-        if hasattr(self.backend, "busy"):
-            while await asyncio.to_thread(self.backend.busy):
-                await asyncio.sleep(0.02)
+        await self._wait_for_transactions()
         # A write that failed, or whose process died, has no connection left to take effect through.
         now = time.monotonic()
         for operation in self.operations[self._settled :]:
@@ -486,6 +484,17 @@ class Scene:
         for worker in self.workers:
             await self._within(HUNG, worker, worker.note_saved())
         self.resume()
+
+    async def _wait_for_transactions(self):
+        """Wait until the server has ended the transactions of clients, also of those killed."""
+        until = time.monotonic() + RECOVERY
+        while hasattr(self.backend, "busy") and (
+            busy := await asyncio.to_thread(self.backend.busy)
+        ):
+            if time.monotonic() > until:
+                self.hung.append(f"transactions left open: {busy}")
+                return
+            await asyncio.sleep(0.02)
 
     async def _sweep_until_ok(self, worker, guard):
         """Get every key through a guard, which may need some calls to find its server again."""
