@@ -313,8 +313,8 @@ class Postgres:
         """Return the transactions under way: their client may be gone."""
         with self.connect() as db:
             rows = db.execute(
-                "SELECT state, wait_event, left(query, 60) FROM pg_stat_activity "
-                "WHERE state <> 'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                "SELECT state, wait_event, left(query, 60) FROM pg_stat_activity WHERE state <> "
+                "'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
             return rows.fetchall()
 
