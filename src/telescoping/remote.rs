@@ -8,7 +8,6 @@ use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
 use crate::error::{Error, Result, was_there};
 use crate::hash::Hash128;
-use crate::kernel::Kernel;
 use crate::quotient::capacity;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -214,11 +213,8 @@ impl Shared {
                 other => return without_remote(other),
             }
         }
-        // Never a quiet moment: without the remote, or not at all.
-        match self.remove(hash) {
-            Err(Error::Parameter(_) | Error::Capacity(_)) => Ok(()),
-            other => other,
-        }
+        // Never a quiet moment: the slot stays as a ghost.
+        Ok(())
     }
 
     /// [`Shared::remove_with`] for each hash; for each, whether it was there.
