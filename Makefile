@@ -74,9 +74,12 @@ bench: $(VENV)/built $(VENV)/peers
 experiments: $(VENV)/built
 	@for script in experiments/*/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-# The long runs: a hundred million keys, fuzzing, many more examples per property, drawn at random.
+# The long runs: a hundred million keys, fuzzing, a thousand faults under guards, and many more examples
+# per property, drawn at random.
 # `make test` draws the same ones every time: what soak finds becomes an @example.
 soak: $(VENV)/built
+	.ci/servers
+	PYTHONPATH=tests $(BIN)/python -m campaign --faults 1000
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
 	PYTHON=$(CURDIR)/$(BIN)/python fuzz/run 3600
 
