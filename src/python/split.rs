@@ -30,7 +30,7 @@ pub fn split<'py>(
     }
     let hasher = hasher(seed, key)?;
     let mut hashes: Vec<Vec<Hash128>> = vec![Vec::new(); shards as usize];
-    for_each(py, &hasher, Keys::new(keys)?, |_, some| {
+    for_each(py, &hasher, &Keys::new(keys)?, |_, some| {
         some.iter().for_each(|&hash| hashes[shard_of(hash, shards)].push(hash));
     })?;
     let part = |(shard, hashes): (usize, Vec<Hash128>)| {
