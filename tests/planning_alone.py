@@ -52,7 +52,7 @@ def use_sizes():
 def use_plans():
     plan = module("planner").plan
     zipf = module("stacked.frequencies").Zipf(1.0, 5000, 1000)
-    workload = SimpleNamespace(curve=zipf, present=0.0)
+    workload = SimpleNamespace(curve=zipf, cost_curve=zipf, costs=None, present=0.0)
     for kind in module("kinds").LAYERS:
         plan(1000, workload, bits_per_key=10, layer=kind.name, last="alternating")
     plan(1000, workload, fpr=0.01, layer="bloom", rates="equal")

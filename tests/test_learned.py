@@ -13,6 +13,7 @@ import tamis
 from contract import DIGITS, within_noise
 from reference import frame
 from tamis.planning import learned as planning
+from tamis.planning.ribbon import column_rate
 from test_format import parts
 
 FORMS = planning.FORMS
@@ -178,6 +179,32 @@ def test_cuts_are_not_believed_by_those_they_were_chosen_by():
             true = sum(w * 2.0**-c for w, c in zip(widths, found.halvings, strict=True))
             ratios.append(true * 2.0**-found.front / found.expected_fpr)
     assert 0.8 < np.mean(ratios) < 1.3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**4), st.floats(1e-6, 1)), min_size=1, max_size=6).filter(
+        lambda regions: any(n for n, _ in regions)
+    ),
+    st.floats(1e-6, 0.5),
+    st.floats(0.1, 20),
+)
+def test_a_part_of_a_step_is_no_worse_than_whole_steps(regions, fpr, bits_per_key):
+    members, shares = (np.array(each, float) for each in zip(*regions, strict=True))
+    shares /= shares.sum()
+    found = []
+    for mixed in (False, True):
+        by_rate = planning.halved(members, shares, fpr=fpr, mixed=mixed)
+        by_bits = planning.halved(members, shares, bits=bits_per_key * members.sum(), mixed=mixed)
+        rates = [
+            sum(s * column_rate(c) for n, s, c in zip(members, shares, each, strict=True) if n)
+            for each in (by_rate, by_bits)
+        ]
+        assert rates[0] <= fpr * (1 + 1e-9)
+        assert (by_bits * members).sum() <= bits_per_key * members.sum() * (1 + 1e-9)
+        assert sum(c != int(c) for c in (*by_rate, 0.0)) <= 1
+        found.append(((by_rate * members).sum(), rates[1]))
+    assert found[1][0] <= found[0][0] * (1 + 1e-9)
+    assert found[1][1] <= found[0][1] * (1 + 1e-9)
 
 
 def words(n, seed):

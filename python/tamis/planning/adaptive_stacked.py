@@ -218,7 +218,7 @@ def _of_kind(
     goal = wish.goal
     if wish.sizing == "eventual":
         asked = copy(workload)
-        asked.curve = _never_all(curve)
+        asked.curve, asked.costs = _never_all(curve), None  # it learns what is asked, not its cost
         try:
             made = plan(
                 goal.keys, asked, fpr=wish.fpr, bits_per_key=wish.bits_per_key,

@@ -27,7 +27,7 @@ _GAIN = 1e-4  # what counts as an improvement
 
 def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the lengths of a stack and its number of negatives; the result is at least as good."""
-    best = refilled(stack, goal) or stack
+    best = min(filter(None, (refilled(stack, goal), stack)), key=goal.score)
     # The sweep has found the number of negatives; and where the first layer cannot be finer, the
     # budget is beyond all use.
     if len(stack.lengths) == 1 or best.lengths[0] == _longest(stack):

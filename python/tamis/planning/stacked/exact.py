@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,22 +23,21 @@ from tamis.planning.stacked.sweep import Search
 _POINTS = 1024
 _LARGEST = 0.9
 _SINGLY = 64
+_CORRECTIONS = 6
 
 
 def search_for(kind: str) -> Search:
     """Return the search for the best exact stack with a first layer of this kind."""
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-        rates, lengths, first = _first_layers(kind, goal.keys, *_range(kind, goal))
-        bits = first + function_bits(goal.keys + rates * negatives)
+        rates, lengths, bits = _first_layers(kind, goal.keys, *_range(kind, goal))
+        bits = bits + function_bits(goal.keys + rates * negatives)
         if KINDS[kind].fractional:
-            length = _fraction(goal, psi, rates, first, bits)
+            found = _fraction(kind, goal, negatives, psi, rates, bits)
             rates, lengths, bits = rates[1:], lengths[1:], bits[1:]
-            if length >= KINDS[kind].coarsest:
-                size = fingerprint_layer(kind, goal.keys, length)
-                total = size.bits + _function_bits(math.ceil(goal.keys + size.rate * negatives))
-                rates, lengths = np.append(rates, size.rate), np.append(lengths, length)
-                bits = np.append(bits, total)
+            if found is not None:
+                rates, lengths = np.append(rates, found.rate), np.append(lengths, found.length)
+                bits = np.append(bits, found.bits)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         value = goal.value(expected, psi, checks, kind)
@@ -91,25 +91,46 @@ def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Arra
     return rates, np.array(tried, float), bits
 
 
-def _fraction(goal: Goal, psi: float, rates: Array, first: Array, bits: Array) -> float:
-    """Find the best length of the first layer that is not whole; 0 if there is none.
+class _Fraction(NamedTuple):
+    """A first layer of a length that is not whole, and the bits of it and the function."""
 
-    Between two whole lengths, of which the first is 0, the bits are linear in the length. So those
-    within a budget end between the longest that fits and the next; and for a rate, the best is
-    whole or the shortest that has it. A part of a column takes a few bits more in itself.
+    length: float
+    rate: float
+    bits: int
+
+
+def _fraction(
+    kind: str, goal: Goal, negatives: int, psi: float, rates: Array, bits: Array
+) -> _Fraction | None:
+    """Find the best length of the first layer that is not whole, given the bits of whole ones.
+
+    Between two whole lengths, of which the first is 0, the bits are nearly linear in the length. So
+    those within a budget end between the longest that fits and the next; and for a rate, the best
+    is whole or the shortest that has it.
     """
     if goal.smallest:
         needed = _highest_rate(goal, psi)
-        return columns_for(needed) if rates[-1] <= needed < 1 else 0.0
+        return _at(kind, goal, negatives, columns_for(needed)) if rates[-1] <= needed < 1 else None
     fitting = np.flatnonzero(bits <= goal.budget)
-    at = int(fitting[-1]) if len(fitting) else len(bits) - 1
-    if at == len(bits) - 1:
-        return 0.0
-    column, left = bits[at + 1] - bits[at], goal.budget - bits[at]
-    share = float(left / column)
-    linear = first[at] + share * (first[at + 1] - first[at])
-    more = fingerprint_layer("ribbon", goal.keys, at + share).bits - linear
-    return max(at + (left - more - 1) / column, 0.0)
+    if not len(fitting) or fitting[-1] == len(bits) - 1:
+        return None
+    at = int(fitting[-1])
+    column = float(bits[at + 1] - bits[at])
+    length = at + float(goal.budget - bits[at]) / column
+    for _ in range(_CORRECTIONS):
+        found = _at(kind, goal, negatives, length)
+        if found is None or found.bits <= goal.budget:
+            return found
+        # A part of a column takes a few bits in itself.
+        length -= (found.bits - goal.budget + 1) / column
+    return None
+
+
+def _at(kind: str, goal: Goal, negatives: int, length: float) -> _Fraction | None:
+    if length < KINDS[kind].coarsest:
+        return None
+    bits, rate = fingerprint_layer(kind, goal.keys, length)
+    return _Fraction(length, rate, bits + _function_bits(math.ceil(goal.keys + rate * negatives)))
 
 
 def _highest_rate(goal: Goal, psi: float) -> float:
