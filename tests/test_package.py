@@ -171,3 +171,16 @@ def test_the_kernel_trait_knows_no_structure():
     listed = re.findall(r"\bcrate::(?:(\w+)|\{([^}]*)\})", text)
     named = {name for one, several in listed for name in re.findall(r"\w+", one or several)}
     assert named <= {"bits", "error", "format", "hash"}
+
+
+def test_the_tests_of_every_promise_exist():
+    here = Path(__file__).parent
+    listed = re.findall(r"`(\w+\.py)(?:::(\w+))?`", (here / "README.md").read_text("utf-8"))
+    assert len(listed) > 30
+    missing = [
+        (file, test)
+        for file, test in listed
+        if not (here / file).exists()
+        or (test and f"def {test}(" not in (here / file).read_text("utf-8"))
+    ]
+    assert missing == []

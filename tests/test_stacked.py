@@ -373,6 +373,23 @@ def test_removal_of_what_is_not_there_changes_nothing(kind):
     assert f.to_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("keys", "capacity", "bits", "seed"),
+    [(1, 5000, 14, 0), (500, 5000, 8, 0), (2000, 20_000, 8, 2), (100, 1000, 12, 0)],
+)
+def test_a_stack_of_cuckoo_filters_reaches_its_capacity(keys, capacity, bits, seed):
+    """How many of the later keys reach a small layer below is random, and it has room for them."""
+    w = tamis.Workload.zipf(1.0, universe=20 * capacity, sample=10 * capacity)
+    known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 10 * capacity)
+    wishes = {"layer": "cuckoo", "last": "alternating", "negatives": known, "seed": seed}
+    f = tamis.Stacked.build(range(keys), w, bits_per_key=bits, capacity=capacity, **wishes)
+    assert len(f.layers) > 1
+    f.update(range(keys, capacity))
+    assert len(f) == capacity
+    assert f.contains(range(capacity)).all()
+    assert f.size_in_bits <= bits * capacity
+
+
 def test_a_full_layer_below_leaves_no_trace():
     """A stack of cuckoo filters refuses a batch as a whole, whichever layer is full."""
     keys = range(3000)

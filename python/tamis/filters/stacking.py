@@ -21,6 +21,8 @@ from tamis.planning.planner import plan as planned
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
+_SIGMAS = 5
+
 # Below this number of keys, whole blocks and buckets exceed any budget per key.
 _FEW = 64
 
@@ -111,6 +113,7 @@ class StackBuild:
         self.budget = None if budget is None else math.floor(budget * max(self.room, 1))
         self.layers: list[_native.Handle] = []
         self.used = 0
+        self.passing = 1.0  # the share of later keys that all layers of negatives accept
 
     def first(self) -> _native.Handle:
         """Build the first layer."""
@@ -147,10 +150,13 @@ class StackBuild:
         seen = items.at_layer(len(self.layers)) if self.layers else items
         room = max(room, len(items)) if KINDS[layer.kind].inserts else len(items)
         cls: Any = filters.CLASSES[layer.kind]
-        size = layer.size(room)
-        while size is not None:
+        coarser = layer.size(room)
+        while coarser is not None:
+            size = coarser
             kernel = cls._build_kernel(size, seen, room)
-            size = None if self._fits(kernel.size_in_bits) else size.coarser(room)
+            coarser = None if self._fits(kernel.size_in_bits) else size.coarser(room)
+        if len(self.layers) % 2:
+            self.passing *= size.rate(len(items))
         self.layers.append(kernel)
         self.used += kernel.size_in_bits
 
@@ -159,23 +165,31 @@ class StackBuild:
 
         Both or none: a layer of negatives must be followed by the layer that corrects it.
         """
-        index, used = len(self.layers), self.used
+        index, used, passing = len(self.layers), self.used, self.passing
         before, keys = self.layers[:], self.keys
         self._add(self.planned[index], self.negatives, 0)
         self.keys = self.keys.accepted_by(self.layers[index], index)
         self._make_room()
         if len(self.planned) > index + 1:
             layer = self.planned[index + 1]
-            self._add(layer, self.keys, self._room_below())
+            self._add(layer, self.keys, self._room_below(layer))
         if len(self.layers) < index + 2 or not self._fits(0):
-            self.layers, self.used, self.keys = before, used, keys
+            self.layers, self.used, self.keys, self.passing = before, used, keys, passing
             return False
         last = self.layers[index + 1]
         self.negatives = self.negatives.accepted_by(last, index + 1)
         return True
 
-    def _room_below(self) -> int:
-        """Predict how many keys come to a layer below when the stack is at its capacity."""
+    def _room_below(self, layer: Layer) -> int:
+        """Predict how many keys reach a layer below when the stack is at its capacity.
+
+        Which of the later keys do so is random. A full cuckoo filter refuses a key, and the stack
+        with it, so it has room for five standard deviations more.
+        """
+        to_come = self.room - len(self.all_keys)
+        if layer.kind == "cuckoo" and to_come:
+            mean = to_come * self.passing
+            return len(self.keys) + math.ceil(mean + _SIGMAS * (math.sqrt(mean) + 1))
         return -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
 
     def _add_function(self, survivors: _native.Negatives) -> int:
