@@ -8,6 +8,7 @@ use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
 use crate::error::{Error, Result, was_there};
 use crate::hash::Hash128;
+use crate::kernel::Kernel;
 use crate::quotient::capacity;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
