@@ -50,10 +50,15 @@ impl Prober {
         Prober { full_rounds: full_rounds as u64, last_round, wide }
     }
 
+    /// Where the bits of a round come from.
     #[inline(always)]
+    fn source(lo: u64, round: u64) -> u64 {
+        if round == 0 { lo } else { mix13(lo.wrapping_add(round)) }
+    }
+
     fn mask(&self, lo: u64) -> Mask {
         let one_bit_each = |round: u64| -> Mask {
-            let source = if round == 0 { lo } else { mix13(lo.wrapping_add(round)) };
+            let source = Prober::source(lo, round);
             std::array::from_fn(|word| 1 << (source >> (6 * word) & 63))
         };
         let takes_part = &self.last_round[(lo >> 61) as usize];
@@ -88,7 +93,7 @@ impl Prober {
             // SAFETY: the processor has AVX2.
             return unsafe { avx2::test_one(self, line, hash.lo) };
         }
-        Portable::covers(line, &self.mask(hash.lo))
+        Portable::covers(self, line, hash.lo)
     }
 
     /// Sets the bits of each hash in its line; how many hashes brought a new bit. For the only
@@ -126,7 +131,7 @@ impl Prober {
             if let Some(later) = hashes.get(i + AHEAD) {
                 prefetch(line(lines, later));
             }
-            *out = L::covers(line(lines, hash), &self.mask(hash.lo));
+            *out = L::covers(self, line(lines, hash), hash.lo);
         }
     }
 
@@ -137,7 +142,7 @@ impl Prober {
             if let Some(later) = hashes.get(i + AHEAD) {
                 prefetch(line(lines, later));
             }
-            new += u64::from(!L::merge(line(lines, hash), &self.mask(hash.lo)));
+            new += u64::from(!L::merge(self, line(lines, hash), hash.lo));
         }
         new
     }
@@ -151,24 +156,25 @@ fn line<'a>(lines: &'a [Line], hash: &Hash128) -> &'a Line {
 
 /// Two ways to work on a line.
 trait Lanes {
-    /// Whether every bit of the mask is set.
-    fn covers(line: &Line, mask: &Mask) -> bool;
-    /// Sets the bits of the mask; whether they all were set before.
-    fn merge(line: &Line, mask: &Mask) -> bool;
+    /// Whether every bit of the mask of `lo` is set.
+    fn covers(prober: &Prober, line: &Line, lo: u64) -> bool;
+    /// Sets the bits of the mask of `lo`; whether they all were set before.
+    fn merge(prober: &Prober, line: &Line, lo: u64) -> bool;
 }
 
 struct Portable;
 
 impl Lanes for Portable {
     #[inline(always)]
-    fn covers(line: &Line, mask: &Mask) -> bool {
+    fn covers(prober: &Prober, line: &Line, lo: u64) -> bool {
+        let mask = prober.mask(lo);
         line.iter().zip(mask).fold(0, |missing, (w, m)| missing | (m & !w.load(Relaxed))) == 0
     }
 
     #[inline(always)]
-    fn merge(line: &Line, mask: &Mask) -> bool {
+    fn merge(prober: &Prober, line: &Line, lo: u64) -> bool {
         let mut missing = 0;
-        for (word, mask) in line.iter().zip(mask) {
+        for (word, mask) in line.iter().zip(prober.mask(lo)) {
             let old = word.load(Relaxed);
             word.store(old | mask, Relaxed);
             missing |= mask & !old;
@@ -179,10 +185,10 @@ impl Lanes for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{Lanes, Line, Mask, Prober};
+    use super::{Lanes, Line, Prober};
     use crate::hash::Hash128;
     use std::arch::asm;
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_or_si256, _mm256_testc_si256};
+    use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
     pub fn test(prober: &Prober, lines: &[Line], hashes: &[Hash128], out: &mut [bool]) {
@@ -191,7 +197,7 @@ mod avx2 {
 
     #[target_feature(enable = "avx2")]
     pub fn test_one(prober: &Prober, line: &Line, lo: u64) -> bool {
-        Avx2::covers(line, &prober.mask(lo))
+        Avx2::covers(prober, line, lo)
     }
 
     #[target_feature(enable = "avx2")]
@@ -204,21 +210,21 @@ mod avx2 {
 
     impl Lanes for Avx2 {
         #[inline(always)]
-        fn covers(line: &Line, mask: &Mask) -> bool {
+        fn covers(prober: &Prober, line: &Line, lo: u64) -> bool {
             // SAFETY: called where AVX2 is present.
             unsafe {
                 let (low, high) = (load(line, 0), load(line, 1));
-                let (low_mask, high_mask) = halves(mask);
+                let [low_mask, high_mask] = mask(prober, lo);
                 _mm256_testc_si256(low, low_mask) & _mm256_testc_si256(high, high_mask) != 0
             }
         }
 
         #[inline(always)]
-        fn merge(line: &Line, mask: &Mask) -> bool {
+        fn merge(prober: &Prober, line: &Line, lo: u64) -> bool {
             // SAFETY: called where AVX2 is present.
             unsafe {
                 let (low, high) = (load(line, 0), load(line, 1));
-                let (low_mask, high_mask) = halves(mask);
+                let [low_mask, high_mask] = mask(prober, lo);
                 store(line, 0, _mm256_or_si256(low, low_mask));
                 store(line, 1, _mm256_or_si256(high, high_mask));
                 _mm256_testc_si256(low, low_mask) & _mm256_testc_si256(high, high_mask) != 0
@@ -226,12 +232,35 @@ mod avx2 {
         }
     }
 
+    /// [`Prober::mask`] in vectors. Written out, because closures do not have the feature of the
+    /// function around them: the compiler calls them, and passes masks through memory.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn halves(mask: &Mask) -> (__m256i, __m256i) {
-        let start: *const __m256i = mask.as_ptr().cast();
-        // SAFETY: a mask is two unaligned vectors of 32 bytes.
-        unsafe { (_mm256_loadu_si256(start), _mm256_loadu_si256(start.add(1))) }
+    fn mask(prober: &Prober, lo: u64) -> [__m256i; 2] {
+        let part: *const __m256i = prober.last_round[(lo >> 61) as usize].as_ptr().cast();
+        // SAFETY: eight words are two unaligned vectors of 32 bytes.
+        let part = unsafe { [_mm256_loadu_si256(part), _mm256_loadu_si256(part.add(1))] };
+        let [low, high] = one_bit_each(Prober::source(lo, prober.full_rounds));
+        let mut mask = [_mm256_and_si256(low, part[0]), _mm256_and_si256(high, part[1])];
+        for round in 0..prober.full_rounds {
+            let [low, high] = one_bit_each(Prober::source(lo, round));
+            mask = [_mm256_or_si256(mask[0], low), _mm256_or_si256(mask[1], high)];
+        }
+        mask
+    }
+
+    /// In word w, the bit of six bits of the source, from bit 6·w on.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn one_bit_each(source: u64) -> [__m256i; 2] {
+        let (source, one, six) =
+            (_mm256_set1_epi64x(source as i64), _mm256_set1_epi64x(1), _mm256_set1_epi64x(63));
+        let low = _mm256_srlv_epi64(source, _mm256_set_epi64x(18, 12, 6, 0));
+        let high = _mm256_srlv_epi64(source, _mm256_set_epi64x(42, 36, 30, 24));
+        [
+            _mm256_sllv_epi64(one, _mm256_and_si256(low, six)),
+            _mm256_sllv_epi64(one, _mm256_and_si256(high, six)),
+        ]
     }
 
     /// Four relaxed atomic loads. Rust has no vector atomics, and a plain load would race with the

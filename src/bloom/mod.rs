@@ -33,6 +33,7 @@ use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
 use crate::lock::{RwLock, WriteGuard};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -46,10 +47,13 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
 };
-/// Keys of a filter that is not blocked that are queried together, a probe of each per round: more
-/// than a core has cache misses in flight, few enough that all about them stays in the first cache.
+/// Keys of a filter that is not blocked that are queried together.
 const TOGETHER: usize = 256;
-/// Positions that are prefetched together before their bits are set.
+/// Probes of each of them before those are left out that are surely absent: three of four, where half
+/// of the bits are set.
+const FIRST_PROBES: u32 = 2;
+/// Positions that are prefetched together: more than a core has cache misses in flight, and few
+/// enough that all about them stays in the first cache.
 const POSITIONS: usize = 256;
 /// Bytes that a core's second cache holds beside others: in such a filter nothing is prefetched.
 const NEAR: usize = 1 << 17;
@@ -148,8 +152,8 @@ impl Bloom {
     #[inline(always)]
     fn kept_bit(&self, position: u64) -> bool {
         let word = self.bits.words().get((position / 64) as usize);
-        position >= self.shape.kept
-            || word.is_none_or(|word| word.load(Relaxed) >> (position % 64) & 1 == 1)
+        (position >= self.shape.kept)
+            | word.is_none_or(|word| word.load(Relaxed) >> (position % 64) & 1 == 1)
     }
 
     /// Sets the bits of hashes; how many brought a new one. For the one writer (of their blocks).
@@ -177,34 +181,46 @@ impl Bloom {
         new
     }
 
-    /// Answers up to [`TOGETHER`] hashes in rounds: a probe of each, then another of those that
-    /// found all bits set so far. So the words of a round are fetched side by side, and an absent key
-    /// costs two probes on average (half of the bits are set), not k.
+    /// Answers up to [`TOGETHER`] hashes in two rounds: the first probes of each, then the rest of
+    /// those that found all bits set. So words are fetched side by side, and an absent key seldom
+    /// costs k probes (half of the bits are set).
     fn contains_in_rounds(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let far = self.bits.len() > NEAR;
+        let k = self.shape.hashes;
         let mut left: [u8; TOGETHER] = std::array::from_fn(|i| i as u8);
-        let mut positions = [0; TOGETHER];
-        let mut count = hashes.len();
-        for j in 0..self.shape.hashes {
-            let segment = self.shape.segment(j);
-            for (&i, position) in left[..count].iter().zip(&mut positions) {
-                *position = self.shape.position(hashes[usize::from(i)], j, &segment);
-                if far {
-                    self.prefetch(*position);
-                }
-            }
-            let before = std::mem::replace(&mut count, 0);
-            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
-            for (at, &position) in positions[..before].iter().enumerate() {
-                left[count] = left[at];
-                count += usize::from(self.kept_bit(position));
-            }
-            if count == 0 {
-                break;
-            }
-        }
+        let count = self.passing(hashes, &mut left[..hashes.len()], 0..k.min(FIRST_PROBES));
+        let count = self.passing(hashes, &mut left[..count], k.min(FIRST_PROBES)..k);
         out.fill(false);
         left[..count].iter().for_each(|&i| out[usize::from(i)] = true);
+    }
+
+    /// Moves those indexes to the front whose hashes find the bits of these probes set; how many.
+    fn passing(&self, hashes: &[Hash128], left: &mut [u8], probes: Range<u32>) -> usize {
+        let width = probes.len();
+        if width == 0 {
+            return left.len();
+        }
+        let far = self.bits.len() > NEAR;
+        let mut positions = [0; POSITIONS];
+        let (mut passing, step) = (0, POSITIONS / width);
+        for start in (0..left.len()).step_by(step) {
+            let end = left.len().min(start + step);
+            for (place, j) in probes.clone().enumerate() {
+                let segment = self.shape.segment(j);
+                for (&i, own) in left[start..end].iter().zip(positions.chunks_exact_mut(width)) {
+                    own[place] = self.shape.position(hashes[usize::from(i)], j, &segment);
+                    if far {
+                        self.prefetch(own[place]);
+                    }
+                }
+            }
+            // Written always and kept if it is to be: a branch would often be guessed wrong.
+            for (at, own) in (start..end).zip(positions.chunks_exact(width)) {
+                let all = own.iter().fold(true, |all, &position| all & self.kept_bit(position));
+                left[passing] = left[at];
+                passing += usize::from(all);
+            }
+        }
+        passing
     }
 
     fn ones(&self) -> u64 {
