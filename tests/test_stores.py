@@ -325,3 +325,13 @@ def test_rocksdb_names_what_it_cannot_open(tmp_path):
         assert g.get("a") == "x"
     with tamis.Guard(stores.RocksDB(tmp_path / "data"), quotient()) as g:
         assert g.get("a") == "x"
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_keys_that_nobody_reads_hold_no_connection(opened):
+    """The test fails by a warning about a connection that was not closed."""
+    store = opened()
+    parts = store.contents()[1]
+    if hasattr(parts, "close"):
+        parts.close()
+    store.close()

@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tamis._types import FilePath
 from tamis.errors import FormatError, LeaseError, StoreError
 from tamis.stores import _fork
@@ -143,6 +145,7 @@ class SQLite(Journaled):
 
         def read() -> Iterator[list[Any]]:
             with closing(db):
+                yield []  # so that the connection is closed even if nobody reads on
                 try:
                     for part in self._read_keys(db):
                         yield [self._from_column(key) for key in part]
@@ -150,7 +153,9 @@ class SQLite(Journaled):
                     self._translate(error)
                     raise
 
-        return epoch, read()
+        parts = read()
+        next(parts)
+        return epoch, parts
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
@@ -436,6 +441,9 @@ class SQLite(Journaled):
         ):
             if keys:
                 words = self._words(keys)
+                if len(keys) > 1:  # neighbours in the index one after another
+                    order = np.argsort(words[:, 0])
+                    words, columns = words[order], [columns[i] for i in order.tolist()]
                 db.executemany(
                     statement, zip(words[:, 0].tolist(), words[:, 1].tolist(), columns, strict=True)
                 )
