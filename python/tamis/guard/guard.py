@@ -243,10 +243,11 @@ class Guard:
         """Insert the keys that are new into the filter, then write all of them."""
         new = self._new_keys(keys)
         inserted, fresh = [keys[i] for i in new], hashes[new]
+        known = {i: keys[i] for i in set(range(len(keys))).difference(new)}
         if new:
             self._insert(inserted, fresh)
         try:
-            self._trust.commit(lambda owner: self.store.put_many(keys, values, owner))
+            self._trust.commit(lambda owner: self.store.put_many(keys, values, owner), known)
         except (LeaseError, TypeError, ValueError):  # nothing was written
             self._trust.remote.end_put(fresh)
             self._trust.remove(inserted)

@@ -44,7 +44,7 @@ import math
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
@@ -339,18 +339,36 @@ class Trust:
 
     # The epoch.
 
-    def commit(self, write: Callable[[str], Commit]) -> Commit:
-        """Run ``write`` with this guard's owner token and move to the epoch of its commit."""
+    def commit(
+        self, write: Callable[[str], Commit], known: Mapping[int, PlainKey] | None = None
+    ) -> Commit:
+        """Run ``write`` with this guard's owner token and move to the epoch of its commit.
+
+        ``known`` are keys of a put, by index, that the filter had before.
+        """
         try:
             with self.committing:
                 commit = write(self.owner)
                 # Changes that others committed before this write come first.
-                if commit.before == self.epoch or self._replay(commit.before):
+                if commit.before == self.epoch or self._replay_before(commit, known or {}):
                     self.epoch = commit.after
                 return commit
         except LeaseError:
             self._lose_lease()
             raise
+
+    def _replay_before(self, commit: Commit, known: Mapping[int, PlainKey]) -> bool:
+        """Replay what others committed before a put; keys that they deleted are stored again."""
+        if not self._replay(commit.before):
+            return False
+        again = [
+            key for i, key in known.items() if not commit.existed[i] and not self.is_unsettled(key)
+        ]
+        try:
+            self._apply(self.filter, Changes(commit.before, again, []), self.attached)
+        except CapacityError as error:
+            return self._distrust(f"the filter cannot take the store's changes: {error}")
+        return True
 
     def _catch_up(self, limit: int | None = None) -> bool:
         """Replay up to the present, with all locks held; return whether the filter is level."""
