@@ -44,14 +44,14 @@ class Faulty(stores.Memory):
 
     def write(self, items=(), removed=()):
         """Write without a guard, as others may to a shared table."""
-        holder, self._holder = self._holder, "stranger"
+        holder, self._lease.holder = self._lease.holder, "stranger"
         try:
             if items:
                 self.put_many(list(items), [b"theirs"] * len(items), "stranger")
             if removed:
                 self.delete_many(list(removed), "stranger")
         finally:
-            self._holder = holder
+            self._lease.holder = holder
 
     def arrive(self):
         """Carry out what was late; return how many writes the store refused."""

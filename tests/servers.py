@@ -61,18 +61,18 @@ def _running(command, ready):
 class Server:
     """A server that a test stops, kills and starts again, on the same port and with its data."""
 
-    def __init__(self, command, ready):
-        self._command, self._ready, self._running = command, ready, None
+    def __init__(self, command, ready, kill=signal.SIGKILL):
+        self._command, self._ready, self._kill, self._running = command, ready, kill, None
 
     def start(self):
         self._running = _running(self._command, self._ready)
         self.pid = self._running.__enter__().pid
 
     def stop(self):
-        """End the server without a signal to its clients."""
+        """End the server at once, as a crash would."""
         running, self._running = self._running, None
         if running is not None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, self._kill)
             running.__exit__(None, None, None)
 
     def restart(self):
@@ -116,16 +116,16 @@ def redis_url(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(scope="session")
-def postgres_url():
-    psycopg = pytest.importorskip("psycopg")
+@contextmanager
+def _postgres_command():
+    """A new database cluster: the command that serves it, and its URL."""
     initdb, postgres, port = _program("initdb"), _program("postgres"), _port()
     url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
     # A folder of its own below /tmp: the path to a socket must be short, and open to its owner.
     with TemporaryDirectory(prefix="tamis-postgres-") as folder:
         user = []
         if os.geteuid() == 0:  # the server refuses to run as root
-            user = ["runuser", "-u", "postgres", "--"]
+            user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
             shutil.chown(folder, "postgres")
         data = f"{folder}/data"
         subprocess.run(
@@ -135,6 +135,27 @@ def postgres_url():
             cwd=folder,
         )
         command = [*user, postgres, "-D", data, "-p", str(port), "-F", "-k", folder]
-        command += ["-c", "listen_addresses=127.0.0.1"]
-        with _running(command, lambda: psycopg.connect(url).close()):
-            yield url
+        yield [*command, "-c", "listen_addresses=127.0.0.1"], url
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    psycopg = pytest.importorskip("psycopg")
+    with (
+        _postgres_command() as (command, url),
+        _running(command, lambda: psycopg.connect(url).close()),
+    ):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def postgres_server():
+    """A PostgreSQL server that tests stop and start again."""
+    psycopg = pytest.importorskip("psycopg")
+    with _postgres_command() as (command, url):
+        # SIGQUIT ends its processes too, without saving anything.
+        server = Server(command, lambda: psycopg.connect(url).close(), signal.SIGQUIT)
+        server.url = url
+        server.start()
+        yield server
+        server.stop()

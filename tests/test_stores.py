@@ -1,6 +1,7 @@
 """Each store implements the protocol; tested on a real server where there is one."""
 
 import itertools
+import os
 import threading
 
 import numpy as np
@@ -274,3 +275,63 @@ def test_changes_come_in_pieces(opened):
                 break
         assert (sorted(added), removed, since) == ([*range(10)], [3, 4], g.store.epoch())
         assert pieces == 3
+
+
+# Writes before a guard has attached, and folders that are no database.
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_a_write_before_attach_is_a_lease_error(opened):
+    store = opened()
+    assert store.lease("one", 60)
+    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
+        store.put_many([1], ["x"], "one")
+    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
+        store.delete_many([1], "one")
+    assert store.get_many([1]) == [None]
+    with pytest.raises(tamis.LeaseError):
+        store.attach("two", lambda keys: tamis.hash_keys(keys, seed=1), b"1")
+    store.release("one")
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [stores.SQLite, stores.Redis, stores.Postgres])
+def test_a_time_out_must_be_positive(kind):
+    pytest.importorskip({"Redis": "redis", "Postgres": "psycopg"}.get(kind.__name__, "sqlite3"))
+    for timeout in (0, -1.0):
+        with pytest.raises(ValueError, match=r"timeout must be .* above 0, or None"):
+            kind("redis://" if kind is stores.Redis else "", timeout=timeout)
+
+
+def test_rocksdb_names_what_it_cannot_open(tmp_path):
+    pytest.importorskip("rocksdict")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="path must be a folder, not the file"):
+        stores.RocksDB(tmp_path / "file")
+    store = stores.RocksDB(tmp_path / "data", sync=True)
+    with pytest.raises(tamis.StoreError, match="only one process at a time"):
+        stores.RocksDB(tmp_path / "data")
+    with tamis.Guard(store, quotient()) as g:
+        g.put("a", "x")
+        child = os.fork()
+        if child == 0:
+            try:
+                store.get_many([b"a"])
+            except tamis.StoreError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert g.get("a") == "x"
+    with tamis.Guard(stores.RocksDB(tmp_path / "data"), quotient()) as g:
+        assert g.get("a") == "x"
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_keys_that_nobody_reads_hold_no_connection(opened):
+    """The test fails by a warning about a connection that was not closed."""
+    store = opened()
+    parts = store.contents()[1]
+    if hasattr(parts, "close"):
+        parts.close()
+    store.close()

@@ -2,7 +2,7 @@
 //! forgetting the marks of a block.
 
 use super::matching::{LONGEST_RUN, Matching};
-use super::{Step, Stop, Stream, Telescoping};
+use super::{Step, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
 use crate::quotient::SLOTS;
@@ -77,8 +77,9 @@ impl Telescoping {
     }
 
     /// Takes away a slot of a removed key that no stored hash of its quotient needs. Where a stored
-    /// hash has no slot yet, it is being inserted, and owners are uncertain: then only slots of one
-    /// content will do, and otherwise the slot stays as a ghost.
+    /// hash has no slot yet, it is being inserted, and owners are uncertain: then the slot stays as
+    /// a ghost. Even if all slots that fit are alike, none of them may be the key's own, as another
+    /// removal under way may have taken that.
     pub fn remove_known(&mut self, hash: Hash128, stored: &[Hash128]) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
@@ -88,12 +89,7 @@ impl Telescoping {
             return Err(Error::Absent("the key is not in the filter".into()).into());
         }
         let mut streams = self.streams(stored);
-        let Some(mut matching) = self.owners(&streams, &slots) else {
-            return match self.remove(hash) {
-                Err(Stop::Failed(Error::Parameter(_))) => Ok(()),
-                other => other,
-            };
-        };
+        let Some(mut matching) = self.owners(&streams, &slots) else { return Ok(()) };
         streams.push(stream);
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
         if !matching.place(stored.len(), &fits) {

@@ -214,11 +214,8 @@ impl Shared {
                 other => return without_remote(other),
             }
         }
-        // Never a quiet moment: without the remote, or not at all.
-        match self.remove(hash) {
-            Err(Error::Parameter(_) | Error::Capacity(_)) => Ok(()),
-            other => other,
-        }
+        // Never a quiet moment: the slot stays as a ghost.
+        Ok(())
     }
 
     /// [`Shared::remove_with`] for each hash; for each, whether it was there.

@@ -59,15 +59,6 @@ def lost_epoch() -> str:
     return f"0.{secrets.token_hex(16)}"
 
 
-def next_epoch(epoch: str) -> str:
-    """Return the epoch after this one.
-
-    The random part tells it from an epoch of the same number in another history, such as that of a
-    restored backup.
-    """
-    return f"{epoch_number(epoch) + 1}.{secrets.token_hex(8)}"
-
-
 def changes_without_journal(since: str, until: str) -> Changes | None:
     """Return no changes between equal epochs; otherwise `None`, as nothing records the changes."""
     return Changes(until, [], []) if since == until else None

@@ -58,3 +58,24 @@ class WatchedLease:
         if record != self._record:
             self._record, self._since = record, at
         return at - self._since >= seconds * _DRIFT
+
+
+class LocalLease:
+    """The lease of a store that only one process uses."""
+
+    def __init__(self) -> None:
+        self.holder: str | None = None
+        self._until = 0.0
+
+    def take(self, owner: str, seconds: float) -> bool:
+        """Take or renew the lease; return `False` if another owner has it."""
+        at = now()
+        if self.holder not in (None, owner) and at < self._until:
+            return False
+        self.holder, self._until = owner, at + seconds
+        return True
+
+    def release(self, owner: str) -> None:
+        """Release the lease if this owner holds it."""
+        if self.holder == owner:
+            self.holder = None

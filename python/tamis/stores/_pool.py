@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import select
 import threading
 import time
 from collections.abc import Generator
@@ -133,14 +134,12 @@ class _Lent:
 
 
 def _is_dead(db: Any) -> bool:
-    """Return whether the server has closed an idle connection, without waiting."""
+    """Return whether a connection is closed, or the server has said something unasked: goodbye."""
     if db.closed:
         return True
-    try:
-        db.pgconn.consume_input()
-    except Exception:
-        return True
-    return bool(db.pgconn.status != 0)
+    poll = select.poll()
+    poll.register(db.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _connection_class(psycopg: Any, timeout: float | None) -> Any:

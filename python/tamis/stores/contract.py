@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -199,7 +200,8 @@ def decode_value(data: bytes) -> Value:
 
 def encode_hashes(hashes: HashRows) -> list[bytes]:
     """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
-    data = hashes.astype(">u8").tobytes()
+    big = hashes.byteswap() if sys.byteorder == "little" else hashes
+    data = big.tobytes()
     return [data[i : i + 16] for i in range(0, len(data), 16)]
 
 

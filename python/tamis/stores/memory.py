@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
-import time
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tamis.stores._keyvalue import changes_without_journal, next_epoch
+from tamis.stores._keyvalue import changes_without_journal, epoch_number
+from tamis.stores._lease import LocalLease
 from tamis.stores.contract import (
     Changes,
     Commit,
@@ -17,6 +18,7 @@ from tamis.stores.contract import (
     PlainKey,
     Store,
     Value,
+    attach_error,
     batches,
     decode_hashes,
     encode_hashes,
@@ -41,9 +43,9 @@ class Memory(Store):
         self._values: dict[PlainKey, Value] = {}
         self._hashes: list[bytes] = []
         self._notes: dict[str, bytes] = {}
-        self._epoch = next_epoch("0")
-        self._holder: str | None = None
-        self._until = 0.0
+        self._history = secrets.token_hex(8)
+        self._epoch = f"1.{self._history}"
+        self._lease = LocalLease()
         self._hasher: Hasher | None = None
         self._name: bytes | None = None
 
@@ -55,6 +57,8 @@ class Memory(Store):
         """Write distinct keys and their hashes."""
         with self._lock:
             self._check_lease(owner)
+            if self._hasher is None:
+                raise attach_error()
             existed = [key in self._values for key in keys]
             before = self._epoch
             for encoded in self._encoded_hashes(
@@ -68,6 +72,8 @@ class Memory(Store):
         """Delete distinct keys and their hashes."""
         with self._lock:
             self._check_lease(owner)
+            if self._hasher is None:
+                raise attach_error()
             existed = [key in self._values for key in keys]
             before = self._epoch
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
@@ -116,17 +122,12 @@ class Memory(Store):
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease."""
         with self._lock:
-            now = time.monotonic()
-            if self._holder not in (None, owner) and now < self._until:
-                return False
-            self._holder, self._until = owner, now + seconds
-            return True
+            return self._lease.take(owner, seconds)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._lock:
-            if self._holder == owner:
-                self._holder = None
+            self._lease.release(owner)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
@@ -139,13 +140,14 @@ class Memory(Store):
         """Do nothing; the keys remain for the next guard."""
 
     def _encoded_hashes(self, keys: Sequence[PlainKey]) -> list[bytes]:
-        return encode_hashes(self._hasher(keys)) if self._hasher and keys else []
+        assert self._hasher is not None
+        return encode_hashes(self._hasher(keys)) if keys else []
 
     def _check_lease(self, owner: str) -> None:
-        if self._holder != owner:
-            raise lease_error(self._holder)
+        if self._lease.holder != owner:
+            raise lease_error(self._lease.holder)
 
     def _commit(self, existed: list[bool], before: str, changed: bool) -> Commit:
         if changed:
-            self._epoch = next_epoch(self._epoch)
+            self._epoch = f"{epoch_number(self._epoch) + 1}.{self._history}"
         return Commit(existed, before, self._epoch)

@@ -190,6 +190,7 @@ class Postgres(Journaled):
 
         def read() -> Iterator[list[Any]]:
             try:
+                yield []  # so that the connection is closed even if nobody reads on
                 for part in self._read_keys(db):
                     yield [self._from_column(key) for key in part]
             except self._psycopg.Error as error:
@@ -198,7 +199,9 @@ class Postgres(Journaled):
             finally:
                 db.close()
 
-        return epoch, read()
+        parts = read()
+        next(parts)
+        return epoch, parts
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
@@ -293,6 +296,7 @@ class Postgres(Journaled):
                 if not self._watched.is_over(record, max(length, seconds)):
                     return False
             return self._take_lease(db, record, name, renewal)
+        return False  # it was not the same any more
 
     def _take_lease(self, db: Any, record: dict[str, bytes], name: bytes, renewal: bytes) -> bool:
         """Replace what was read of the lease, if it is still the same."""

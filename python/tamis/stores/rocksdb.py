@@ -8,18 +8,23 @@ which RocksDB applies atomically.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tamis._types import FilePath
+from tamis.errors import StoreError
+from tamis.stores import _fork
 from tamis.stores._keyvalue import (
     changes_without_journal,
     entry_hashes,
+    epoch_number,
     index_entries,
     load_values,
-    next_epoch,
 )
+from tamis.stores._lease import LocalLease
 from tamis.stores.contract import (
     BATCH,
     Changes,
@@ -29,6 +34,7 @@ from tamis.stores.contract import (
     PlainKey,
     Store,
     Value,
+    attach_error,
     decode_key,
     encode_key,
     encode_value,
@@ -37,11 +43,15 @@ from tamis.stores.contract import (
 
 
 class RocksDB(Store):
-    """A RocksDB database. RocksDB lets only one process open it at a time."""
+    """A RocksDB database. RocksDB lets only one process open it at a time.
+
+    With ``sync=True`` a write is on disk when it returns. By default, as with RocksDB itself, it is
+    in the operating system's hands: it survives a crash of the process, but not of the machine.
+    """
 
     shared = False
 
-    def __init__(self, path: FilePath) -> None:
+    def __init__(self, path: FilePath, *, sync: bool = False) -> None:
         """Open the database in the folder ``path``; create it if it does not exist."""
         try:
             import rocksdict
@@ -49,13 +59,35 @@ class RocksDB(Store):
             raise ImportError(
                 "tamis.stores.RocksDB needs rocksdict: pip install tamis[rocksdb]"
             ) from None
+        self._path = os.fsdecode(path)
         self._make_batch: Callable[[], Any] = lambda: rocksdict.WriteBatch(raw_mode=True)
-        self._db: Any = rocksdict.Rdict(os.fsdecode(path), rocksdict.Options(raw_mode=True))
+        self._options = rocksdict.WriteOptions()
+        self._options.sync = sync
+        self._db: Any = self._open(rocksdict)
         self._lock = threading.RLock()
         self._hasher: Hasher | None = None
-        self._holder: str | None = None
-        if self._db.get(b"e") is None:
-            self._db.put(b"e", next_epoch("0").encode())
+        self._lease = LocalLease()
+        # No other process writes, so the epoch is known. Its random part is new in each process: a
+        # number that a crash of the machine takes back is used again with another.
+        self._history = secrets.token_hex(8)
+        stored = self._db.get(b"e")
+        self._epoch: str = f"1.{self._history}" if stored is None else stored.decode()
+        if stored is None:
+            self._db.put(b"e", self._epoch.encode())
+        _fork.register(self)
+
+    def _open(self, rocksdict: Any) -> Any:
+        try:
+            return rocksdict.Rdict(self._path, rocksdict.Options(raw_mode=True))
+        except Exception as error:  # rocksdict raises no class of its own
+            if Path(self._path).is_file():
+                raise NotADirectoryError(
+                    f"path must be a folder, not the file {self._path!r}"
+                ) from None
+            raise StoreError(
+                f"RocksDB database {self._path!r} cannot be opened; only one process at a time "
+                f"can open it: {error}"
+            ) from error
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
@@ -63,26 +95,29 @@ class RocksDB(Store):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their hashes in one batch."""
+        entries = [b"d" + encode_key(key) for key in keys]
         with self._lock:
-            existed = self._existing(keys, owner)
+            existed = self._begin_write(entries, owner)
             batch = self._make_batch()
-            for key, value in zip(keys, values, strict=True):
-                batch.put(b"d" + encode_key(key), encode_value(value))
+            for entry, value in zip(entries, values, strict=True):
+                batch.put(entry, encode_value(value))
             new = [key for key, was in zip(keys, existed, strict=True) if not was]
-            for entry in self._entries(new):
+            for entry in self._index_entries(new):
                 batch.put(entry, b"")
-            return self._commit(batch, existed, changed=bool(new))
+            return self._commit(batch, existed, len(new))
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys and their hashes in one batch."""
+        entries = [b"d" + encode_key(key) for key in keys]
         with self._lock:
-            existed = self._existing(keys, owner)
+            existed = self._begin_write(entries, owner)
             batch = self._make_batch()
-            gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            for key, entry in zip(gone, self._entries(gone), strict=True):
-                batch.delete(b"d" + encode_key(key))
+            gone = [i for i, was in enumerate(existed) if was]
+            for i in gone:
+                batch.delete(entries[i])
+            for entry in self._index_entries([keys[i] for i in gone]):
                 batch.delete(entry)
-            return self._commit(batch, existed, changed=bool(gone))
+            return self._commit(batch, existed, len(gone))
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys, in batches."""
@@ -104,8 +139,7 @@ class RocksDB(Store):
 
     def epoch(self) -> str:
         """Return the current epoch."""
-        epoch: str = self._db.get(b"e").decode()
-        return epoch
+        return self._epoch
 
     def changes(
         self, since: str, until: str | None = None, limit: int | None = None
@@ -125,7 +159,7 @@ class RocksDB(Store):
             self._db.delete_range(b"h", b"i")
             for keys in self._keys():
                 batch = self._make_batch()
-                for entry in self._entries(keys):
+                for entry in self._index_entries(keys):
                     batch.put(entry, b"")
                 self._db.write(batch)
             self.note("index", name)
@@ -133,16 +167,12 @@ class RocksDB(Store):
     def lease(self, owner: str, seconds: float) -> bool:
         """Take the lease, which is kept in memory: no other process can open the database."""
         with self._lock:
-            if self._holder not in (None, owner):
-                return False
-            self._holder = owner
-            return True
+            return self._lease.take(owner, seconds)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._lock:
-            if self._holder == owner:
-                self._holder = None
+            self._lease.release(owner)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
@@ -154,6 +184,12 @@ class RocksDB(Store):
     def close(self) -> None:
         """Close the database."""
         self._db.close()
+
+    def forget_connections(self) -> object:
+        """Refuse to work in a forked child, as only one process can use the database."""
+        self._lock = threading.RLock()
+        inherited, self._db = self._db, _OfParent(self._path)
+        return inherited
 
     def _keys(self) -> Iterator[list[PlainKey]]:
         for part in self._prefixed(b"d"):
@@ -172,23 +208,40 @@ class RocksDB(Store):
         if part:
             yield part
 
-    def _entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
+    def _index_entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
         """Return the index entries of keys, with their first byte."""
-        if self._hasher is None:
-            return []
+        assert self._hasher is not None
         return [b"h" + entry for entry in index_entries(self._hasher, keys)]
 
-    def _existing(self, keys: Sequence[PlainKey], owner: str) -> list[bool]:
+    def _begin_write(self, entries: list[bytes], owner: str) -> list[bool]:
+        """Check the lease; return for each entry whether it exists."""
         self._check_lease(owner)
-        return [value is not None for value in self.get_many(keys)]
+        if self._hasher is None:
+            raise attach_error()
+        return [value is not None for value in self._db.get(entries)]
 
-    def _commit(self, batch: Any, existed: list[bool], *, changed: bool) -> Commit:
-        before = self.epoch()
-        if changed:
-            batch.put(b"e", next_epoch(before).encode())
-        self._db.write(batch)
-        return Commit(existed, before, self.epoch())
+    def _commit(self, batch: Any, existed: list[bool], changes: int) -> Commit:
+        before = after = self._epoch
+        if changes:
+            after = f"{epoch_number(before) + 1}.{self._history}"
+            batch.put(b"e", after.encode())
+        self._db.write(batch, self._options)
+        self._epoch = after
+        return Commit(existed, before, after)
 
     def _check_lease(self, owner: str) -> None:
-        if self._holder != owner:
-            raise lease_error(self._holder)
+        if self._lease.holder != owner:
+            raise lease_error(self._lease.holder)
+
+
+class _OfParent:
+    """The database in a process that was forked from the one that opened it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        raise StoreError(
+            f"RocksDB database {self._path!r} was opened before the process forked, and only one "
+            "process at a time can use it"
+        )
