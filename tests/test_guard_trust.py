@@ -447,6 +447,33 @@ def test_a_put_that_arrives_late_is_refused():
     assert g.get_many(range(50)) == ["x"] * 50
 
 
+def test_a_rebuild_keeps_a_put_that_may_still_arrive():
+    """Also one that failed after the rebuild had settled the others."""
+    store = Faulty()
+    g = tamis.Guard(store, telescoping(), lease=1000)
+    g.put_many((i, "x") for i in range(50))
+    settle = g._trust.settle
+
+    def put():
+        with pytest.raises(tamis.StoreError):
+            g.put("late", "y")
+
+    putter = threading.Thread(target=put)
+
+    def overtaken():
+        settle()
+        if not putter.ident:
+            store.breaks = "late"
+            putter.start()
+            putter.join(0.2)
+
+    g._trust.settle = overtaken
+    g.rebuild()
+    putter.join()
+    assert store.arrive() == 0
+    assert g.get("late") == "y"
+
+
 def test_growth_keeps_the_slot_of_a_put_that_may_still_arrive():
     store = Faulty()
     g = tamis.Guard(store, tamis.Telescoping(capacity=4, fpr=2**-8, seed=3), lease=1000)

@@ -351,9 +351,11 @@ class Trust:
     def _catch_up(self, limit: int | None = None) -> bool:
         """Replay up to the present, with all locks held; return whether the filter is level."""
         at, token = now(), self._look()
-        moved = self.behind or self.store.epoch() != self.epoch
-        if moved and not self._replay(None, limit):
-            return False
+        if self.store.epoch() != self.epoch:
+            if not self._replay(None, limit):
+                return False
+        else:
+            self.behind = False
         self._is_level(at, token)
         return True
 
@@ -444,8 +446,8 @@ class Trust:
         Queries continue meanwhile, from the old filter or the store; writes wait.
         """
         self.check_process()
-        self.settle()
         with self._all_locked():
+            self.settle()
             if self.holds_lease():
                 self._attach()
             if self._empty is None:
