@@ -323,7 +323,7 @@ class Stored:
 
     def __new__(cls, handle: Handle) -> Self: ...
     def __len__(self) -> int:
-        """Return the number of keys in the filter; of many or merged keys, some kinds estimate it."""
+        """Return the number of keys; some kinds estimate that of many or merged keys."""
 
     @property
     def capacity(self) -> int:
