@@ -235,6 +235,8 @@ class Scene:
         """The keys of the latest puts."""
         self.values = 0
         self._settled = 0
+        self._server = None
+        self._load: list[asyncio.Task] = []
         self._open_gate = asyncio.Event()
         self._busy = 0
         self.workers = []
@@ -276,8 +278,10 @@ class Scene:
             task.cancel()
         await asyncio.gather(*self._load, return_exceptions=True)
         for worker in self.workers:
-            await worker.kill()
-        self._server.close()
+            if worker.writer is not None:
+                await worker.kill()
+        if self._server is not None:
+            self._server.close()
 
     async def _connected(self, reader, writer):
         hello = json.loads(await reader.readline())
