@@ -56,6 +56,7 @@ bench: $(VENV)/built $(VENV)/peers
 	cargo bench --quiet --bench kernels
 	$(BIN)/python benches/checks.py
 	$(BIN)/python benches/threads.py
+	$(BIN)/python benches/guard.py
 	$(BIN)/python benches/collection.py
 	$(BIN)/python benches/parquet.py
 	$(BIN)/python benches/stacked.py

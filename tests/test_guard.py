@@ -130,6 +130,10 @@ def test_a_filter_that_is_full_refuses_and_nothing_is_written():
     with pytest.raises(tamis.CapacityError):
         g.put_many((i, "x") for i in range(1000))
     assert g.store.get_many(range(1000)) == [None] * 1000
+    # Also where keys of another type were inserted before.
+    with pytest.raises(tamis.CapacityError):
+        g.put_many([*((i, "x") for i in range(5)), *((str(i), "x") for i in range(1000))])
+    assert len(g.filter) == 0
 
 
 def test_a_static_filter_of_all_keys_is_checked():

@@ -41,3 +41,41 @@ def test_a_put_of_a_key_that_a_stranger_deletes_meanwhile(filter, tmp_path):
         guard.put_many({f"k{i}": "new" for i in range(40)})
         assert guard.get_many([f"k{i}" for i in range(40)]) == ["new"] * 40
     stranger.close()
+
+
+def test_a_filter_does_not_grow_from_an_index_of_another_hash(tmp_path):
+    """A guard that replays loses its lease, and another one indexes keys by its own hash."""
+    path, snapshot = tmp_path / "data.db", tmp_path / "filter"
+
+    def telescoping():
+        return tamis.Telescoping(capacity=50, fpr=2**-8, seed=1)
+
+    keys = [f"k{i}" for i in range(40)]
+    with tamis.Guard(stores.SQLite(path), telescoping(), snapshot=snapshot) as guard:
+        guard.put_many(dict.fromkeys(keys, "v"))
+    with tamis.Guard(stores.SQLite(path), tamis.Quotient(capacity=500, fpr=2**-8, seed=2)) as other:
+        for i in range(10):
+            other.put_many({f"x{i} {j}": "v" for j in range(30)})
+    store, others = stores.SQLite(path), []
+    changes = store.changes
+
+    def changes_after_a_loss(*arguments, **options):
+        if not others:
+            store.release(guard_owner(store))  # as if it had expired
+            filter = tamis.Quotient(capacity=500, fpr=2**-8, seed=3)
+            others.append(tamis.Guard(stores.SQLite(path), filter))
+            assert others[0].put("more", "v") is None
+        return changes(*arguments, **options)
+
+    store.changes = changes_after_a_loss
+    with tamis.Guard(store, telescoping(), snapshot=snapshot) as guard:
+        assert others
+        assert guard.get_many([*keys, "x3 3", "more"]) == ["v"] * 42
+    others[0].close()
+
+
+def guard_owner(store):
+    """Return who holds the lease of an SQLite store."""
+    with store._reading() as db:
+        row = db.execute("SELECT value FROM tamis_tamis_note WHERE name = 'lease'").fetchone()
+    return row[0].decode().split()[0]

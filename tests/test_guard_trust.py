@@ -217,6 +217,27 @@ def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):
         assert g.get(i) == b"theirs"
 
 
+def test_staleness_counts_from_before_the_look(monkeypatch):
+    """The store may answer long after it read what it answers."""
+    monkeypatch.setattr(tamis.guard.trust, "Follower", lambda *_: None)
+    store = Faulty(shared=True)
+    g = tamis.Guard(store, quotient(), max_staleness=0.1)
+    key = absent_key(g)
+    time.sleep(0.1)
+    look = stores.Memory.look
+
+    def slow():
+        token = look(store)
+        store.write([key])
+        time.sleep(0.2)
+        return token
+
+    store.look = slow
+    g.get(absent_key(g, key + 1))
+    del store.look
+    assert g.get(key) == b"theirs"
+
+
 def test_the_follower_keeps_the_filter_level(tmp_path):
     path = tmp_path / "data.db"
     db = sqlite3.connect(path, isolation_level=None)
@@ -426,14 +447,41 @@ def test_a_put_that_arrives_late_is_refused():
     assert g.get_many(range(50)) == ["x"] * 50
 
 
+def test_a_rebuild_keeps_a_put_that_may_still_arrive():
+    """Also one that failed after the rebuild had settled the others."""
+    store = Faulty()
+    g = tamis.Guard(store, telescoping(), lease=1000)
+    g.put_many((i, "x") for i in range(50))
+    settle = g._trust.settle
+
+    def put():
+        with pytest.raises(tamis.StoreError):
+            g.put("late", "y")
+
+    putter = threading.Thread(target=put)
+
+    def overtaken():
+        settle()
+        if not putter.ident:
+            store.breaks = "late"
+            putter.start()
+            putter.join(0.2)
+
+    g._trust.settle = overtaken
+    g.rebuild()
+    putter.join()
+    assert store.arrive() == 0
+    assert g.get("late") == "y"
+
+
 def test_growth_keeps_the_slot_of_a_put_that_may_still_arrive():
     store = Faulty()
     g = tamis.Guard(store, tamis.Telescoping(capacity=4, fpr=2**-8, seed=3), lease=1000)
     store.breaks = "late"
     with pytest.raises(tamis.StoreError):
         g.put("late", "y")
-    store.arrive()
     g.filter.grow(g._trust.remote)
+    assert store.arrive() == 0
     assert g.get("late") == "y"
 
 
@@ -618,13 +666,14 @@ def test_a_rebuilt_filter_is_used_only_once_it_is_level():
         return epoch, parts
 
     store.contents = slow
-    replace, gate = g._gate.replace, g._gate
+    replace, gate, before = g._gate.replace, g._gate, g._trust.epoch
 
     class Gate:
         def __getattr__(self, name):
             return getattr(gate, name)
 
         def replace(self, filter):
+            assert g._trust.epoch == before  # which the old filter matches
             denied.extend(key for key in [*range(100), 500] if key not in filter)
             replace(filter)
 

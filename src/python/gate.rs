@@ -2,8 +2,8 @@
 //!
 //! A gate holds the guard's filter and one deadline. Before the deadline the filter's "no" stands by
 //! itself: the guard holds the lease, or the filter was level with the store recently enough. After
-//! it, and for every "maybe", the caller asks the store. `guard/trust.py` says why a "no" that is
-//! given here never denies a stored key; this file has to keep to three rules for that:
+//! it, and for every "maybe", the caller asks the store. docs/guard.md says why a "no" that is given
+//! here never denies a stored key; this file has to keep to three rules for that:
 //!
 //! * The deadline is read before the filter, and both together: while a thread is between the two,
 //!   no other filter takes its place ([`Gate::replace`] waits, and closes the gate).

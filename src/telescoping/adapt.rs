@@ -2,7 +2,7 @@
 //! forgetting the marks of a block.
 
 use super::matching::{LONGEST_RUN, Matching};
-use super::{Step, Stop, Stream, Telescoping};
+use super::{Step, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
 use crate::quotient::SLOTS;

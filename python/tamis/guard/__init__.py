@@ -11,12 +11,15 @@ the filter from ever denying a key that the store has:
   until then sends every query to the store.
 - *The lease.* Only one guard at a time may write. While it holds the lease nobody else changes the
   set of keys, so a "no" of its filter needs no access to the store. A guard without the lease, or
-  on a table that others write to directly, compares epochs before each "no" (once per batch).
+  on a table that others write to directly, looks at the store before each "no" (once per batch), or
+  a few times per ``max_staleness``.
 
-`guard.py` answers queries and writes; `trust.py` decides whether the filter can be trusted, and
-replays or rebuilds. `regions.py` has the locks and the filter's view of the store's hashes,
-`filling.py` builds filters from stores, `snapshot.py` keeps them between runs, `statistics.py`
-counts, `limit.py` limits adaptations.
+The proof is in docs/guard.md. `guard.py` answers queries and writes, most of them in native code
+(`src/python/gate.rs`); `trust.py` decides whether the filter can be trusted, and replays or
+rebuilds; `following.py` and `background.py` do that in threads. `regions.py` has the locks and the
+filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
+stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
+`statistics.py` counts, `limit.py` limits adaptations.
 """
 
 from tamis.guard.guard import Guard

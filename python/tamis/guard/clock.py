@@ -6,10 +6,12 @@ import time
 
 from tamis import _native
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 def now() -> float:
     """Return seconds on a clock that never jumps and, on Linux, keeps running during suspend."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime(_CLOCK)
 
 
 def is_native() -> bool:

@@ -28,12 +28,17 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             f"a {type(filter).__name__} filter does not support insertion; guard a set that "
             "changes with a filter that does, such as tamis.Quotient"
         )
+    more = (remote,) if remote is not None and adapts(filter) else ()
+    done: list[list[Any]] = []
     for part in split_by_type(keys):
         some = [keys[i] for i in part]
-        if remote is not None and adapts(filter):
-            filter.update(some, remote)
-        else:
-            filter.update(some)
+        try:
+            filter.update(some, *more)
+        except CapacityError:
+            for earlier in done if filter.deletes else ():
+                filter.remove_many(earlier, *more)
+            raise
+        done.append(some)
 
 
 def reseeded(filter: Any, seed: int | None) -> Any:

@@ -6,30 +6,11 @@ store's journal; if the journal does not reach back far enough, or the filter ca
 changes, it rebuilds the filter in the background. Until then the guard sends every query to the
 store.
 
-**Why a stored key is never denied.** Let a put of a key return at time p, a query of it begin at
-b > p, and no delete of it begin before the query ends. The query is denied only if the filter
-rejects the key at some time t > b, and one of these holds:
-
-1. *The lease* (not for a shared store). The gate's deadline, read before t and after b, had not
-   passed at a time after b: the guard holds the lease at b, by a clock that neither steps nor
-   sleeps, counted from before the store granted it; nobody else can have written since it was
-   granted. When the lease is granted the filter is brought level with the store (`_take_lease`),
-   so all keys of others are in it. A put of this guard, or of any thread of it, inserts the key
-   into the filter before the commit. So the filter has the key at p < b.
-2. *A look.* The store said after b that its set of keys is the one that the filter matches
-   (`_confirm`: an equal token or epoch, or all changes were replayed). The set has the key from p
-   on, so the filter has it.
-3. *max_staleness.* As 2, but the store said so at a time a > t - max_staleness. A key whose put
-   returned before a is in the filter. So this holds for queries that begin max_staleness after the
-   put, and the rule for any put is: denied at most until max_staleness after it returned.
-
-In all cases the filter keeps the key until t. It loses a key only by `remove`, after a delete of
-the key was committed, and each removal is for one deletion that the filter has not followed yet; by
-an adaptation, which native code refuses if a stored or pending hash would be rejected; or by being
-replaced. A new filter replaces the old one only when it is level with the store itself (`rebuild`),
-and a query reads the deadline and the filter together (`src/python/gate.rs`), so that it never
-judges a new filter by the deadline of an old one. Whatever the filter cannot follow closes the gate
-(`_distrust`), and the query is answered by the store.
+A "no" of the filter counts in three cases, which the proof in docs/guard.md is about: the guard
+holds the lease, and nobody else writes (`_take_lease`); the store said after the query began that
+the filter is level with it (`_confirm`); or it said so at most ``max_staleness`` ago (`_is_level`).
+The first and the last are deadlines, which the gate compares with the time in native code. Whatever
+the filter cannot follow closes the gate (`_distrust`).
 
 A put whose outcome is unknown, because the connection broke for example, stays in the filter. It
 may also arrive late, after the filter was rebuilt. So before the next write, and before a rebuild,
@@ -75,6 +56,9 @@ OnFailure = Literal["raise", "filter"]
 _PIECE = 512
 """Changes to replay at a time: a query that finds no more than these waits for them."""
 
+_PAUSE = 0.02
+"""Seconds until a store that would have had to wait for a write is asked for changes again."""
+
 _RETRY = 0.5
 """Seconds until a lease that could not be renewed is renewed again, while it lasts."""
 
@@ -113,7 +97,7 @@ class Trust:
         """Whether the index may have keys that the filter does not have yet."""
         self.epoch = ""
         self.snapshot = snapshot
-        self.closed = False
+        self._closing = threading.Event()
         self._counters, self._seconds = counters, lease
         self._max_staleness, self._on_failure = max_staleness, on_failure
         self._state = threading.Lock()
@@ -163,6 +147,11 @@ class Trust:
         """The thread that rebuilds the filter, or did last."""
         return self._rebuilds.thread
 
+    @property
+    def closed(self) -> bool:
+        """Whether the guard was closed."""
+        return self._closing.is_set()
+
     def check_process(self) -> None:
         """Raise an error in a child of the process that opened the guard."""
         if self.gate.forked:
@@ -186,7 +175,11 @@ class Trust:
     def _confirm(self) -> bool:
         """Ask the store whether the filter is level with it; replay a few changes if it is not."""
         at, token = now(), self._look()
-        if token == self._token or (not self.behind and self.store.epoch() == self.epoch):
+        if token == self._token:
+            if self._max_staleness:
+                self._is_level(at, token)
+            return True
+        if not self.behind and self.store.epoch() == self.epoch:
             self._is_level(at, token)
             return True
         with self._all_locked_now() as locked:
@@ -210,9 +203,12 @@ class Trust:
                 self._is_level(at, token)
                 return
             with self._all_locked():
+                before = self.epoch
                 if self._replay(None, _PIECE):
                     self._is_level(at, token)
                     return
+            if self.trusted and self.epoch == before:
+                self._closing.wait(_PAUSE)
         if not self.closed:
             self._rebuilds.start()
 
@@ -373,9 +369,11 @@ class Trust:
     def _catch_up(self, limit: int | None = None) -> bool:
         """Replay up to the present, with all locks held; return whether the filter is level."""
         at, token = now(), self._look()
-        moved = self.behind or self.store.epoch() != self.epoch
-        if moved and not self._replay(None, limit):
-            return False
+        if self.store.epoch() != self.epoch:
+            if not self._replay(None, limit):
+                return False
+        else:
+            self.behind = False
         self._is_level(at, token)
         return True
 
@@ -466,8 +464,8 @@ class Trust:
         Queries continue meanwhile, from the old filter or the store; writes wait.
         """
         self.check_process()
-        self.settle()
         with self._all_locked():
+            self.settle()
             if self.holds_lease():
                 self._attach()
             if self._empty is None:
@@ -480,10 +478,16 @@ class Trust:
                 changes = self.store.changes(epoch)
                 if changes is None:
                     break
-                self._apply(filter, changes, False)
+                try:
+                    self._apply(filter, changes, False)
+                except (CapacityError, TypeError):
+                    changes = None
+                    break
                 epoch = changes.epoch
                 if not changes.more:
                     break
+                if self._closing.wait(_PAUSE):
+                    return
             self._counters.count(rebuilds=1)
             if filter is not self.filter:
                 self.gate.replace(filter)
@@ -561,7 +565,7 @@ class Trust:
 
         The lease is released even if the snapshot cannot be written, on a full disk for example.
         """
-        self.closed = True
+        self._closing.set()
         try:
             if self._follower is not None:
                 self._follower.close()

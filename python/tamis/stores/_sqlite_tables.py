@@ -78,10 +78,10 @@ def create_tables(db: sqlite3.Connection, table: str) -> None:
         db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
 
 
-def create_triggers(db: sqlite3.Connection, table: str, key: str, always_keys: bool) -> None:
-    """Create the triggers that write the journal and trim it.
+def create_triggers(db: sqlite3.Connection, table: str, key: str, type: str | None) -> None:
+    """Create the triggers that write the journal and trim it, for a key column of this type.
 
-    ``always_keys`` says that the column cannot hold anything but keys.
+    The type is `None` for a table of the guard's own, whose keys need not be looked at.
     """
     drop_triggers(db, table)
     journal, column = quote(f"tamis_{table}_journal"), quote(key)
@@ -100,7 +100,10 @@ def create_triggers(db: sqlite3.Connection, table: str, key: str, always_keys: b
         ("leave", "UPDATE", "old", 0),
         ("enter", "UPDATE", "new", 1),
     ):
-        conditions = [] if always_keys else [is_key(f"{row}.{column}")]
+        # A column of text turns floats into text.
+        conditions = {None: [], "text": [f"{row}.{column} IS NOT NULL"]}.get(
+            type, [is_key(f"{row}.{column}")]
+        )
         if event == "UPDATE":
             conditions.append(f"old.{column} IS NOT new.{column}")
         create(

@@ -118,7 +118,8 @@ class SQLite(Journaled):
         """Delete distinct keys and their hashes in one transaction."""
         with self._writing() as db:
             state = self._begin_write(db, owner)
-            pairs = [(key, form) for key in keys for form in self._forms(key)]
+            forms_of = self._forms if self._is_mixed(db) else self._only_form
+            pairs = [(key, form) for key in keys for form in forms_of(key)]
             forms = [form for _, form in pairs]
             db.executemany(self._delete, [(form,) for form in forms])
             gone, after = self._journaled(db, state, 0, forms)
@@ -328,7 +329,7 @@ class SQLite(Journaled):
             )
         tables.create_tables(db, self._table)
         if self._read_note(db, "layout") != tables.LAYOUT:
-            tables.create_triggers(db, self._table, self._key, always_keys=not self.shared)
+            tables.create_triggers(db, self._table, self._key, self._type if self.shared else None)
             self._write_note(db, "layout", tables.LAYOUT)
 
     _quote = staticmethod(tables.quote)
@@ -349,13 +350,29 @@ class SQLite(Journaled):
         an integer is found in a column of text, which turns integers into text.
         """
         if not self.shared or isinstance(key, int):
-            return [] if (column := self._to_column(key)) is None else [column]
+            return self._only_form(key)
         return [key] if (text := _text(key)) is None else [key, text]
+
+    def _only_form(self, key: PlainKey) -> list[Any]:
+        return [] if (column := self._to_column(key)) is None else [column]
+
+    def _is_mixed(self, db: sqlite3.Connection) -> bool:
+        """Return whether the column holds bytes in another form than the one that is written.
+
+        In SQLite's order, which the unique index has, numbers come before text before blobs.
+        """
+        if not self.shared:
+            return False
+        other = {"text": ">= x''", "integer": ">= ''", "blob": ">= '' AND {} < x''"}[self._type]
+        query = f"SELECT 1 FROM {self._t} WHERE {self._k} {other.format(self._k)} LIMIT 1"
+        return db.execute(query).fetchone() is not None
 
     def _columns_of(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> list[Any]:
         """Return keys as the table has them already, or as the column stores them."""
         if not self.shared:
             return [encode_key(key) for key in keys]
+        if not self._is_mixed(db):
+            return [self._require_column(key) for key in keys]
         there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, self._k)}
         return [there[key] if key in there else self._require_column(key) for key in keys]
 
