@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -135,6 +136,8 @@ def draw_all(names, arguments) -> list[tuple[str, list[str]]]:
 
 async def run(arguments, names) -> list[Result]:
     """Run the scenes, some at a time."""
+    # Ended from outside, it still ends the processes that it started.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     queue = draw_all(names, arguments)
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory(prefix="tamis-campaign-") as work:

@@ -204,8 +204,9 @@ class Worker:
         """Wait until the process is inside a put, say, and return whether it got there."""
         self.inside = asyncio.get_running_loop().create_future()
         try:
-            await self.call(do="arm", place=place)
-            await asyncio.wait_for(asyncio.shield(self.inside), seconds)
+            async with asyncio.timeout(seconds):
+                await self.call(do="arm", place=place)
+                await self.inside
         except (TimeoutError, Gone):
             return False
         finally:
@@ -307,7 +308,7 @@ class Scene:
         if self._busy:
             for worker in self.workers:
                 if worker._answers:
-                    self.hung.append(worker.process)
+                    self.hung.append(f"{worker.process}: {len(worker._answers)} calls")
                     await worker.replace(worker.generation)
 
     def draw_moods(self, chance):
