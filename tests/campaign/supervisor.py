@@ -190,7 +190,7 @@ class Worker:
         """Start a new process; a store that lived in the killed one has lost its keys."""
         await self.start()
         if self.scene.backend.store == "Memory":
-            await self.opened
+            await asyncio.wait_for(self.opened, HUNG)
             self.scene.record_loss(self.killed_at, {})
 
     async def replace(self, generation):
