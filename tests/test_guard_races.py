@@ -1,6 +1,7 @@
 """Races that the fault campaign found, made certain."""
 
 import sqlite3
+import time
 
 import pytest
 
@@ -41,3 +42,34 @@ def test_a_put_of_a_key_that_a_stranger_deletes_meanwhile(filter, tmp_path):
         guard.put_many({f"k{i}": "new" for i in range(40)})
         assert guard.get_many([f"k{i}" for i in range(40)]) == ["new"] * 40
     stranger.close()
+
+
+def test_a_filter_does_not_grow_from_an_index_of_another_hash(tmp_path):
+    """A guard that replays loses its lease, and another one indexes keys by its own hash."""
+    path, snapshot = tmp_path / "data.db", tmp_path / "filter"
+
+    def telescoping():
+        return tamis.Telescoping(capacity=50, fpr=2**-8, seed=1)
+
+    keys = [f"k{i}" for i in range(40)]
+    with tamis.Guard(stores.SQLite(path), telescoping(), snapshot=snapshot) as guard:
+        guard.put_many(dict.fromkeys(keys, "v"))
+    with tamis.Guard(stores.SQLite(path), tamis.Quotient(capacity=500, fpr=2**-8, seed=2)) as other:
+        for i in range(10):
+            other.put_many({f"x{i} {j}": "v" for j in range(30)})
+    store, others = stores.SQLite(path), []
+    changes = store.changes
+
+    def changes_after_the_lease(*arguments, **options):
+        if not others:
+            time.sleep(0.3)
+            filter = tamis.Quotient(capacity=500, fpr=2**-8, seed=3)
+            others.append(tamis.Guard(stores.SQLite(path), filter))
+            others[0].put("more", "v")
+        return changes(*arguments, **options)
+
+    store.changes = changes_after_the_lease
+    with tamis.Guard(store, telescoping(), snapshot=snapshot, lease=0.2) as guard:
+        assert others
+        assert guard.get_many([*keys, "x3 3", "more"]) == ["v"] * 42
+    others[0].close()

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -48,6 +49,18 @@ class Result:
         return bool(self.violations or self.hung or self.unavailable or self.broken)
 
 
+async def run_fault(scene, kind, name, chance):
+    """Let one fault happen under load, and compare the store with its guards afterwards."""
+    scene.draw_moods(chance)
+    await asyncio.sleep(chance.uniform(0.05, 0.25))
+    fault = history.Fault(name, time.monotonic())
+    scene.faults.append(fault)
+    fault.detail = await kind.faults[name](scene, chance) or ""
+    fault.end = time.monotonic()
+    await asyncio.sleep(chance.uniform(0.1, 0.4))
+    await scene.settle()
+
+
 async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> Result:
     """Put one store through its faults and check the history."""
     kind = scenes.KINDS[name]
@@ -55,44 +68,37 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
     chance = random.Random(f"{arguments.seed} {name} guards")
     for clock in (server_clock, *(zygote.clock for zygote in zygotes)):
         clock.step(0)
+    backend = scene = None
     try:
         backend = kind.make(folder, server_clock.env)
         await backend.start()
-    except (pytest.skip.Exception, pytest.fail.Exception, ImportError) as missing:
-        result.note = str(missing)
-        return result
-    scene = Scene(
-        name,
-        backend,
-        zygotes,
-        scenes.guards(kind, folder, chance),
-        server_clock=server_clock,
-        folder=folder,
-        seed=arguments.seed,
-        lease=scenes.LEASE,
-        base=kind.base,
-    )
-    try:
+        scene = Scene(
+            name,
+            backend,
+            zygotes,
+            scenes.guards(kind, folder, chance),
+            server_clock=server_clock,
+            folder=folder,
+            seed=arguments.seed,
+            lease=scenes.LEASE,
+            base=kind.base,
+        )
         await scene.start()
         for i, fault in enumerate(faults):
-            chance = random.Random(f"{arguments.seed} {name} {i} {fault}")
-            scene.draw_moods(chance)
-            await asyncio.sleep(chance.uniform(0.05, 0.25))
-            begin = time.monotonic()
-            record = history.Fault(fault, begin)
-            scene.faults.append(record)
-            record.detail = await kind.faults[fault](scene, chance) or ""
-            record.end = time.monotonic()
-            await asyncio.sleep(chance.uniform(0.1, 0.4))
-            await scene.settle()
+            await run_fault(scene, kind, fault, random.Random(f"{arguments.seed} {name} {i}"))
             if arguments.verbose:
-                print(f"{name} {i}: {fault} {record.detail}", flush=True)
-    except Exception as error:
+                print(f"{name} {i}: {fault} {scene.faults[-1].detail}", flush=True)
+    except (pytest.skip.Exception, ImportError) as missing:
+        result.note = str(missing)
+    except (pytest.fail.Exception, Exception) as error:
         result.broken = f"{type(error).__name__}: {error}"
         traceback.print_exc()
     finally:
-        await scene.close()
-        await backend.close()
+        for each in (scene, backend):
+            if each is not None:
+                await each.close()
+    if scene is None:
+        return result
     result.history = scene.faults
     result.faults.update(fault.name for fault in scene.faults)
     result.operations = len(scene.operations)
@@ -130,6 +136,8 @@ def draw_all(names, arguments) -> list[tuple[str, list[str]]]:
 
 async def run(arguments, names) -> list[Result]:
     """Run the scenes, some at a time."""
+    # Ended from outside, it still ends the processes that it started.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     queue = draw_all(names, arguments)
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory(prefix="tamis-campaign-") as work:

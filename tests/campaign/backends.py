@@ -159,6 +159,8 @@ class _Server:
 
     def signal(self, number):
         """Send a signal to the server and the processes that it started."""
+        if self.process is None or self.process.poll() is not None:
+            return
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         for pid in [self.process.pid, *map(int, children.read_text().split())]:
             with suppress(ProcessLookupError):
@@ -166,6 +168,8 @@ class _Server:
 
     async def end(self, number):
         """End the server by a signal, and wait until it is gone."""
+        if self.process is None:
+            return
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
         await asyncio.to_thread(self.process.wait)

@@ -85,7 +85,7 @@ async def writers_race(scene, chance):
             for each, guard in scene.guards
         ]
         await asyncio.gather(*calls, return_exceptions=True)
-    await reopening
+    await asyncio.wait([reopening], timeout=10)
     return worker.name
 
 
@@ -256,7 +256,7 @@ async def fill_disk(scene, chance):
     if chance.random() < 0.5 or scene.backend.store == "RocksDB":
         # RocksDB accepts no writes after a failed one until it is opened again.
         worker = _any_worker(scene, chance)
-        await worker.start_call(do="reopen")
+        await asyncio.wait([worker.start_call(do="reopen")], timeout=10)
     return f"{time.monotonic() - begin:.2f} s"
 
 

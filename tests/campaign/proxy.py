@@ -16,6 +16,7 @@ class Proxy:
         self.port = 0
         self.losing_replies = False
         self.refusing = False
+        self._server = None
         self._flow = asyncio.Event()
         self._flow.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -26,7 +27,8 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self):
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         self.abort()
         self.resume()
         for pump in list(self._pumps):

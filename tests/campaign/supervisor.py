@@ -190,7 +190,7 @@ class Worker:
         """Start a new process; a store that lived in the killed one has lost its keys."""
         await self.start()
         if self.scene.backend.store == "Memory":
-            await self.opened
+            await asyncio.wait_for(self.opened, HUNG)
             self.scene.record_loss(self.killed_at, {})
 
     async def replace(self, generation):
@@ -204,8 +204,9 @@ class Worker:
         """Wait until the process is inside a put, say, and return whether it got there."""
         self.inside = asyncio.get_running_loop().create_future()
         try:
-            await self.call(do="arm", place=place)
-            await asyncio.wait_for(asyncio.shield(self.inside), seconds)
+            async with asyncio.timeout(seconds):
+                await self.call(do="arm", place=place)
+                await self.inside
         except (TimeoutError, Gone):
             return False
         finally:
@@ -235,6 +236,8 @@ class Scene:
         """The keys of the latest puts."""
         self.values = 0
         self._settled = 0
+        self._server = None
+        self._load: list[asyncio.Task] = []
         self._open_gate = asyncio.Event()
         self._busy = 0
         self.workers = []
@@ -276,8 +279,10 @@ class Scene:
             task.cancel()
         await asyncio.gather(*self._load, return_exceptions=True)
         for worker in self.workers:
-            await worker.kill()
-        self._server.close()
+            if worker.writer is not None:
+                await worker.kill()
+        if self._server is not None:
+            self._server.close()
 
     async def _connected(self, reader, writer):
         hello = json.loads(await reader.readline())
@@ -303,7 +308,7 @@ class Scene:
         if self._busy:
             for worker in self.workers:
                 if worker._answers:
-                    self.hung.append(worker.process)
+                    self.hung.append(f"{worker.process}: {len(worker._answers)} calls")
                     await worker.replace(worker.generation)
 
     def draw_moods(self, chance):

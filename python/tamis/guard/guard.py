@@ -373,7 +373,8 @@ class Guard:
             latest = trust.regions.counts
             unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
             if locked and unchanged and trust.trusted and not trust.behind:
-                with trust.changing:
+                # A lease that expired meanwhile costs the adaptation, not the query.
+                with trust.changing, suppress(LeaseError):
                     adapted = self._adapt_filter(keys, hashes, unchanged)
         self._counters.count(adaptations=adapted, adaptations_skipped=len(keys) - adapted)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
+from tamis.errors import LeaseError
 from tamis.stores.contract import HashRows, Store
 
 REGIONS = 64
@@ -79,24 +80,32 @@ class Remote:
 
     It lists exactly the hashes that the filter holds, each as often. Filters match slots to hashes
     by content, so a listed hash that the filter does not hold would be given another hash's slot.
+
+    Another guard that takes the lease may index the keys by another hash, from which a filter must
+    neither grow nor remove. So what was read counts only if the guard still holds the lease;
+    otherwise `LeaseError` is raised.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, holds_lease: Callable[[], bool]) -> None:
+        self._store, self._holds_lease = store, holds_lease
         self._lock = threading.Lock()
         self._pending: dict[int, HashRows] = {}
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return all hashes whose first word is from ``lo`` to ``hi``, both included."""
         pending = self._pending_rows()
-        return _with_pending(self._store.run(lo, hi), pending, lo, hi)
+        stored = self._store.run(lo, hi)
+        self._check_lease()
+        return _with_pending(stored, pending, lo, hi)
 
     def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         """Return `run` of each range, from one request to the store."""
         pending = self._pending_rows()
+        runs = self._store.runs(ranges)
+        self._check_lease()
         return [
             _with_pending(stored, pending, lo, hi)
-            for stored, (lo, hi) in zip(self._store.runs(ranges), ranges, strict=True)
+            for stored, (lo, hi) in zip(runs, ranges, strict=True)
         ]
 
     def scan(self) -> Iterator[HashRows]:
@@ -105,7 +114,12 @@ class Remote:
         for part in self._store.scan():
             pending = _without(pending, part)
             yield part
+        self._check_lease()
         yield pending
+
+    def _check_lease(self) -> None:
+        if not self._holds_lease():
+            raise LeaseError("the lease expired while the store's index was read")
 
     def begin_put(self, hashes: HashRows) -> None:
         """Add the hashes of a put, which the filter has and the store does not have yet."""

@@ -85,7 +85,8 @@ class Trust:
         """Try to take the lease, then load the snapshot or, failing that, read the store's keys."""
         self.store = store
         self.owner = secrets.token_hex(16)
-        self.regions, self.remote = Regions(), Remote(store)
+        self.regions = Regions()
+        self.remote = Remote(store, lambda: now() < self._lease_until)
         self.changing = threading.RLock()
         """Held while the filter changes."""
         self.committing = threading.RLock()
@@ -362,7 +363,7 @@ class Trust:
         ]
         try:
             self._apply(self.filter, Changes(commit.before, again, []), self.attached)
-        except CapacityError as error:
+        except (CapacityError, LeaseError) as error:
             return self._distrust(f"the filter cannot take the store's changes: {error}")
         return True
 
@@ -393,7 +394,7 @@ class Trust:
                 return self._distrust(f"the filter cannot take the store's changes: {error}")
             # The index has later keys too, from which the filter must not grow yet.
             return self._replay(until)
-        except TypeError as error:
+        except (LeaseError, TypeError) as error:
             return self._distrust(f"the filter cannot take the store's changes: {error}")
         self.epoch, self.behind = changes.epoch, changes.more
         return not changes.more
@@ -480,7 +481,7 @@ class Trust:
                     break
                 try:
                     self._apply(filter, changes, False)
-                except (CapacityError, TypeError):
+                except (CapacityError, LeaseError, TypeError):
                     changes = None
                     break
                 epoch = changes.epoch
@@ -536,12 +537,13 @@ class Trust:
             return
         remote = (self.remote,) if adapts(filter) and attached else ()
         if hasattr(filter, "remove_many") and (remote or not adapts(filter)):
-            apply_by_type(lambda some: filter.remove_many(some, *remote), keys)
+            with suppress(LeaseError):  # of the remote: the keys stay
+                apply_by_type(lambda some: filter.remove_many(some, *remote), keys)
             return
         for key in keys:
             # A filter that grew after the key left the store has dropped it already. Without the
             # index, an adaptive filter may not know which slot is the key's, and keeps it.
-            with suppress(KeyError, ValueError):
+            with suppress(KeyError, LeaseError, ValueError):
                 filter.remove(key, *remote)
 
     def _attach(self) -> None:
@@ -591,7 +593,7 @@ class Trust:
                 if changes is None or changes.more:
                     return False
                 self._apply(self.filter, changes, self.attached)
-            except (CapacityError, TypeError):
+            except (CapacityError, LeaseError, TypeError):
                 return False
             self.epoch, self.trusted = changes.epoch, True
             self._is_level(at, token)
