@@ -33,7 +33,6 @@ use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
 use crate::lock::{RwLock, WriteGuard};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -47,16 +46,19 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
 };
-/// Keys of a filter that is not blocked that are queried together.
+/// Keys of a filter that is not blocked that are queried together: more than a core has cache misses in
+/// flight, and few enough that all about them stays in the first cache.
 const TOGETHER: usize = 256;
-/// Probes of each of them before those are left out that are surely absent: three of four, where half
-/// of the bits are set.
-const FIRST_PROBES: u32 = 2;
-/// Positions that are prefetched together: more than a core has cache misses in flight, and few
-/// enough that all about them stays in the first cache.
-const POSITIONS: usize = 256;
+/// Rounds of a filter in a cache: three of four absent keys are found by then, where half of the bits
+/// are set.
+const FIRST_ROUNDS: u32 = 2;
+/// How many keys before their bits are set the words of a filter that is not blocked are prefetched: k
+/// per key, where a core has about a dozen cache misses in flight.
+const AHEAD: usize = 4;
 /// Bytes that a core's second cache holds beside others: in such a filter nothing is prefetched.
 const NEAR: usize = 1 << 17;
+/// Bytes that the last cache holds beside others: probes of such a filter overlap without prefetching.
+const CACHED: usize = 1 << 22;
 /// A Bloom filter over hashes.
 pub struct Bloom {
     shape: Shape,
@@ -162,65 +164,49 @@ impl Bloom {
             return self.prober.set(self.bits.lines(), hashes);
         }
         let words = self.bits.words();
-        let k = self.shape.hashes as usize;
-        let mut positions = [0; POSITIONS];
         let mut new = 0;
-        for hashes in hashes.chunks(POSITIONS / k) {
-            for (&hash, positions) in hashes.iter().zip(positions.chunks_exact_mut(k)) {
-                for (position, found) in positions.iter_mut().zip(self.shape.positions(hash)) {
-                    *position = found;
-                    self.prefetch(found);
-                }
+        for (i, &hash) in hashes.iter().enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                self.shape.positions(later).for_each(|position| self.prefetch(position));
             }
-            for positions in positions.chunks_exact(k).take(hashes.len()) {
-                let kept = positions.iter().filter(|&&position| position < self.shape.kept);
-                let set = |new, p: &u64| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
-                new += kept.fold(0, set) & 1;
-            }
+            let kept = self.shape.positions(hash).filter(|&position| position < self.shape.kept);
+            let set = |new, p| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
+            new += kept.fold(0, set) & 1;
         }
         new
     }
 
-    /// Answers up to [`TOGETHER`] hashes in two rounds: the first probes of each, then the rest of
-    /// those that found all bits set. So words are fetched side by side, and an absent key seldom
-    /// costs k probes (half of the bits are set).
+    /// Answers up to [`TOGETHER`] hashes in rounds: a probe of each, then another of those that
+    /// found all bits set so far. So the words of a round are fetched side by side, and an absent key
+    /// costs two probes on average (half of the bits are set), not k. In a cache, where nothing waits
+    /// for memory, those that are left after the first rounds get all other probes at once.
     fn contains_in_rounds(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let k = self.shape.hashes;
+        let (k, bytes) = (self.shape.hashes, self.bits.len());
+        let rounds = if bytes > CACHED { k } else { k.min(FIRST_ROUNDS) };
         let mut left: [u8; TOGETHER] = std::array::from_fn(|i| i as u8);
-        let count = self.passing(hashes, &mut left[..hashes.len()], 0..k.min(FIRST_PROBES));
-        let count = self.passing(hashes, &mut left[..count], k.min(FIRST_PROBES)..k);
-        out.fill(false);
-        left[..count].iter().for_each(|&i| out[usize::from(i)] = true);
-    }
-
-    /// Moves those indexes to the front whose hashes find the bits of these probes set; how many.
-    fn passing(&self, hashes: &[Hash128], left: &mut [u8], probes: Range<u32>) -> usize {
-        let width = probes.len();
-        if width == 0 {
-            return left.len();
-        }
-        let far = self.bits.len() > NEAR;
-        let mut positions = [0; POSITIONS];
-        let (mut passing, step) = (0, POSITIONS / width);
-        for start in (0..left.len()).step_by(step) {
-            let end = left.len().min(start + step);
-            for (place, j) in probes.clone().enumerate() {
-                let segment = self.shape.segment(j);
-                for (&i, own) in left[start..end].iter().zip(positions.chunks_exact_mut(width)) {
-                    own[place] = self.shape.position(hashes[usize::from(i)], j, &segment);
-                    if far {
-                        self.prefetch(own[place]);
-                    }
+        let mut positions = [0; TOGETHER];
+        let mut count = hashes.len();
+        for j in 0..rounds {
+            let segment = self.shape.segment(j);
+            for (&i, position) in left[..count].iter().zip(&mut positions) {
+                *position = self.shape.position(hashes[usize::from(i)], j, &segment);
+                if bytes > NEAR {
+                    self.prefetch(*position);
                 }
             }
-            // Written always and kept if it is to be: a branch would often be guessed wrong.
-            for (at, own) in (start..end).zip(positions.chunks_exact(width)) {
-                let all = own.iter().fold(true, |all, &position| all & self.kept_bit(position));
-                left[passing] = left[at];
-                passing += usize::from(all);
+            let before = std::mem::replace(&mut count, 0);
+            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            for (at, &position) in positions[..before].iter().enumerate() {
+                left[count] = left[at];
+                count += usize::from(self.kept_bit(position));
             }
         }
-        passing
+        out.fill(false);
+        for &i in &left[..count] {
+            let hash = hashes[usize::from(i)];
+            let probe = |j| self.kept_bit(self.shape.position(hash, j, &self.shape.segment(j)));
+            out[usize::from(i)] = (rounds..k).fold(true, |all, j| all & probe(j));
+        }
     }
 
     fn ones(&self) -> u64 {
