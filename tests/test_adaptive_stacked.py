@@ -670,3 +670,8 @@ def test_shapes_are_short_and_below_the_curve():
     few = Steps.of(np.array([3, 2, 1]))
     assert shape(few) is few
     assert shape(Zipf(1.0, 1, 0)).size == 0
+
+
+def test_a_workload_is_required():
+    with pytest.raises(TypeError, match=r"workload must be a tamis.Workload, .*, not NoneType"):
+        tamis.AdaptiveStacked(100, None, fpr=0.01)

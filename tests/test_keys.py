@@ -3,7 +3,9 @@
 import array
 import datetime as dt
 import enum
+import itertools
 import json
+import signal
 from decimal import Decimal
 from pathlib import Path
 
@@ -375,3 +377,25 @@ def test_huge_values_are_refused_in_few_words():
         with pytest.raises((TypeError, OverflowError)) as raised:
             rows([1, key])
         assert len(str(raised.value)) < 200
+
+
+def test_endless_keys_can_be_interrupted():
+    """A signal handler runs while an iterable is read."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    f = tamis.Bloom(100, fpr=0.01)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for use in (f.update, f.contains, tamis.hash_keys):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interrupted):
+                use(itertools.count())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(f) == 0

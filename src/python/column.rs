@@ -9,6 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
 use std::ops::Range;
 
+/// Objects of an iterable between two looks at signals: it may never end, but Ctrl-C ends it.
+const INTERRUPTIBLE: usize = 1 << 16;
+
 /// Many keys, as they came.
 pub enum Keys<'py> {
     /// Memory that is read without the interpreter.
@@ -84,8 +87,11 @@ impl<'py> Keys<'py> {
             ))
         })?;
         let list = PyList::empty(keys.py());
-        for object in objects {
+        for (index, object) in objects.enumerate() {
             list.append(object?)?;
+            if index % INTERRUPTIBLE == INTERRUPTIBLE - 1 {
+                keys.py().check_signals()?;
+            }
         }
         Ok(Keys::Objects(list))
     }

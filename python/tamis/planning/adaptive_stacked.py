@@ -199,7 +199,7 @@ def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
     (3, True, True)
     """
     wish = wish.checked()
-    check_workload(workload)
+    check_workload(workload, optional=False)
     curve = shape(workload.curve)
     plans = [made for kind in wish.kinds for made in _of_kind(wish, kind, workload, curve)]
     if not plans:

@@ -23,9 +23,9 @@ def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
         )
 
 
-def check_workload(workload: object) -> None:
-    """Refuse anything but a `tamis.Workload` or None, such as the queries themselves."""
-    if workload is not None and not hasattr(workload, "curve"):
+def check_workload(workload: object, *, optional: bool = True) -> None:
+    """Refuse anything but a `tamis.Workload`, or None, such as the queries themselves."""
+    if not (optional and workload is None) and not hasattr(workload, "curve"):
         raise TypeError(
             "workload must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), "
             f"not {type(workload).__name__}"
