@@ -442,8 +442,12 @@ def test_sliced_sets_come_and_go(tmp_path):
     assert c.size_in_bytes <= 5000
     c.extend({"x": [-5]}, allocate=False)
     assert "x" in c.candidates("anything")
+    with pytest.raises(ValueError, match="method must be 'optimal' for sliced filters, not 'gr"):
+        c.allocate(budget=5000, method="greedy")
+    bits = c.size_in_bits
     c.drop(["new", "set 3"])
     assert set(c.kinds) == {"sliced"}
+    assert c.size_in_bits <= bits
     assert "set 7" in c.candidates(145)
     c.save(tmp_path / "c")
     assert set(tamis.Collection.open(tmp_path / "c").kinds) == {"sliced"}

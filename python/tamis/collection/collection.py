@@ -441,7 +441,9 @@ class Collection:
         """Return how many bits of each filter to load."""
         own = self._own_bytes(filters, sealed=sealed)
         rows = sliced_curve(filters) if self._parts == 1 and not self._salvage else None
-        if rows is not None and method == "optimal":
+        if rows is not None:
+            if method != "optimal":
+                raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
             bits = None
             if budget is not None:
                 overhead = sliced_overhead(rows) + own
