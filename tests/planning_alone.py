@@ -89,10 +89,13 @@ def use_collections():
     allocation.plan_collection(keys, utility, target=0.05)
     for method in ("relaxation", "greedy", "elastic"):
         allocation.plan_collection(keys, utility, budget=9000, kind="truncated", method=method)
+    sliced, curves = module("collection.sliced"), module("collection.curves")
     words = np.array([90, 80, 90])
-    bits, hashes = np.array([module("collection.text").signature(int(n), 0.01) for n in words]).T
-    arranged = module("collection.text").arrange(words, bits, hashes, np.array([1.0, 5.0, 2.0]))
-    arranged.allocate(1000)
+    lengths, segments = np.array([sliced.size(int(n), 0.01) for n in words]).T
+    curve = curves.Segmented(lengths * segments, segments, words)
+    kept = sliced.plan_segments(curve, np.array([1.0, 5.0, 2.0]), 1000)
+    sliced.lay_out(curve, kept, np.array([1.0, 5.0, 2.0]))
+    sliced.is_sliceable(np.ones(3, np.uint8), curve.bits, segments, words)
 
 
 def use_the_rest():

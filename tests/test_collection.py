@@ -394,6 +394,68 @@ def test_a_file_that_is_cut_while_it_is_open_is_an_error(tmp_path):
     assert len(c.candidates_many([150])[1]) >= 100
 
 
+def test_sliced_sets_answer_as_their_filters_do(tmp_path):
+    """By rows or one by one: the same candidates in order, and hybrid those of all bits."""
+    rng = np.random.default_rng(8)
+    sizes = np.concatenate([[0], rng.integers(1, 400, 250)])
+    utility = rng.lognormal(0, 1, len(sizes))
+    path = tmp_path / "c"
+    c = tamis.Collection.build(sets(sizes), kind="sliced", utility=utility, path=path)
+    assert set(c.kinds) == {"empty", "sliced"}
+    assert c.least_budget / len(c) < 24  # of few sets; of many, see below
+    # Held as segmented filters where parts or damage are possible.
+    other = tamis.Collection.open(path, salvage=True)
+    assert set(other.kinds) == {"empty", "segmented"}
+    keys, owner = np.arange(sum(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+    asked = np.concatenate([np.arange(-800, 0), keys[::37]])
+    everything = [each.tolist() for each in other.candidates_many(asked)]
+    for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.least_budget):
+        c.allocate(budget=budget)
+        assert budget is None or c.size_in_bytes <= budget
+        other._replace(
+            other._load(other._filters, c._utility, other._planned._replace(kept=c.kept)),
+            c._utility,
+            other._planned,
+        )
+        found = [each.tolist() for each in c.candidates_many(asked)]
+        assert found == [each.tolist() for each in other.candidates_many(asked)]
+        assert c.candidates(3, limit=2) == other.candidates(3, limit=2)
+        offsets, ids = c.candidates_many(keys)
+        lists = np.split(ids, offsets[1:-1])
+        assert all(own in each for own, each in zip(owner, lists, strict=True))
+        c.hybrid = True
+        assert [each.tolist() for each in c.candidates_many(asked)] == everything
+        c.hybrid = False
+    measured = np.bincount(c.candidates_many(np.arange(-300, 0))[1], minlength=len(sizes)) / 300
+    assert np.allclose(measured[c.kept == 0], sizes[c.kept == 0] > 0)
+
+
+def test_many_sliced_sets_take_at_most_16_bytes_each_beside_their_bits():
+    c = tamis.Collection.build(sets([5 + i % 40 for i in range(4000)]), kind="sliced")
+    assert 7 < c.least_budget / len(c) < 10
+
+
+def test_sliced_sets_come_and_go(tmp_path):
+    c = tamis.Collection.build(sets([20] * 100), kind="sliced", budget=5000)
+    c.append("new", range(10**6, 10**6 + 30), utility=9)
+    assert c.candidates(10**6)[0] == "new"
+    assert c.size_in_bytes <= 5000
+    c.extend({"x": [-5]}, allocate=False)
+    assert "x" in c.candidates("anything")
+    with pytest.raises(ValueError, match="method must be 'optimal' for sliced filters, not 'gr"):
+        c.allocate(budget=5000, method="greedy")
+    bits = c.size_in_bits
+    c.drop(["new", "set 3"])
+    assert set(c.kinds) == {"sliced"}
+    assert c.size_in_bits <= bits
+    assert "set 7" in c.candidates(145)
+    c.save(tmp_path / "c")
+    assert set(tamis.Collection.open(tmp_path / "c").kinds) == {"sliced"}
+    c.append("ribbon", range(500), kind="ribbon")  # filters of another kind: no more rows
+    assert set(c.kinds) == {"segmented", "ribbon"}
+    assert {"set 7", "ribbon"} <= set(c.candidates(145))
+
+
 @pytest.fixture
 def small_windows(monkeypatch):
     """Windows of 64 sets, so that few sets are many."""

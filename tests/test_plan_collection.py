@@ -167,6 +167,26 @@ def test_the_optimum_is_below_the_relaxations_and_the_baselines(spread):
             assert other.expected_fpr < rates["optimal"]
 
 
+def test_top_utility_skips_what_does_not_fit():
+    keys, utility = [100, 5000, 100, 300, 100, 100], [9, 8, 7, 6, 5, 4]
+    full = tamis.plan_collection(keys, utility, budget=10**9, kind="truncated").kept
+    rng = np.random.default_rng(0)
+    for budget in [
+        0,
+        int(full[0]),
+        *rng.integers(0, int(full.sum()), 50).tolist(),
+        int(full.sum()),
+    ]:
+        kept = tamis.plan_collection(
+            keys, utility, budget=budget, kind="truncated", method="top utility"
+        ).kept
+        left, expected = budget, []
+        for bits in full.tolist():
+            expected.append(bits if bits <= left else 0)
+            left -= expected[-1]
+        assert kept.tolist() == expected
+
+
 def test_auto_is_no_worse_than_either_kind():
     keys = np.array([1, 1, 2, 3, 5, 300, 40, 10_000] * 20)
     utility = np.random.default_rng(1).lognormal(0, 2, len(keys))

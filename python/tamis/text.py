@@ -12,10 +12,11 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.prefixes import load_sliced, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility
 from tamis.planning.arguments import parse_budget
-from tamis.planning.collection import text as planning
+from tamis.planning.collection import sliced as planning
 from tamis.planning.collection.allocation import weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented, Weights
 
@@ -35,23 +36,13 @@ _ENGLISH = """
 ENGLISH = frozenset(_ENGLISH.split())
 """English stop words: in most texts, and rarely useful in a query."""
 
-_WEIGHTS = 8  # bytes of the utility and rank of a document
-
-
-class _Plan(NamedTuple):
-    """The documents in blocks, and the rows of each block to load."""
-
-    arrangement: planning.Arrangement
-    rows: Ints
-
 
 class _Memory(NamedTuple):
     """What a search reads; replaced as a whole, so that threads can search during `allocate`."""
 
     filters: _native.Filters
     sliced: _native.Sliced
-    arrangement: planning.Arrangement
-    rows: Ints
+    utility: Weights
 
 
 def words(text: str) -> list[str]:
@@ -110,7 +101,7 @@ class SearchIndex:
         """Index named texts and load prefixes of their signatures that fit the budget.
 
         ``documents`` may be an iterator; it is consumed one text at a time. ``budget`` is in bytes
-        or, as "64MB", in units of powers of ten, and counts prefixes, names and sizes; None loads
+        or, as "64MB", in units of powers of ten, and counts prefixes, sizes and weights; None loads
         the full signatures. ``utility`` says how useful each document is, by name or in order.
         ``fpr`` is the false-positive rate of the full signatures, per term. Terms are `words`, or
         the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, or to a
@@ -180,12 +171,11 @@ class SearchIndex:
         elif verify and not self._keep_texts:
             raise ValueError("verify must be False: the index was built with keep_texts=False")
         if not terms:
-            ids = memory.arrangement.order[:limit].tolist()
+            ids = np.argsort(-memory.utility, kind="stable")[:limit].tolist()
         elif verify:
             ids = self._verified(memory, terms, limit)
         else:
-            ranks = memory.sliced.search(list(terms), limit)
-            ids = memory.arrangement.order[ranks].tolist()
+            ids = memory.sliced.search(list(terms), limit).tolist()
         return [memory.filters.name(id) for id in ids]
 
     def text(self, name: str) -> str:
@@ -280,8 +270,7 @@ class SearchIndex:
     def kept(self) -> Ints:
         """Bits of each signature in memory."""
         kept = np.zeros(len(self), np.int64)
-        arrangement = self._memory.arrangement
-        kept[arrangement.ids] = np.repeat(self._memory.rows, arrangement.documents)
+        self._memory.sliced.kept_into(kept)
         return kept
 
     @property
@@ -302,9 +291,13 @@ class SearchIndex:
 
     @property
     def size_in_bytes(self) -> int:
-        """Memory of the prefixes, names and sizes."""
-        overhead = _overhead(self._filters, self._memory.arrangement)
-        return overhead + (self.size_in_bits + 7) // 8
+        """Memory of the prefixes, sizes and weights."""
+        return self.least_budget + (self.size_in_bits + 7) // 8
+
+    @property
+    def least_budget(self) -> int:
+        """The smallest possible budget in bytes: sizes and weights without any bits."""
+        return self._memory.sliced.overhead + _own_bytes(self._filters)
 
     @property
     def size_in_bits(self) -> int:
@@ -330,7 +323,10 @@ class SearchIndex:
         return len(self._filters)
 
     def __repr__(self) -> str:
-        return f"<tamis.text.SearchIndex: {len(self):,} documents, {self.size_in_bytes:,} bytes>"
+        return (
+            f"<tamis.text.SearchIndex: {len(self):,} documents, {self.size_in_bytes:,} bytes in "
+            f"memory, {self.least_budget / max(len(self), 1):.1f} per document beside its bits>"
+        )
 
     def _terms(self, text: str) -> list[str]:
         if not isinstance(text, str):
@@ -342,20 +338,17 @@ class SearchIndex:
     ) -> None:
         for name, text in Names(filters).check_new(documents, "document"):
             distinct = _native.Distinct(self._terms(text), filters.seed or 0, key)
-            length, segments = planning.signature(len(distinct), fpr)
+            length, segments = planning.size(len(distinct), fpr)
             kind = "segmented" if len(distinct) else "empty"
             full = _native.Full(distinct, kind, segments, length * segments)
             filters.add(name, full, text)
 
     def _replace(
-        self, filters: _native.Filters, weights: Weights, budget: int | None, plan: _Plan
+        self, filters: _native.Filters, weights: Weights, budget: int | None, segments: Ints
     ) -> None:
         """Load signatures as planned, then replace everything, or nothing if that fails."""
-        arrangement, rows = plan
-        sliced = filters.sliced(
-            arrangement.documents, rows.astype(np.uint32), arrangement.ids, arrangement.ranks
-        )
-        self._memory = _Memory(filters, sliced, arrangement, rows)
+        sliced = load_sliced(filters, _curve(filters), segments, weights)
+        self._memory = _Memory(filters, sliced, weights)
         self._filters, self._utility, self._budget = filters, weights, budget
 
     def _verified(self, memory: _Memory, terms: set[str], limit: int) -> list[int]:
@@ -363,36 +356,36 @@ class SearchIndex:
         found: list[int] = []
         checked, more = 0, limit
         while len(found) < limit:
-            ranks = memory.sliced.search(list(terms), more)
-            for id in memory.arrangement.order[ranks[checked:]].tolist():
+            ids = memory.sliced.search(list(terms), more)
+            for id in ids[checked:].tolist():
                 self._texts_read += 1
                 if terms.issubset(self._terms(memory.filters.text(id) or "")):
                     found.append(id)
                     if len(found) == limit:
                         break
-            if len(ranks) < more:
+            if len(ids) < more:
                 break
             checked, more = more, 4 * more
         return found
 
 
+def _curve(filters: _native.Filters) -> Segmented:
+    sizes = filters.sizes()
+    return Segmented(sizes.bits, sizes.hashes, sizes.counts)
+
+
 def _plan(
     filters: _native.Filters, weights: Weights, budget: int | None, *, sealed: bool = False
-) -> _Plan:
-    """Arrange the documents in blocks, and return how many rows of each block to load."""
-    sizes = filters.sizes()
-    arrangement = planning.arrange(
-        sizes.counts, sizes.bits, sizes.hashes, weights.astype(np.float64)
-    )
-    if budget is None:
-        return _Plan(arrangement, arrangement.curve.length * arrangement.curve.hashes)
-    overhead = _overhead(filters, arrangement, sealed=sealed)
-    bits = storage.filter_bits(budget, overhead, f"{len(filters)} documents")
-    return _Plan(arrangement, arrangement.allocate(bits))
+) -> Ints:
+    """Return how many segments of each signature to load."""
+    curve, bits = _curve(filters), None
+    if budget is not None:
+        overhead = sliced_overhead(curve) + _own_bytes(filters, sealed=sealed)
+        bits = storage.filter_bits(budget, overhead, f"{len(filters)} documents")
+    return planning.plan_segments(curve, weights.astype(np.float64), bits)
 
 
-def _overhead(
-    filters: _native.Filters, arrangement: planning.Arrangement, *, sealed: bool = False
-) -> int:
-    blocks = _native.Sliced.least_bytes(len(arrangement.documents), len(filters))
-    return filters.size_in_bytes(sealed=sealed) + blocks + _WEIGHTS * len(filters)
+def _own_bytes(filters: _native.Filters, *, sealed: bool = False) -> int:
+    """Memory of the directory and utilities."""
+    weights = np.dtype(np.float32).itemsize * len(filters)
+    return filters.size_in_bytes(sealed=sealed) + weights

@@ -137,3 +137,69 @@ fn changed_prefixes_are_those_of_loading() {
         .collect();
     same(&got, &load(&ids, &lengths, None));
 }
+
+/// Classes of many sizes: whatever segments are kept, sets are found as each filter alone says.
+#[test]
+fn sliced_sets_answer_as_filters_alone_do() {
+    let shapes = [(30, 7, 20i64), (30, 9, 25), (67, 5, 40), (200, 8, 150)];
+    let built: Vec<_> = (0..300usize)
+        .map(|i| {
+            let (length, hashes, n) = shapes[if i < 170 { i % 2 } else { 2 + i % 2 }];
+            let keys = distinct(5 * i as i64..5 * i as i64 + if i == 7 { 0 } else { n });
+            Filter::build(Kind::Segmented, hashes, length * u64::from(hashes), &[], &keys).unwrap()
+        })
+        .collect();
+    let filters: Vec<&Filter> = built.iter().map(|(filter, _)| filter).collect();
+    let order: Vec<u32> = (0..300).map(|i| i * 7 % 300).collect();
+    for share in [0usize, 1, 3, 10] {
+        let segments =
+            |i: u32| filters[i as usize].hashes.min(((i as usize * 13) % 10 * share / 3) as u8);
+        let mut ids: Vec<u32> = (0..300).filter(|&i| i != 7).collect();
+        let length = |i: u32| sliced::segment_length(filters[i as usize]).unwrap();
+        ids.sort_by_key(|&i| (length(i), std::cmp::Reverse(segments(i))));
+        let kept: Vec<u8> = ids.iter().map(|&i| segments(i)).collect();
+        let classes = [169, 65, 65];
+        let layout =
+            sliced::Layout { classes: &classes, ids: &ids, segments: &kept, order: &order };
+        let read = |id: u32, out: &mut [u8]| {
+            out.copy_from_slice(&built[id as usize].1[..out.len()]);
+            Ok(())
+        };
+        let rows = sliced::Sliced::load(&layout, &filters, read).unwrap();
+        let kept: std::collections::HashMap<u32, u32> = rows.kept().collect();
+        assert!(ids.iter().all(|&i| kept[&i] >= u32::from(segments(i))));
+        for key in (-300..1700).step_by(3) {
+            let keys = [key, key + 1].map(|key| Hasher::seeded(1).signed(key));
+            for keys in [&keys[..1], &keys[..]] {
+                let alone = |&i: &u32| {
+                    let (filter, bytes) = (filters[i as usize], &built[i as usize].1);
+                    let own = kept.get(&i).map_or(0, |&s| s.min(filter.hashes.into()));
+                    let bits = u64::from(own) * if i == 7 { 0 } else { length(i) };
+                    let resident =
+                        Resident::load([(0, filter, bits)].into_iter(), 1, None, |_, out| {
+                            out.copy_from_slice(&bytes[..out.len()]);
+                            Ok(())
+                        });
+                    let resident = resident.unwrap();
+                    keys.iter().all(|&key| {
+                        let mut found = false;
+                        resident.candidates(&resident.query(key), |_| {
+                            found = true;
+                            true
+                        });
+                        found
+                    })
+                };
+                let expected: Vec<u32> = order.iter().copied().filter(alone).collect();
+                for limit in [0, 1, 5, usize::MAX] {
+                    let found = rows.search(keys, limit, None).unwrap();
+                    assert_eq!(found, expected[..limit.min(expected.len())]);
+                }
+                let mut odd = |found: sliced::Match| Ok(found.id % 2 == 1);
+                let found = rows.search(keys, 4, Some(&mut odd)).unwrap();
+                let some: Vec<u32> = expected.into_iter().filter(|i| i % 2 == 1).take(4).collect();
+                assert_eq!(found, some);
+            }
+        }
+    }
+}

@@ -11,7 +11,7 @@
 //! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file per kind, each with a class of its own: what the kind offers beside the contract
-//! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: of documents
+//! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
 mod adapting;
 mod adaptive_cuckoo;
@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use super::bloom::Bloom;
     #[pymodule_export]
-    use super::collection::{FilterSizes, Filters, Full, Resident, TextOptions};
+    use super::collection::{FilterSizes, Filters, Full, Resident, Sliced, TextOptions};
     #[pymodule_export]
     use super::cuckoo::Cuckoo;
     #[pymodule_export]
@@ -104,7 +104,7 @@ mod _native {
     #[pymodule_export]
     use super::telescoping::AdaptiveQuotient;
     #[pymodule_export]
-    use super::text::{Sliced, words};
+    use super::text::words;
     #[pymodule_export]
     use super::windowed::Windowed;
 

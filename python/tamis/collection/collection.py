@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,13 @@ from tamis import _native
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
-from tamis.collection.prefixes import Prefixes, load_prefixes, rate_curve
+from tamis.collection.prefixes import (
+    Prefixes,
+    load_prefixes,
+    rate_curve,
+    sliced_curve,
+    sliced_overhead,
+)
 from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
@@ -30,6 +36,7 @@ from tamis.planning.arguments import parse_budget
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.prices import optimal_price
+from tamis.planning.collection.sliced import plan_segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +53,9 @@ class _Plan(NamedTuple):
     grown: int = 0
     """Sets added since all prefixes were planned."""
 
+
+Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
+"""The kind of the filters: one that can be cut, the best of them, or filters by rows."""
 
 _KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
 
@@ -92,7 +102,7 @@ class Collection:
         *,
         budget: int | str | None = None,
         utility: Utility | None = None,
-        kind: planning.Kind | Literal["auto"] = "auto",
+        kind: Kind = "auto",
         fpr: float = 1e-4,
         path: FilePath | None = None,
         hybrid: bool = False,
@@ -191,7 +201,7 @@ class Collection:
         keys: Keys,
         *,
         utility: float = 1.0,
-        kind: planning.Kind | Literal["auto"] = "auto",
+        kind: Kind = "auto",
         fpr: float = 1e-4,
         key: bytes | None = None,
     ) -> None:
@@ -203,7 +213,7 @@ class Collection:
         sets: Sets,
         *,
         utility: npt.ArrayLike | None = None,
-        kind: planning.Kind | Literal["auto"] = "auto",
+        kind: Kind = "auto",
         fpr: float = 1e-4,
         key: bytes | None = None,
         allocate: bool = True,
@@ -216,6 +226,8 @@ class Collection:
         """
         # A copy: a failure must leave this collection as it was.
         filters = self._filters.without([])
+        if kind == "auto" and self._sliced:
+            kind = "sliced"
         storage.add_sets(filters, sets, kind, fpr, key)
         added = len(filters) - len(self)
         weights = extend_utility(self._utility, utility, added, "set")
@@ -323,7 +335,8 @@ class Collection:
     @property
     def kinds(self) -> list[str]:
         """The kind of each filter; "empty" for a set without keys."""
-        return [_KINDS[kind] for kind in self._filters.sizes().kinds.tolist()]
+        names = ("empty", "sliced") if self._sliced else _KINDS
+        return [names[kind] for kind in self._filters.sizes().kinds.tolist()]
 
     @property
     def fprs(self) -> Floats:
@@ -388,6 +401,10 @@ class Collection:
         return twin
 
     @property
+    def _sliced(self) -> bool:
+        return isinstance(self._prefixes.residents[0], _native.Sliced)
+
+    @property
     def _overhead(self) -> int:
         memory = sum(each.overhead for each in self._prefixes.residents)
         return memory + self._own_bytes(self._filters, sealed=False)
@@ -422,11 +439,22 @@ class Collection:
         sealed: bool = False,
     ) -> _Plan:
         """Return how many bits of each filter to load."""
+        own = self._own_bytes(filters, sealed=sealed)
+        rows = sliced_curve(filters) if self._parts == 1 and not self._salvage else None
+        if rows is not None:
+            if method != "optimal":
+                raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
+            bits = None
+            if budget is not None:
+                overhead = sliced_overhead(rows) + own
+                bits = storage.filter_bits(budget, overhead, f"{len(filters)} filters")
+            segments = plan_segments(rows, weights.astype(np.float64), bits)
+            return _Plan(segments * (rows.bits // np.maximum(rows.hashes, 1)), budget, method)
         sizes = filters.sizes(self._parts)
         curve = rate_curve(sizes)
         if budget is None:
             return _Plan(curve.bits, None, method)
-        overhead = sizes.overhead + self._own_bytes(filters, sealed=sealed)
+        overhead = sizes.overhead + own
         bits = storage.filter_bits(budget, overhead, f"{len(filters)} filters")
         utility = weights.astype(np.float64)
         if method != "optimal":
@@ -440,7 +468,11 @@ class Collection:
         """Plan and load the prefixes of sets that were added, and change those of others."""
         before, planned, growth = len(self), self._planned, None
         added = len(filters) - before
-        if not allocate:
+        if self._sliced:
+            if not allocate:
+                kept = np.concatenate([self._prefixes.kept, np.zeros(added, np.int64)])
+                return planned, self._load(filters, weights, planned._replace(kept=kept))
+        elif not allocate:
             growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
         elif planned.budget is None:
             growth = load_all(filters, before)

@@ -70,6 +70,7 @@ def change_prefixes(
     kept[growth.ids] = growth.kept
     residents = []
     for part, resident in enumerate(loaded.residents):
+        assert isinstance(resident, _native.Resident)
         ids = by_utility[by_utility % parts == part]
         # A new set comes after those of at least its utility.
         others = weights[part:before:parts]

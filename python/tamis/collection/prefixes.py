@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
 from tamis.errors import FormatError
+from tamis.planning.collection import sliced
 from tamis.planning.collection.curves import Ints, Mixed, Ribbon, Segmented, Truncated, Weights
+
+_FEW = 64  # filters, below which rows are no faster
 
 
 class Prefixes(NamedTuple):
     """What a lookup reads; replaced as a whole, so that threads can query during `allocate`."""
 
     filters: _native.Filters
-    residents: list[_native.Resident]
+    residents: list[_native.Resident] | list[_native.Sliced]
     """The prefixes of each part, in order of utility."""
     damaged: Ints
     """Numbers of the filters whose prefixes could not be read."""
@@ -28,6 +31,34 @@ class Prefixes(NamedTuple):
         for resident in self.residents:
             resident.kept_into(kept)
         return kept
+
+
+def sliced_curve(filters: _native.Filters) -> Segmented | None:
+    """Return the curve of filters that can be in memory by rows: many of a few sizes."""
+    if len(filters) < _FEW:
+        return None
+    sizes = filters.sizes()
+    if not sliced.is_sliceable(sizes.kinds, sizes.bits, sizes.hashes, sizes.counts):
+        return None
+    return Segmented(sizes.bits, sizes.hashes, sizes.counts)
+
+
+def sliced_overhead(curve: Segmented) -> int:
+    """Memory of filters by rows apart from their bits, at most."""
+    lengths = curve.bits // np.maximum(curve.hashes, 1)
+    used = np.flatnonzero(curve.keys > 0)
+    _, which, classes = np.unique(lengths[used], return_inverse=True, return_counts=True)
+    most = np.zeros(len(classes), np.int64)
+    np.maximum.at(most, which, curve.hashes[used])
+    return _native.Sliced.least_bytes(classes.tolist(), len(lengths), int(most.sum()))
+
+
+def load_sliced(
+    filters: _native.Filters, curve: Segmented, segments: Ints, utility: Weights
+) -> _native.Sliced:
+    """Load the first segments of each filter by rows."""
+    layout = sliced.lay_out(curve, segments, utility)
+    return filters.sliced(layout.classes, layout.ids, layout.segments, layout.order)
 
 
 def rate_curve(*sizes: _native.FilterSizes) -> Mixed:
@@ -62,13 +93,23 @@ def load_prefixes(
 
     Prefixes that are ``loaded`` are copied from memory: filter i was number ``before[i]`` then.
     """
+    curve = sliced_curve(filters) if parts == 1 else None
+    if curve is not None and not salvage:
+        segments = kept // np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1)
+        rows = load_sliced(filters, curve, segments, utility)
+        return Prefixes(filters, [rows], np.zeros(0, np.int64))
     order = np.argsort(-utility, kind="stable").astype(np.uint32)
 
     def load(kept: Ints) -> list[_native.Resident]:
         by_part = (order if parts == 1 else order[order % parts == part] for part in range(parts))
-        known = [None] * parts if loaded is None else loaded.residents
+        known: list[Any] = [None] * parts if loaded is None else list(loaded.residents)
         return [
-            filters.resident(ids, kept[ids].astype(np.uint64), resident, before)
+            filters.resident(
+                ids,
+                kept[ids].astype(np.uint64),
+                resident if isinstance(resident, _native.Resident) else None,
+                before,
+            )
             for ids, resident in zip(by_part, known, strict=True)
         ]
 

@@ -17,6 +17,7 @@ from tamis._files import name_in_errors, open_regular, save_whole
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
+from tamis.planning.collection import sliced
 from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats, Weights
 
@@ -148,6 +149,9 @@ def full_size(keys: int, kind: str, fpr: float) -> FullSize:
     """Size the full filter of a set; kind "auto" is the smaller of ribbon and segmented."""
     if keys == 0:
         return FullSize("empty", 0)
+    if kind == "sliced":
+        length, segments = sliced.size(keys, fpr)
+        return FullSize("segmented", segments, length * segments)
     # Whole columns: collections cut them where it is worth most.
     size = ribbon.size(keys, fpr=fpr).in_whole_columns()
     bits, hashes = (int(each[0]) for each in bloom_size(np.array([keys], np.int64), fpr))
@@ -168,8 +172,8 @@ def add_sets(
     filters: _native.Filters, sets: Sets, kind: str, fpr: float, key: bytes | None
 ) -> None:
     """Add the full filters of named sets."""
-    if kind not in ("auto", *KINDS):
-        kinds = ", ".join(map(repr, ("auto", *KINDS)))
+    if kind not in ("auto", "sliced", *KINDS):
+        kinds = ", ".join(map(repr, ("auto", "sliced", *KINDS)))
         raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
     for name, keys in Names(filters).check_new(sets, "set"):
         if not isinstance(keys, _native.Full):

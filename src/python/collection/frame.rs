@@ -180,7 +180,10 @@ fn check_directory(
     for (index, (record, end)) in records.iter().zip(ends).enumerate() {
         base.sample(place, base.levels - levels.len() as u32);
         let (filter, utility) = Filter::from_record(record, &mut levels)?;
-        if texts.is_some() && filter.kind != Kind::Empty && text::segment(&filter).is_none() {
+        if texts.is_some()
+            && filter.kind != Kind::Empty
+            && collection::sliced::segment_length(&filter).is_none()
+        {
             return Err(damaged("a document has no signature"));
         }
         let end = u32::from_le_bytes(*end) as usize;

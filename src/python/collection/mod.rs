@@ -1,27 +1,28 @@
 //! Collections: full filters in files, prefixes in memory.
 //!
 //! `frame.rs` checks and writes the file, `directory.rs` and `names.rs` find a filter in it by number
-//! and by name, `resident.rs` holds the prefixes of a collection. The prefixes of a text index are
-//! in `src/python/text.rs`.
+//! and by name, `resident.rs` holds prefixes filter by filter, `sliced.rs` by rows; `lookup.rs` looks
+//! up many keys on threads.
 
 mod directory;
 mod frame;
+mod lookup;
 mod names;
 mod resident;
+mod sliced;
 
 pub use frame::TextOptions;
 pub use resident::Resident;
+pub use sliced::Sliced;
 
 use super::batch::Distinct;
 use super::files::Files;
 use super::handle::hasher_of;
 use super::keys::{self, Secret, hasher};
-use super::text::Sliced;
 use crate::collection::{self, Filter, Kind};
 use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::lock::RwLock;
-use crate::text;
 use directory::Directory;
 use frame::Opened;
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -334,26 +335,28 @@ impl Filters {
         Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
 
-    /// Loads signatures in blocks: documents and rows per block, ids and ranks of the documents.
+    /// Loads the first `segments[i]` segments of each filter `ids[i]` by rows; `classes` has the number
+    /// of filters of each class, `order` all filters by utility.
     fn sliced(
         &self,
         py: Python<'_>,
-        documents: PyReadonlyArray1<'_, u8>,
-        rows: PyReadonlyArray1<'_, u32>,
+        classes: PyReadonlyArray1<'_, u32>,
         ids: PyReadonlyArray1<'_, u32>,
-        ranks: PyReadonlyArray1<'_, u32>,
+        segments: PyReadonlyArray1<'_, u8>,
+        order: PyReadonlyArray1<'_, u32>,
     ) -> PyResult<Sliced> {
-        let (documents, rows) = (documents.as_slice()?, rows.as_slice()?);
-        let (ids, ranks) = (ids.as_slice()?, ranks.as_slice()?);
-        let blocks = text::Blocks { documents, rows, ids, ranks };
+        let (classes, ids) = (classes.as_slice()?, ids.as_slice()?);
+        let (segments, order) = (segments.as_slice()?, order.as_slice()?);
+        let layout = collection::sliced::Layout { classes, ids, segments, order };
+        let directory = self.directory();
         let sliced = py.detach(|| {
-            let (all, list) = (self.directory().all_rows(&self.files)?, self.files.list()?);
+            let (all, list) = (directory.all_rows(&self.files)?, self.files.list()?);
             let filters: Vec<&Filter> = all.iter().map(|row| &row.filter).collect();
-            text::Sliced::load(&blocks, &filters, |id, out| {
+            collection::sliced::Sliced::load(&layout, &filters, |id, out| {
                 self.files.read(all[id as usize].place, out, &list)
             })
         })?;
-        Ok(Sliced { sliced, hasher: self.hasher.clone() })
+        Ok(Sliced::new(sliced, self.files.clone(), directory, self.hasher.clone()))
     }
 
     /// Memory of the directory: as it is, or as it will be if all filters are written to a file.

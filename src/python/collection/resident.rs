@@ -4,6 +4,7 @@ use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
 use super::directory::Directory;
+use super::lookup::{Found, on_threads};
 use crate::collection::{self, Loaded, may_hold};
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
@@ -12,8 +13,6 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Keys times filters from which lookups run on several threads.
-const THREADED: usize = 1 << 24;
 /// Keys that are looked up together in as many filters as fit in a cache.
 const TOGETHER: usize = 256;
 
@@ -73,12 +72,7 @@ impl Resident {
         Loaded { resident: &self.resident, positions }
     }
 
-    fn lookup(
-        &self,
-        hashes: &[Hash128],
-        limit: usize,
-        hybrid: bool,
-    ) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn lookup(&self, hashes: &[Hash128], limit: usize, hybrid: bool) -> Result<Found> {
         let (mut counts, mut pairs) = (vec![0u32; hashes.len()], Vec::new());
         let mut failed = Ok(());
         for (chunk, hashes) in hashes.chunks(TOGETHER).enumerate() {
@@ -105,7 +99,7 @@ impl Resident {
             pairs[before..].sort_by_key(|&(key, _)| key);
         }
         failed?;
-        Ok((counts, pairs.into_iter().map(|(_, id)| id).collect()))
+        Ok(Found { counts, ids: pairs.into_iter().map(|(_, id)| id).collect() })
     }
 }
 
@@ -150,38 +144,14 @@ impl Resident {
         hybrid: bool,
     ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u32>>)> {
         let hashes = batch::hashes(py, &self.hasher, keys)?;
-        let answers = py.detach(|| {
+        let found = py.detach(|| {
             if limit == 0 {
-                return Ok(vec![(vec![0; hashes.len()], Vec::new())]);
+                return Ok(Found { counts: vec![0; hashes.len()], ids: Vec::new() });
             }
-            let work = hashes.len().saturating_mul(self.resident.len());
-            let most = hashes.len().div_ceil(TOGETHER).max(1);
-            let threads = match work {
-                ..THREADED => 1,
-                _ => std::thread::available_parallelism().map_or(1, usize::from).min(most),
-            };
-            let share = hashes.len().div_ceil(threads).max(1);
-            std::thread::scope(|scope| {
-                let lookup = |part| self.lookup(part, limit, hybrid);
-                let mut parts = hashes.chunks(share);
-                let own = parts.next().unwrap_or_default();
-                let others: Vec<_> = parts.map(|part| scope.spawn(move || lookup(part))).collect();
-                let others = others.into_iter().map(|thread| match thread.join() {
-                    Ok(answer) => answer,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                });
-                std::iter::once(lookup(own)).chain(others).collect::<Result<Vec<_>>>()
-            })
+            let lookup = |part: &[Hash128]| self.lookup(part, limit, hybrid);
+            on_threads(&hashes, self.resident.len(), TOGETHER, lookup)
         })?;
-        let mut ends = vec![0];
-        let mut ids = Vec::new();
-        for (counts, found) in answers {
-            for count in counts {
-                ends.push(ends[ends.len() - 1] + i64::from(count));
-            }
-            ids.extend(found);
-        }
-        Ok((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, ids)))
+        Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
     }
 
     /// Writes the length of each prefix to the element of its filter.

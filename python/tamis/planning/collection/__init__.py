@@ -4,5 +4,5 @@
 * `curves`: how the rate of a truncated filter falls with the bits kept
 * `prices`: the exact optimum, by a search for one price per bit
 * `baselines`: the methods of Mersy, Wang, Sintos, Krishnan 2024, for comparison
-* `text`: documents as bit-sliced signatures
+* `sliced`: filters of a few sizes, stored by rows
 """

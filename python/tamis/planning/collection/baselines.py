@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from tamis.planning.collection.curves import Exponential, Floats, Ints, Mixed, Segmented, Truncated
 from tamis.planning.collection.prices import optimal
@@ -55,23 +54,27 @@ def proportional(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 
 
 def top_utility(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Keep whole filters, the most queried first, until the next does not fit."""
-    return _whole_filters(mixed.bits, np.argsort(-utility, kind="stable"), budget, part=False)
+    """Keep whole filters, the most queried first, and skip those that do not fit."""
+    bits, kept = mixed.bits, np.zeros(len(utility), np.int64)
+    order, left = np.argsort(-utility, kind="stable"), budget
+    while len(order):
+        count = int(np.searchsorted(np.cumsum(bits[order]), left, side="right"))
+        fitting, order = order[:count], order[count:]
+        kept[fitting] = bits[fitting]
+        left -= int(bits[fitting].sum())
+        order = order[bits[order] <= left]
+    return kept
 
 
 def greedy(mixed: Mixed, utility: Floats, budget: int) -> Ints:
     """Keep filters by utility per key: the paper's linear relaxation."""
     full = mixed.bits
     order = np.argsort(-utility / np.maximum(full, 1), kind="stable")
-    return _whole_filters(full, order, budget, part=True)
-
-
-def _whole_filters(bits: Ints, order: npt.NDArray[np.intp], budget: int, *, part: bool) -> Ints:
-    kept = np.zeros(len(bits), np.int64)
-    ends = np.cumsum(bits[order])
+    kept = np.zeros(len(full), np.int64)
+    ends = np.cumsum(full[order])
     count = int(np.searchsorted(ends, budget, side="right"))
-    kept[order[:count]] = bits[order[:count]]
-    if part and count < len(order):
+    kept[order[:count]] = full[order[:count]]
+    if count < len(order):
         kept[order[count]] = budget - (int(ends[count - 1]) if count else 0)
     return kept
 

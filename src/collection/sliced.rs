@@ -1,0 +1,538 @@
+//! Bit-sliced filters: one row of memory answers for all sets of a class.
+//!
+//! Sets of about as many keys form a class. Their filters are segmented Bloom filters with segments
+//! of one length L (planning/collection/sliced.py), so a key probes the same bit in all of them, and
+//! a class is stored row by row instead of filter by filter:
+//!
+//! ```text
+//!                   set 0 1 2 … N₀−1
+//! segment 0   row 0     0 1 1 …  0
+//!             …
+//!             row L−1   1 0 0 …  0      a query ANDs the rows h₀(t), h₁(t), … of its keys t
+//! segment 1   row 0     0 0 1 … 1       N₁ ≤ N₀ sets keep the second segment
+//! ```
+//!
+//! Sets stand in the order of the segments that they keep in memory, so those that keep segment s
+//! are the first N_s, and a row of it is as much shorter. Invariant: bits that are not in memory
+//! exclude no set, so a set without any is always a candidate.
+//!
+//! Sets are ranked by utility; rank 0 is the most useful. Chunks of sets are searched in the order of
+//! their best rank, and the search ends when enough sets are found and all later chunks rank lower.
+//! (Bit-sliced signatures: BitFunnel, Goodwin et al. 2017; prefixes: Mersy et al. 2024.)
+
+use super::{Filter, Kind};
+use crate::bits::{prefetch, reduce, zeros};
+use crate::error::{Error, Result};
+use crate::hash::{Hash128, mix13};
+use std::collections::BinaryHeap;
+
+/// Words of the sets that are searched together: 4,096 sets, 512 bytes of each row.
+const CHUNK: usize = 64;
+/// Bytes after the last row, so that a word can be read at any byte.
+const PAD: usize = 8;
+/// Chunks ahead whose rows are prefetched.
+const AHEAD: usize = 1;
+/// Segments after which it is worth to test whether any set is left.
+const MOST_LEFT: usize = 8;
+
+/// The bits per segment, if all segments of a filter have the same length.
+pub fn segment_length(filter: &Filter) -> Option<u64> {
+    let (bits, hashes) = (filter.size, u64::from(filter.hashes));
+    let whole = filter.kind == Kind::Segmented && hashes > 0 && bits.is_multiple_of(hashes);
+    (whole && u32::try_from(bits).is_ok()).then(|| bits / hashes)
+}
+
+/// Bits of the numbers below `end`.
+fn number_bits(end: usize) -> u32 {
+    (usize::BITS - end.saturating_sub(1).leading_zeros()).max(1)
+}
+
+/// Numbers packed to as many bits as the highest needs.
+struct Packed {
+    words: Vec<u64>,
+    bits: u32,
+}
+
+impl Packed {
+    fn new(numbers: impl ExactSizeIterator<Item = u32>, end: usize) -> Packed {
+        let bits = number_bits(end);
+        let mut words = vec![0; (numbers.len() * bits as usize).div_ceil(64) + 1];
+        for (i, number) in numbers.enumerate() {
+            let at = i * bits as usize;
+            let wide = u128::from(number) << (at % 64);
+            words[at / 64] |= wide as u64;
+            words[at / 64 + 1] |= (wide >> 64) as u64;
+        }
+        Packed { words, bits }
+    }
+
+    fn get(&self, i: usize) -> u32 {
+        let at = i * self.bits as usize;
+        let wide = u128::from(self.words[at / 64]) | u128::from(self.words[at / 64 + 1]) << 64;
+        (wide >> (at % 64)) as u32 & (u32::MAX >> (32 - self.bits))
+    }
+}
+
+/// The rows of a segment.
+struct Segment {
+    /// Where the first row begins.
+    start: usize,
+    /// Sets that have it in memory.
+    sets: u32,
+}
+
+impl Segment {
+    #[inline(always)]
+    fn sets(&self) -> usize {
+        self.sets as usize
+    }
+
+    /// Bytes of a row.
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.sets().div_ceil(8)
+    }
+}
+
+/// Sets whose segments have one length.
+struct Class {
+    length: u64,
+    /// The first of its sets, and how many.
+    first: usize,
+    sets: usize,
+    segments: Vec<Segment>,
+    /// Segments of the longest filter.
+    most: usize,
+}
+
+/// The sets to load, class after class.
+pub struct Layout<'a> {
+    /// Sets per class.
+    pub classes: &'a [u32],
+    /// The sets; within a class, those with more segments first.
+    pub ids: &'a [u32],
+    /// Segments to load of each.
+    pub segments: &'a [u8],
+    /// All sets, the most useful first.
+    pub order: &'a [u32],
+}
+
+/// The rows in memory.
+pub struct Sliced {
+    classes: Vec<Class>,
+    /// By position: the rank of each set.
+    ranks: Packed,
+    /// By rank: the number of each set.
+    order: Packed,
+    /// Best rank, class, and first word of each chunk, sorted.
+    chunks: Vec<(u32, u32, u32)>,
+    rows: Vec<u8>,
+    hashes: u64,
+    /// All sets, also those without keys.
+    sets: usize,
+}
+
+/// The lowest ranks that were found.
+enum Best {
+    /// So many at most.
+    Limited(BinaryHeap<u32>, usize),
+    /// All, as bits: they need no sorting.
+    All(Vec<u64>),
+}
+
+impl Best {
+    fn new(limit: usize, sets: usize) -> Best {
+        match limit {
+            _ if limit < sets => Best::Limited(BinaryHeap::new(), limit),
+            _ => Best::All(vec![0; sets.div_ceil(64)]),
+        }
+    }
+
+    /// Whether there are enough, and all are better than a rank.
+    #[inline(always)]
+    fn is_above(&self, rank: u32) -> bool {
+        match self {
+            Best::Limited(ranks, limit) => {
+                ranks.len() >= *limit && ranks.peek().is_none_or(|&worst| worst < rank)
+            }
+            Best::All(_) => false,
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, rank: u32) {
+        match self {
+            Best::Limited(ranks, limit) => {
+                ranks.push(rank);
+                if ranks.len() > *limit {
+                    ranks.pop();
+                }
+            }
+            Best::All(bits) => bits[rank as usize / 64] |= 1 << (rank % 64),
+        }
+    }
+
+    fn into_ranks(self) -> Vec<u32> {
+        match self {
+            Best::Limited(ranks, _) => ranks.into_sorted_vec(),
+            Best::All(bits) => {
+                let mut ranks = Vec::new();
+                for (i, mut word) in (0..).zip(bits) {
+                    while word != 0 {
+                        ranks.push(64 * i + word.trailing_zeros());
+                        word &= word - 1;
+                    }
+                }
+                ranks
+            }
+        }
+    }
+}
+
+/// A set that may hold all keys of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Its number.
+    pub id: u32,
+    /// Its segments that are in memory, unless it has fewer.
+    pub segments: u32,
+}
+
+impl Sliced {
+    /// Loads segments and transposes them into rows: `read(set, bytes)` fills in the first bytes of
+    /// a filter.
+    pub fn load(
+        layout: &Layout<'_>,
+        filters: &[&Filter],
+        mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
+    ) -> Result<Sliced> {
+        let wrong = |what: &str| Error::Parameter(format!("sliced: {what}"));
+        let Layout { classes, ids, segments, order } = *layout;
+        let total: usize = classes.iter().map(|&sets| sets as usize).sum();
+        let known = |&id: &u32| (id as usize) < filters.len();
+        if total != ids.len() || ids.len() != segments.len() || order.len() != filters.len() {
+            return Err(wrong("classes, ids, segments and order differ in length"));
+        }
+        if !ids.iter().chain(order).all(known) {
+            return Err(wrong("a set is unknown"));
+        }
+        let mut rank_of = vec![0; filters.len()];
+        order.iter().enumerate().for_each(|(rank, &id)| rank_of[id as usize] = rank as u32);
+        let mut sliced = Sliced {
+            classes: Vec::new(),
+            ranks: Packed::new(ids.iter().map(|&id| rank_of[id as usize]), order.len()),
+            order: Packed::new(order.iter().copied(), order.len()),
+            chunks: Vec::new(),
+            rows: Vec::new(),
+            hashes: 0,
+            sets: order.len(),
+        };
+        let (mut first, mut bytes) = (0usize, 0usize);
+        for &sets in classes {
+            let own = first..first + sets as usize;
+            let class = plan_class(&ids[own.clone()], &segments[own], filters, first, &mut bytes);
+            let class = class.map_err(wrong)?;
+            sliced.hashes = sliced.hashes.max(class.segments.len() as u64);
+            first += class.sets;
+            sliced.classes.push(class);
+        }
+        let refused = |_| Error::Memory(format!("cannot allocate {bytes} bytes for rows"));
+        sliced.rows = zeros(bytes.saturating_add(PAD)).map_err(refused)?;
+        for index in 0..sliced.classes.len() {
+            sliced.fill(index, ids, filters, &mut read)?;
+        }
+        sliced.note_chunks();
+        Ok(sliced)
+    }
+
+    /// Transposes the segments of a class, 64 sets at a time.
+    fn fill(
+        &mut self,
+        index: usize,
+        ids: &[u32],
+        filters: &[&Filter],
+        read: &mut impl FnMut(u32, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (class, rows) = (&self.classes[index], &mut self.rows);
+        let mut scratch: Vec<Vec<u8>> = vec![Vec::new(); 64];
+        for start in (0..class.sets).step_by(64) {
+            let own = &ids[class.first..][start..class.sets.min(start + 64)];
+            let most =
+                class.segments.iter().filter(|segment| segment.sets() > start).count() as u64;
+            for (&id, bytes) in own.iter().zip(&mut scratch) {
+                let kept = most.min(filters[id as usize].hashes.into()) * class.length;
+                bytes.clear();
+                bytes.resize(kept.div_ceil(8) as usize, 0);
+                read(id, bytes)?;
+                bytes.extend_from_slice(&[0; 8]);
+            }
+            for (j, segment) in (0..most).zip(&class.segments) {
+                for row in (0..class.length).step_by(64) {
+                    let mut block = [0; 64];
+                    for ((column, bytes), &id) in block.iter_mut().zip(&scratch).zip(own) {
+                        // A set without this segment is excluded by none of its rows.
+                        let has = j < u64::from(filters[id as usize].hashes);
+                        let bit = j * class.length + row;
+                        *column = if has { window(bytes, bit) } else { u64::MAX };
+                    }
+                    transpose(&mut block);
+                    let here = (class.length - row).min(64) as usize;
+                    for (i, word) in block[..here].iter().enumerate() {
+                        let at = segment.start + (row as usize + i) * segment.stride() + start / 8;
+                        let end = segment.start + (row as usize + i + 1) * segment.stride();
+                        let place = &mut rows[at..end.min(at + 8)];
+                        place.copy_from_slice(&word.to_le_bytes()[..place.len()]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_chunks(&mut self) {
+        for (index, class) in (0..).zip(&self.classes) {
+            for word in (0..class.sets.div_ceil(64)).step_by(CHUNK) {
+                let own = 64 * word..class.sets.min(64 * (word + CHUNK));
+                let best = own.map(|at| self.ranks.get(class.first + at)).min();
+                self.chunks.push((best.unwrap_or(0), index, word as u32));
+            }
+        }
+        self.chunks.sort_unstable();
+    }
+
+    /// Bits of all rows.
+    pub fn bits(&self) -> u64 {
+        8 * (self.rows.len() - PAD) as u64
+    }
+
+    /// Number of sets with keys.
+    pub fn len(&self) -> usize {
+        self.classes.iter().map(|class| class.sets).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory apart from the rows, as if all segments were in memory: it does not depend on them.
+    pub fn overhead(&self) -> usize {
+        let classes: Vec<usize> = self.classes.iter().map(|class| class.sets).collect();
+        let segments = self.classes.iter().map(|class| class.most).sum();
+        Sliced::least_bytes(&classes, self.sets, segments)
+    }
+
+    /// The same for `sets` sets, those with keys by class, and so many segments of all classes.
+    pub fn least_bytes(classes: &[usize], sets: usize, segments: usize) -> usize {
+        let packed = |count: usize| 8 * ((count * number_bits(sets) as usize).div_ceil(64) + 1);
+        let chunks = classes.iter().map(|sets| sets.div_ceil(64 * CHUNK)).sum::<usize>();
+        PAD + packed(classes.iter().sum())
+            + packed(sets)
+            + size_of::<(u32, u32, u32)>() * chunks
+            + size_of::<Class>() * classes.len()
+            + size_of::<Segment>() * segments
+    }
+
+    /// The number of each set and its segments in memory, unless it has fewer.
+    pub fn kept(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.classes.iter().flat_map(move |class| {
+            (0..class.sets).map(move |at| {
+                let id = self.order.get(self.ranks.get(class.first + at) as usize);
+                (id, class.segments_of(at))
+            })
+        })
+    }
+
+    /// The best `limit` sets that may hold all keys, best first. `accept` may refuse a set, which
+    /// then does not count.
+    pub fn search(
+        &self,
+        keys: &[Hash128],
+        limit: usize,
+        accept: Option<&mut dyn FnMut(Match) -> Result<bool>>,
+    ) -> Result<Vec<u32>> {
+        #[cfg(target_arch = "x86_64")]
+        if crate::processor::has_avx2() {
+            #[target_feature(enable = "avx2,popcnt,bmi1")]
+            fn enabled<R>(work: impl FnOnce() -> R) -> R {
+                work()
+            }
+            // SAFETY: the processor has these instructions.
+            return unsafe { enabled(|| self.search_with(keys, limit, accept)) };
+        }
+        self.search_with(keys, limit, accept)
+    }
+
+    #[inline(always)]
+    fn search_with(
+        &self,
+        keys: &[Hash128],
+        limit: usize,
+        mut accept: Option<&mut dyn FnMut(Match) -> Result<bool>>,
+    ) -> Result<Vec<u32>> {
+        let probe = |key: &Hash128, j: u64| mix13(key.hi.wrapping_add(key.lo.wrapping_mul(j)));
+        let probes: Vec<u64> =
+            (0..self.hashes).flat_map(|j| keys.iter().map(move |key| probe(key, j))).collect();
+        let mut places = vec![Vec::new(); self.classes.len()];
+        let mut best = Best::new(limit, self.sets);
+        for (i, &(rank, class, word)) in self.chunks.iter().enumerate() {
+            if best.is_above(rank) {
+                break;
+            }
+            let ahead = if i == 0 { 0 } else { AHEAD };
+            for &(_, class, word) in self.chunks.iter().take(i + AHEAD + 1).skip(i + ahead) {
+                let (places, class) = (&mut places[class as usize], &self.classes[class as usize]);
+                if places.is_empty() {
+                    *places = class.places(&probes, keys.len());
+                }
+                self.prefetch_rows(class, places, keys.len(), word as usize);
+            }
+            let (places, class) = (&places[class as usize], &self.classes[class as usize]);
+            let mut left = [0; CHUNK];
+            let words = self.matches(class, places, keys.len(), word as usize, &mut left);
+            for (i, &bits) in left[..words].iter().enumerate() {
+                let mut bits = bits;
+                while bits != 0 {
+                    let at = 64 * (word as usize + i) + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    let rank = self.ranks.get(class.first + at);
+                    if let Some(accept) = &mut accept {
+                        let (id, segments) = (self.order.get(rank as usize), class.segments_of(at));
+                        if best.is_above(rank) || !accept(Match { id, segments })? {
+                            continue;
+                        }
+                    }
+                    best.push(rank);
+                }
+            }
+        }
+        Ok(best.into_ranks().into_iter().map(|rank| self.order.get(rank as usize)).collect())
+    }
+
+    /// Prefetches what most chunks read of their rows.
+    #[inline(always)]
+    fn prefetch_rows(&self, class: &Class, places: &[usize], keys: usize, first: usize) {
+        for (segment, rows) in class.segments.iter().zip(places.chunks(keys.max(1))) {
+            let end = segment.stride().min(8 * (first + CHUNK));
+            for &row in rows {
+                for at in (8 * first..end).step_by(crate::bits::LINE) {
+                    prefetch(self.rows.as_ptr().wrapping_add(row + at));
+                }
+            }
+        }
+    }
+
+    /// The sets of a chunk that may hold all keys, as bits; returns how many words there are.
+    #[inline(always)]
+    fn matches(
+        &self,
+        class: &Class,
+        places: &[usize],
+        keys: usize,
+        first: usize,
+        left: &mut [u64; CHUNK],
+    ) -> usize {
+        let words = (class.sets.div_ceil(64) - first).min(CHUNK);
+        left[..words].fill(u64::MAX);
+        if 64 * (first + words) > class.sets {
+            left[words - 1] >>= 64 * (first + words) - class.sets;
+        }
+        for (j, (segment, rows)) in
+            class.segments.iter().zip(places.chunks(keys.max(1))).enumerate()
+        {
+            let Some(whole @ 1..) = segment.sets().checked_sub(64 * first) else { break };
+            for &row in rows {
+                let row = &self.rows[row + 8 * first..];
+                let (row, _) = row.as_chunks::<8>();
+                let full = (whole / 64).min(words);
+                for (word, bytes) in left[..full].iter_mut().zip(row) {
+                    *word &= u64::from_le_bytes(*bytes);
+                }
+                if full < words && whole % 64 > 0 {
+                    left[full] &= u64::from_le_bytes(row[full]) | u64::MAX << (whole % 64);
+                }
+            }
+            if j >= MOST_LEFT && left[..words].iter().all(|&word| word == 0) {
+                break;
+            }
+        }
+        words
+    }
+}
+
+impl Class {
+    /// Where the rows are that keys probe: by segment, then by key.
+    fn places(&self, probes: &[u64], keys: usize) -> Vec<usize> {
+        let segments = self.segments.iter().zip(probes.chunks(keys.max(1)));
+        let places = segments.flat_map(|(segment, probes)| {
+            probes.iter().map(|&probe| {
+                segment.start + reduce(probe, self.length) as usize * segment.stride()
+            })
+        });
+        places.collect()
+    }
+
+    /// Segments in memory that a set may have.
+    fn segments_of(&self, at: usize) -> u32 {
+        self.segments.partition_point(|segment| segment.sets() > at) as u32
+    }
+}
+
+/// The sizes of a class whose sets keep these segments; its rows begin at `bytes`, which moves on.
+fn plan_class(
+    ids: &[u32],
+    segments: &[u8],
+    filters: &[&Filter],
+    first: usize,
+    bytes: &mut usize,
+) -> std::result::Result<Class, &'static str> {
+    let shape = |&id: &u32| segment_length(filters[id as usize]);
+    let length = ids.first().and_then(shape).ok_or("a class is empty, or has no segments")?;
+    if !ids.iter().all(|id| shape(id) == Some(length)) {
+        return Err("a class has segments of different lengths");
+    }
+    if ids.iter().zip(segments).any(|(&id, &own)| own > filters[id as usize].hashes) {
+        return Err("a set has fewer segments");
+    }
+    if !segments.is_sorted_by(|a, b| a >= b) {
+        return Err("the sets of a class are not sorted by their segments");
+    }
+    let most = ids.iter().map(|&id| filters[id as usize].hashes.into()).max().unwrap_or(0);
+    let mut class = Class { length, first, sets: ids.len(), segments: Vec::new(), most };
+    for j in 0..segments.first().copied().unwrap_or(0) {
+        // Whole bytes: the bits that would be left over serve the next sets.
+        let sets = segments.partition_point(|&own| own > j).next_multiple_of(8).min(ids.len());
+        let (start, stride) = (*bytes, sets.div_ceil(8));
+        let size = stride.checked_mul(length as usize).and_then(|size| bytes.checked_add(size));
+        *bytes = size.ok_or("the rows are too large")?;
+        class.segments.push(Segment { start, sets: sets as u32 });
+    }
+    Ok(class)
+}
+
+/// The 64 bits from `bit` on, of bytes with eight more after the last.
+fn window(bytes: &[u8], bit: u64) -> u64 {
+    let (at, rest) = ((bit / 8) as usize, bit % 8);
+    let word = |at: usize| {
+        let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk::<8>());
+        bytes.map_or(0, |&bytes| u64::from_le_bytes(bytes))
+    };
+    let next = bytes.get(at + 8).copied().unwrap_or(0);
+    word(at) >> rest | u64::from(next) << 1 << (63 - rest)
+}
+
+/// Transposes 64 × 64 bits, by halves (Warren, Hacker's Delight, section 7-3).
+fn transpose(block: &mut [u64; 64]) {
+    let (mut width, mut mask) = (32, u64::MAX >> 32);
+    while width > 0 {
+        let mut row = 0;
+        while row < 64 {
+            let swapped = (block[row] >> width ^ block[row + width]) & mask;
+            block[row] ^= swapped << width;
+            block[row + width] ^= swapped;
+            row = (row + width + 1) & !width;
+        }
+        width /= 2;
+        mask ^= mask << width;
+    }
+}
