@@ -283,7 +283,7 @@ class Stored:
 
     def __new__(cls, handle: Handle) -> Self: ...
     def __len__(self) -> int:
-        """Return the number of keys in the filter; of many or merged keys, some kinds estimate it."""
+        """Return the number of keys; of many or of merged ones, some kinds estimate it."""
 
     @property
     def capacity(self) -> int:
