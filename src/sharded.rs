@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Sharded filters.
@@ -44,6 +45,23 @@ pub fn shard_of(hash: Hash128, shards: u64) -> usize {
 const PER_SHARD: usize = 1 << 10;
 /// The most hashes that are sorted at once: with their answers, they fit a core's caches.
 const MOST_SORTED: usize = 1 << 16;
+
+/// A batch by shard: which shard each hash belongs to, where those of each end, and the hashes in the
+/// order of their shards, with where they come from and their answers.
+#[derive(Default)]
+struct Scratch {
+    of: Vec<u16>,
+    ends: Vec<usize>,
+    order: Vec<u16>,
+    sorted: Vec<Hash128>,
+    answers: Vec<bool>,
+}
+
+thread_local! {
+    /// Kept for the next batch: new memory for each, a megabyte, took longer than the sorting. A shard
+    /// is never sharded itself, so that nobody borrows it twice.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
 
 /// Whether a shard may be of this kind: any but this one, which no other holds.
 fn may_be(kind: &Kind) -> bool {
@@ -97,27 +115,31 @@ impl Sharded {
         self.present.iter().map(|&index| (index, &self.shards[index]))
     }
 
-    fn contains_sorted(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let count = self.shards.len();
-        let of: Vec<u16> = hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16).collect();
-        let mut ends = vec![0; count + 1];
-        of.iter().for_each(|&shard| ends[usize::from(shard) + 1] += 1);
-        (0..count).for_each(|shard| ends[shard + 1] += ends[shard]);
-        let mut places = ends.clone();
-        let (mut order, mut sorted) =
-            (vec![0u16; hashes.len()], vec![Hash128::default(); hashes.len()]);
-        for ((i, &hash), &shard) in (0..=u16::MAX).zip(hashes).zip(&of) {
-            let place = &mut places[usize::from(shard)];
+    fn contains_sorted(&self, hashes: &[Hash128], out: &mut [bool], scratch: &mut Scratch) {
+        let (count, len) = (self.shards.len(), hashes.len());
+        let Scratch { of, ends, order, sorted, answers } = scratch;
+        of.clear();
+        of.extend(hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16));
+        // First how many hashes each shard has, at two places after it; then where they begin, at the
+        // next place, which moves to their end as they are put there.
+        ends.clear();
+        ends.resize(count + 2, 0);
+        of.iter().for_each(|&shard| ends[usize::from(shard) + 2] += 1);
+        (2..count + 2).for_each(|at| ends[at] += ends[at - 1]);
+        order.resize(order.len().max(len), 0);
+        sorted.resize(sorted.len().max(len), Hash128::default());
+        answers.resize(answers.len().max(len), false);
+        for ((i, &hash), &shard) in (0..=u16::MAX).zip(hashes).zip(&*of) {
+            let place = &mut ends[usize::from(shard) + 1];
             (order[*place], sorted[*place]) = (i, hash);
             *place += 1;
         }
-        let mut answers = vec![false; hashes.len()];
         for (shard, range) in self.shards.iter().zip(ends.windows(2)) {
             if range[0] < range[1] {
                 shard.contains(&sorted[range[0]..range[1]], &mut answers[range[0]..range[1]]);
             }
         }
-        for (&i, answer) in order.iter().zip(answers) {
+        for (&i, &answer) in order[..len].iter().zip(&*answers) {
             out[usize::from(i)] = answer;
         }
     }
@@ -161,9 +183,14 @@ impl Kernel for Sharded {
 
     /// Sorts the hashes by shard, so that each shard answers a batch of its own.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
-        for (hashes, out) in hashes.chunks(MOST_SORTED).zip(out.chunks_mut(MOST_SORTED)) {
-            self.contains_sorted(hashes, out);
+        if let [only] = &self.shards[..] {
+            return only.contains(hashes, out);
         }
+        SCRATCH.with_borrow_mut(|scratch| {
+            for (hashes, out) in hashes.chunks(MOST_SORTED).zip(out.chunks_mut(MOST_SORTED)) {
+                self.contains_sorted(hashes, out, scratch);
+            }
+        });
     }
 
     fn batch(&self) -> usize {

@@ -97,7 +97,7 @@ impl Stored {
         Stored::over(handle)
     }
 
-    /// Return the number of keys in the filter; of many or merged keys, some kinds estimate it.
+    /// Return the number of keys; of many or of merged ones, some kinds estimate it.
     fn __len__(&self) -> usize {
         self.handle.kernel.count().min(isize::MAX as u64) as usize
     }
