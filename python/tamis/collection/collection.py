@@ -22,7 +22,7 @@ from tamis.collection.utility import (
     with_unseen,
 )
 from tamis.pictures import figure_axes
-from tamis.planning.arguments import parse_budget
+from tamis.planning.arguments import parse_budget, whole
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _WEIGHTS = 16  # bytes of the utility and accesses of a set
 _PART = 32  # bytes of padding and rounding per part
 _KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
+
+MOST_PARTS = 2**16
+"""Parts of a collection, which take memory also without sets."""
 
 
 class Collection:
@@ -102,7 +105,7 @@ class Collection:
         filters = storage.create_filters(path, seed, key)
         storage.add_sets(filters, sets, kind, fpr, key)
         ones = np.ones(len(filters))
-        collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
+        collection = cls(filters, ones, hybrid=hybrid, parts=whole("parts", parts, MOST_PARTS, 1))
         # Check everything before a file is written.
         weights = collection._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
@@ -137,7 +140,13 @@ class Collection:
         bits are loaded: all filters return maybe until `allocate` is called.
         """
         filters, saved = storage.open_filters(path, key, length=length)
-        collection = cls(filters, saved, hybrid=hybrid, parts=_check_parts(parts), salvage=salvage)
+        collection = cls(
+            filters,
+            saved,
+            hybrid=hybrid,
+            parts=whole("parts", parts, MOST_PARTS, 1),
+            salvage=salvage,
+        )
         if not allocate:
             collection._replace(filters, saved, np.zeros(len(saved), np.int64))
             return collection
@@ -414,9 +423,3 @@ class Collection:
         self._prefixes, self._filters = prefixes, filters
         self._utility, self._accesses = weights, counts
         self._budget, self._method = budget, method
-
-
-def _check_parts(parts: int) -> int:
-    if not isinstance(parts, int | np.integer) or parts < 1:
-        raise ValueError(f"parts must be an int from 1 on, not {parts!r}")
-    return int(parts)

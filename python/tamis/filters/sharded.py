@@ -15,6 +15,7 @@ from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
+from tamis.planning.arguments import thread_count, whole
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -93,9 +94,7 @@ class Sharded(_native.Sharded, Contract):
 def _partitions(shards: int | None) -> int:
     if shards is None:
         return PARTITIONS
-    if not 1 <= shards <= MOST_SHARDS:
-        raise ValueError(f"shards must be from 1 to {MOST_SHARDS}, not {shards}")
-    return shards
+    return whole("shards", shards, MOST_SHARDS, 1)
 
 
 def _joined(
@@ -106,6 +105,8 @@ def _joined(
     arguments: dict[str, Any],
 ) -> _native.Handle:
     """Build each shard and join them."""
+    if not (isinstance(filter, type) and issubclass(filter, Contract)):
+        raise TypeError(f"filter must be a class of filters, such as tamis.Ribbon, not {filter!r}")
     lengths = spill.lengths()
     if shards is None:
         shards = PARTITIONS
@@ -117,8 +118,7 @@ def _joined(
     def distinct(shard: int, *, keep: bool = False) -> _native.Distinct:
         return spill.distinct(shard * step, (shard + 1) * step, keep)
 
-    threads = threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(min(threads, shards)) as pool:
+    with ThreadPoolExecutor(min(thread_count(threads), shards)) as pool:
         if issubclass(filter, Stacked):
             keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
             recipe = Recipe.of(keys, **arguments)

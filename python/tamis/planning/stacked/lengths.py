@@ -195,7 +195,7 @@ class _Search:
         def low_enough(length: int) -> bool:
             bits, rate = fingerprint_layer(self.kind, items, length)
             expected, bound, checks = self.predicted(prefix, rate)
-            return self.goal.allowed(expected, bound, self.psi, checks, prefix.bits + bits)
+            return bool(self.goal.allowed(expected, bound, self.psi, checks, prefix.bits + bits))
 
         # A longer fingerprint has a lower rate, and whatever fits has few enough bits.
         smallest = self.goal.smallest
