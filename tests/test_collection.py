@@ -645,7 +645,7 @@ def test_parts_share_a_budget_and_are_asked_apart():
         assert names[i] not in c.candidates(int(own[0]), part=1 - i % 2)
         _, ids = c.candidates_many(own, part=i % 2)
         assert (ids % 2 == i % 2).all()
-    with pytest.raises(ValueError, match="parts must be an int from 1 on, not 0"):
+    with pytest.raises(ValueError, match="parts must be from 1 to 65536, not 0"):
         tamis.Collection.build({}, parts=0)
 
 

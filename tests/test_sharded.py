@@ -82,3 +82,12 @@ def test_parquet_batches(tmp_path):
     assert f.contains(names).all()
     f.save(tmp_path / "users.tamis")
     assert tamis.load(tmp_path / "users.tamis", mmap=True).contains(names).all()
+
+
+def test_arguments_that_are_no_numbers_or_filters():
+    """A pool of NaN threads would start none, and wait for ever."""
+    for name, value in (("threads", float("nan")), ("threads", "2"), ("shards", 2.0)):
+        with pytest.raises(TypeError, match=f"{name} must be an int, not "):
+            tamis.Sharded.build(range(100), fpr=0.01, **{name: value})
+    with pytest.raises(TypeError, match="filter must be a class of filters"):
+        tamis.Sharded.build(range(100), fpr=0.01, filter=dict)

@@ -539,7 +539,7 @@ def test_bad_arguments_and_bad_remotes():
         f.adapt(wrong, Bad(OSError("away")))
     with pytest.raises(OSError, match="away"):
         f.update(range(5000), Bad(OSError("away")))
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError, match="remote must have the methods run and scan"):
         f.adapt(wrong, None)
     assert f.to_bytes() == before
     assert not f.adapt(wrong, Bad(np.zeros((0, 2), np.uint64)))  # a slot that nobody owns
@@ -595,3 +595,11 @@ def test_a_filter_merges_with_itself_while_it_grows(cls):
     done.set()
     merging.join()
     assert not failures
+
+
+def test_a_remote_has_run_and_scan():
+    f = tamis.Telescoping.build(range(100), fpr=0.1)
+    wrong = next(key for key in range(1000, 10**6) if key in f)
+    for call in (lambda: f.adapt(wrong, 5), lambda: f.adapt_many([wrong], "hashes")):
+        with pytest.raises(TypeError, match=r"remote must have the methods run and scan, .*, not "):
+            call()

@@ -21,8 +21,14 @@ struct RemoteObject {
 }
 
 impl RemoteObject {
-    fn new(remote: &Bound<'_, PyAny>) -> RemoteObject {
-        RemoteObject { object: remote.clone().unbind(), raised: None }
+    fn new(remote: &Bound<'_, PyAny>) -> PyResult<RemoteObject> {
+        if !(remote.hasattr("run")? || remote.hasattr("scan")?) {
+            let kind = remote.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "remote must have the methods run and scan, as tamis.stores.Hashes has, not {kind}"
+            )));
+        }
+        Ok(RemoteObject { object: remote.clone().unbind(), raised: None })
     }
 
     fn ask<T>(&mut self, query: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
@@ -141,7 +147,7 @@ impl Adapting {
         let removed = match remote {
             None => self_.py().detach(|| intact(|| shared.remove(hash))?),
             Some(remote) => {
-                let mut remote = RemoteObject::new(remote);
+                let mut remote = RemoteObject::new(remote)?;
                 let removed =
                     self_.py().detach(|| intact(|| shared.remove_with(hash, &mut remote))?);
                 if let Some(raised) = remote.raised {
@@ -164,7 +170,7 @@ impl Adapting {
     ) -> PyResult<bool> {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
-        let (mut remote, mut moved) = (RemoteObject::new(remote), [false]);
+        let (mut remote, mut moved) = (RemoteObject::new(remote)?, [false]);
         let adapted =
             self_.py().detach(|| intact(|| shared.adapt(&[hash], &mut moved, &mut remote))?);
         remote.result(adapted)?;
@@ -213,7 +219,7 @@ impl Adapting {
     /// Double the capacity, from the stored hashes.
     fn grow(self_: &Bound<'_, Self>, remote: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, shared) = structure::<Shared>(self_)?;
-        let mut remote = RemoteObject::new(remote);
+        let mut remote = RemoteObject::new(remote)?;
         let grown = self_.py().detach(|| intact(|| shared.grow(&mut remote))?);
         remote.result(grown)
     }
@@ -238,7 +244,7 @@ fn insert(
     remote: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let Some(remote) = remote else { return Ok(py.detach(|| intact(|| shared.insert(hashes))?)?) };
-    let mut remote = RemoteObject::new(remote);
+    let mut remote = RemoteObject::new(remote)?;
     let inserted = py.detach(|| intact(|| shared.insert_with(hashes, &mut remote))?);
     remote.result(inserted)
 }

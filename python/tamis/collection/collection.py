@@ -32,7 +32,7 @@ from tamis.collection.utility import (
 )
 from tamis.errors import FormatError
 from tamis.pictures import figure_axes
-from tamis.planning.arguments import parse_budget
+from tamis.planning.arguments import parse_budget, whole
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.prices import optimal_price
@@ -58,6 +58,9 @@ Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
 """The kind of the filters: one that can be cut, the best of them, or filters by rows."""
 
 _KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
+
+MOST_PARTS = 2**16
+"""Parts of a collection, which take memory also without sets."""
 
 
 class Collection:
@@ -519,6 +522,4 @@ class Collection:
 
 
 def _check_parts(parts: int) -> int:
-    if not isinstance(parts, int | np.integer) or parts < 1:
-        raise ValueError(f"parts must be an int from 1 on, not {parts!r}")
-    return int(parts)
+    return whole("parts", parts, MOST_PARTS, least=1)

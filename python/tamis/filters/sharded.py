@@ -16,7 +16,7 @@ from tamis.filters.contract import Contract
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
-from tamis.planning.arguments import whole
+from tamis.planning.arguments import thread_count, whole
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -184,6 +184,8 @@ def _joined(
     arguments: dict[str, Any],
 ) -> _native.Handle:
     """Build each shard and join them."""
+    if not (isinstance(filter, type) and issubclass(filter, Contract)):
+        raise TypeError(f"filter must be a class of filters, such as tamis.Ribbon, not {filter!r}")
     lengths = spill.lengths()
     if shards is None:
         shards = PARTITIONS
@@ -195,8 +197,7 @@ def _joined(
     def distinct(shard: int, *, keep: bool = False) -> _native.Distinct:
         return spill.distinct(shard * step, (shard + 1) * step, keep)
 
-    threads = threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(min(threads, shards)) as pool:
+    with ThreadPoolExecutor(min(thread_count(threads), shards)) as pool:
         if issubclass(filter, Stacked):
             keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
             recipe = Recipe.of(keys, **arguments)

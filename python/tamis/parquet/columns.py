@@ -245,9 +245,10 @@ def _read_value(column: str, kind: str, value: Any) -> Any:
             return _reduced(value)
         case "decimal" if isinstance(value, int | np.integer) and not isinstance(value, bool):
             return _reduced(decimal.Decimal(int(value))) if abs(int(value)) < 2**127 else None
+    article = "an" if kind == "integer" else "a"
     raise TypeError(
-        f"{column} is a {kind} column: its value must be {ACCEPTED[kind]}, None for null, or a "
-        f"list of these, not {value!r} of type {type(value).__name__}"
+        f"{column} is {article} {kind} column: its value must be {ACCEPTED[kind]}, None for null, "
+        f"or a list of these, not {value!r} of type {type(value).__name__}"
     )
 
 

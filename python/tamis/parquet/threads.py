@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from tamis.planning.arguments import thread_count
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -16,7 +17,7 @@ def map_in_order(
     run: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None
 ) -> Iterator[Result]:
     """Run tasks on threads, a few ahead of the consumer, and yield their results in order."""
-    workers = threads or os.cpu_count() or 1
+    workers = thread_count(threads)
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="tamis-parquet") as pool:
         try:

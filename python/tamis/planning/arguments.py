@@ -1,5 +1,6 @@
 """Checks of arguments that several plans share."""
 
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import SupportsIndex
@@ -40,6 +41,11 @@ def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
     if not least <= number <= most:
         raise ValueError(f"{name} must be from {least} to {most}, not {number}")
     return number
+
+
+def thread_count(threads: int | None) -> int:
+    """Return how many threads to start: as many as given, or one per core for None or 0."""
+    return whole("threads", threads or 0, 4096) or os.cpu_count() or 1
 
 
 MOST_KEYS = 2**48 - 1
