@@ -1,11 +1,15 @@
 """Races that the fault campaign found, made certain."""
 
+import asyncio
 import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
 import tamis
+from campaign import backends, scenes
+from campaign.supervisor import Clock
 from tamis import stores
 
 FILTERS = {
@@ -73,3 +77,30 @@ def test_a_filter_does_not_grow_from_an_index_of_another_hash(tmp_path):
         assert others
         assert guard.get_many([*keys, "x3 3", "more"]) == ["v"] * 42
     others[0].close()
+
+
+def test_a_redis_server_whose_clock_went_back_grants_leases(tmp_path):
+    """Its uptime is then negative, as it is counted by the wall clock."""
+    pytest.importorskip("redis")
+    library = scenes.compile_clock(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    clock = Clock(tmp_path / "clock", library)
+
+    async def main():
+        backend = backends.Redis(tmp_path, clock.env, persistence="none")
+        await backend.start()
+        try:
+            clock.step(-3600)
+            await asyncio.to_thread(take_lease, f"redis://127.0.0.1:{backend.port}")
+        finally:
+            await backend.close()
+
+    def take_lease(url):
+        with closing(stores.Redis(url)) as store:
+            until = time.monotonic() + 30
+            while not store.lease("one", 0.1):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+
+    asyncio.run(main())

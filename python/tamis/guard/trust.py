@@ -86,7 +86,7 @@ class Trust:
         self.store = store
         self.owner = secrets.token_hex(16)
         self.regions = Regions()
-        self.remote = Remote(store, lambda: now() < self._lease_until)
+        self.remote = Remote(store, lambda: now() < self._granted_until)
         self.changing = threading.RLock()
         """Held while the filter changes."""
         self.committing = threading.RLock()
@@ -104,6 +104,8 @@ class Trust:
         self._state = threading.Lock()
         """Held, for an instant, while deadlines change."""
         self._lease_until = self._renew_at = 0.0
+        self._granted_until = 0.0
+        """As ``lease_until``, but from the grant on, when the filter may still be behind."""
         self._level_at = -math.inf
         self._token: object = None
         self._unsettled: dict[PlainKey, HashRows] = {}
@@ -318,6 +320,7 @@ class Trust:
         if not self.store.lease(self.owner, self._seconds):
             self._lose_lease()
             return False
+        self._granted_until = start + self._seconds
         if self.epoch:
             expired = start >= self._lease_until
             if expired:
@@ -333,6 +336,7 @@ class Trust:
 
     def _lose_lease(self) -> None:
         self.lease_until, self.attached = 0.0, False
+        self._granted_until = 0.0
 
     # The epoch.
 

@@ -26,7 +26,7 @@ end
 # the server's uptime, the state}.
 LEASE = """
 local info = redis.call('INFO', 'server')
-local run, uptime = info:match('run_id:(%x+)'), info:match('uptime_in_seconds:(%d+)')
+local run, uptime = info:match('run_id:(%x+)'), info:match('uptime_in_seconds:(%-?%d+)')
 if ARGV[5] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'owner', '', 'grant', ARGV[2], 'ms', '0', 'longest', '0', 'run', '')
 end
