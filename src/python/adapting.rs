@@ -187,7 +187,7 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
         let Some(remote) = remote else { return batch::remove(self_.py(), shared, &hashes) };
-        let (mut remote, mut removed) = (RemoteObject::new(remote), vec![false; hashes.len()]);
+        let (mut remote, mut removed) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
         let done = self_
             .py()
             .detach(|| intact(|| shared.remove_many_with(&hashes, &mut removed, &mut remote))?);
@@ -231,7 +231,7 @@ fn adapt<'py>(
     hashes: &[Hash128],
     remote: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let (mut remote, mut moved) = (RemoteObject::new(remote), vec![false; hashes.len()]);
+    let (mut remote, mut moved) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
     let adapted = py.detach(|| intact(|| shared.adapt(hashes, &mut moved, &mut remote))?);
     remote.result(adapted)?;
     Ok(PyArray1::from_vec(py, moved))
