@@ -150,16 +150,22 @@ def golden_models():
         yield name, Model._of(flat.forest([number, category], np.empty(0), forest, 10))
 
 
+SIZED_ANEW = {"v1-stacked-changed"}
+"""Files of filters that today's planning makes larger: they open as before."""
+
+
 @pytest.mark.parametrize(
     ("name", "filter_"), list(golden_filters()), ids=lambda value: str(value)[:30]
 )
 def test_golden_files(name, filter_):
     """The bytes of today are the bytes of version 1, and both open."""
     path = GOLDEN / f"{name}.tamis"
-    assert filter_.to_bytes() == path.read_bytes()
+    if name not in SIZED_ANEW:
+        assert filter_.to_bytes() == path.read_bytes()
     key = SECRET if filter_.seed is None else None
     for opened in (tamis.load(path, key=key), tamis.load(path, mmap=True, key=key)):
-        assert repr(opened) == repr(filter_)
+        assert opened.to_bytes() == path.read_bytes()
+        assert name in SIZED_ANEW or repr(opened) == repr(filter_)
         keys = ["ada", "grace"] if key else range(50)
         assert opened.contains(keys).all() == filter_.contains(keys).all() == True  # noqa: E712
 
