@@ -94,7 +94,8 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
         result.broken = f"{type(error).__name__}: {error}"
         traceback.print_exc()
     finally:
-        for each in (scene, backend):
+        # The backend first: it may be that there is no time for more.
+        for each in (backend, scene):
             if each is not None:
                 await each.close()
     if scene is None:
