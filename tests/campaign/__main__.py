@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from campaign import checker, history, scenes
-from campaign.supervisor import Clock, Scene, Zygote
+from campaign.processes import Clock, Zygote
+from campaign.supervisor import Scene
 
 OUTPUT = Path("build/campaign")
 EXPECTED = {"LeaseError", "StoreError", "NotOpen"}
