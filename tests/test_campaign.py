@@ -13,8 +13,8 @@ import pytest
 from campaign import history, scenes
 from campaign.checker import check
 from campaign.history import FOREVER, Fault, Operation
+from campaign.processes import Clock
 from campaign.proxy import Proxy
-from campaign.supervisor import Clock
 from conftest import SOAK
 
 TESTS = Path(__file__).parent

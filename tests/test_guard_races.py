@@ -9,7 +9,7 @@ import pytest
 
 import tamis
 from campaign import backends, scenes
-from campaign.supervisor import Clock
+from campaign.processes import Clock
 from tamis import stores
 
 FILTERS = {

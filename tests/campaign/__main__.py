@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from campaign import checker, history, scenes
-from campaign.supervisor import Clock, Scene, Zygote
+from campaign.processes import Clock, Zygote
+from campaign.supervisor import Scene
 
 OUTPUT = Path("build/campaign")
 EXPECTED = {"LeaseError", "StoreError", "NotOpen"}
@@ -94,7 +95,8 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
         result.broken = f"{type(error).__name__}: {error}"
         traceback.print_exc()
     finally:
-        for each in (scene, backend):
+        # The backend first: it may be that there is no time for more.
+        for each in (backend, scene):
             if each is not None:
                 await each.close()
     if scene is None:

@@ -166,6 +166,17 @@ class _Server:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def close(self):
+        """End the server, also in the middle of a fault, and without giving up control."""
+        self.signal(signal.SIGCONT)
+        if self.process is not None:
+            self.process.send_signal(self.stop_at_once)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
     async def end(self, number):
         """End the server by a signal, and wait until it is gone."""
         if self.process is None:
@@ -224,9 +235,8 @@ class Redis:
             client.unlink(part)
 
     async def close(self):
+        self.server.close()
         await self.proxy.close()
-        self.server.signal(signal.SIGCONT)
-        await self.server.end(self.server.stop_at_once)
 
 
 class Postgres:
@@ -323,6 +333,5 @@ class Postgres:
             return rows.fetchall()
 
     async def close(self):
+        self.server.close()
         await self.proxy.close()
-        self.server.signal(signal.SIGCONT)
-        await self.server.end(self.server.stop_at_once)
