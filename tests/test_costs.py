@@ -57,9 +57,7 @@ def test_a_log_is_counted_as_its_counts_are(log, size):
         assert found == pytest.approx(spent)
         assert sorted(w.counts.tolist()) == sorted(times.values())
         assert (np.diff(w.costs * w.counts) <= 1e-9).all()
-        assert w.unseen == pytest.approx(
-            sum(n == 1 for n in times.values()) / max(sum(times.values()), 1) if times else 1.0
-        )
+        assert w.unseen == tamis.Workload.from_queries(queries, keys=[3]).unseen
 
 
 def test_saved_with_their_costs(tmp_path, costly):

@@ -95,6 +95,8 @@ def test_peaks():
     assert all(builds[name] < most for name, most in BUILDS.items()), run.stdout
     # The hashes alone are 16 bytes per key: less would mean that nothing was measured. (The answers
     # of a query are one byte per key, but may lie in memory that NumPy kept.)
+    # A large Bloom filter is built without them.
+    del builds["Bloom"]
     assert min(builds.values()) > 16, run.stdout
 
 

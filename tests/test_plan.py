@@ -576,3 +576,15 @@ def test_a_plan_is_drawn(zipf):
     pytest.importorskip("matplotlib").use("agg")
     ax = tamis.plan(MILLION, zipf, bits_per_key=10).plot()
     assert "ribbon" in ax.get_title()
+
+
+@pytest.mark.parametrize("kind", ["cuckoo", "fuse", "quotient", "ribbon"])
+def test_an_exact_plan_of_every_kind_is_built(kind):
+    """Only ribbons have fractions of a column: the lengths of others are whole numbers."""
+    queries = [f"good{i % 500}" for i in range(5000)]
+    workload = tamis.Workload.from_queries(queries)
+    plan = tamis.plan(2000, workload, bits_per_key=9, layer=kind, last="exact")
+    keys = [str(i) for i in range(2000)]
+    f = plan.build(keys)
+    assert f.contains(keys).all()
+    assert not f.contains(queries).any()

@@ -46,7 +46,8 @@ def search_for(kind: str) -> Search:
         i = int(np.lexsort((rates, scores))[0])
         if not scores[i] < cutoff:
             return None
-        length = (float(lengths[i]),) if lengths[i] else ()
+        fractional = KINDS[kind].fractional
+        length = (float(lengths[i]) if fractional else int(lengths[i]),) if lengths[i] else ()
         rate, size, cost = float(rates[i]), float(bits[i]), float(value[i])
         return Stack(kind, negatives, psi, (rate,), length, True, size, cost)
 
