@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 fs = pytest.importorskip("pyarrow.fs")
 
-from tamis.parquet import RowGroup, SkippingIndex  # noqa: E402
+from tamis.parquet import RowGroup, SkippingIndex, manifest  # noqa: E402
 from test_parquet import build, flipped, full_scan, users  # noqa: E402
 
 
@@ -486,3 +486,15 @@ def works_or_refused(path):
     assert ix.size_in_bytes >= 0
     assert 0 <= ix.expected_fpr <= 1
     ix.allocate(memory=10**6, utility="accesses")
+
+
+@pytest.mark.parametrize("fpr", [0.0, 1e-13, 1.0, "0.1"])
+def test_a_rate_that_no_filter_has_is_refused_when_the_index_is_opened(fpr):
+    options = {"kind": "auto", "fpr": 1e-4, "seed": 0, "utility": None}
+    sources = {
+        "filesystem": "local", "uri": None, "sources": ["/lake"], "excluded": [],
+        "columns": [["user", "text"]], "options": options,
+    }  # fmt: skip
+    assert manifest.read_sources(sources)["options"] == options
+    with pytest.raises(ValueError, match="fpr"):
+        manifest.read_sources({**sources, "options": {**options, "fpr": fpr}})

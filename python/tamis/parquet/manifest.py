@@ -139,7 +139,7 @@ def read_sources(content: Any) -> dict[str, Any]:
     kind, fpr, seed, utility = (options.get(name) for name in ("kind", "fpr", "seed", "utility"))
     _require(set(options) == {"kind", "fpr", "seed", "utility"}, "options")
     _require(kind in ("auto", *KINDS), "kind")
-    _require(isinstance(fpr, float) and 0 < fpr < 1, "fpr")
+    _require(isinstance(fpr, float) and 2.0**-32 <= fpr < 1, "fpr")
     return {
         "filesystem": _string(content.get("filesystem")),
         "uri": None if uri is None else _string(uri),
