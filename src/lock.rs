@@ -75,7 +75,7 @@ unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
 /// The right to read.
 pub struct ReadGuard<'a, T> {
     value: &'a T,
-    // Fields are dropped in order: the order of accesses is told before the lock is unlocked.
+    // Fields are dropped in order: ThreadSanitizer learns of the release before the lock is unlocked.
     _order: Order,
     _raw: RwLockReadGuard<'a, ()>,
 }

@@ -403,7 +403,7 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     c = tamis.Collection.build(sets(sizes), kind="sliced", utility=utility, path=path)
     assert set(c.kinds) == {"empty", "sliced"}
     assert c.least_budget / len(c) < 24  # of few sets; of many, see below
-    # Held as segmented filters where parts or damage are possible.
+    # With parts, or if damage is tolerated, the filters are held one by one.
     other = tamis.Collection.open(path, salvage=True)
     assert set(other.kinds) == {"empty", "segmented"}
     keys, owner = np.arange(sum(sizes)), np.repeat(np.arange(len(sizes)), sizes)

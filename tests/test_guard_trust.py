@@ -40,7 +40,7 @@ def until(done, seconds=30):
 
 
 def in_thread(work, *arguments):
-    """Run a function in a thread, which must end by itself."""
+    """Run a function in a thread, and fail if it does not return."""
     result = []
     thread = threading.Thread(target=lambda: result.append(work(*arguments)), daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Up to this many keys, distinct ones are counted; of more, their number is estimated.
 const COUNTED: usize = 1 << 20;
 /// What a filter seems to hold, from its bits, beyond its capacity, before it is built again from
-/// counted keys. The bits of so many keys err by a tenth of that.
+/// counted keys. For more than `COUNTED` keys, the error of that estimate is a tenth of this.
 const SLACK: f64 = 0.005;
 
 /// What `planning.bloom.Size` says.

@@ -107,7 +107,7 @@ impl Gate {
         self.filter.read().object.clone_ref(py)
     }
 
-    /// The filter if its "no" stands by itself now, or None.
+    /// The filter, or None if its "no" has to be confirmed by the store.
     fn current_filter(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.check_process()?;
         let filter = self.filter.read();

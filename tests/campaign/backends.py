@@ -145,7 +145,7 @@ class _Server:
         await self.ready()
 
     async def ready(self):
-        """Wait until the server answers; start it again if it ended by itself."""
+        """Wait until the server answers; restart it if it has exited."""
         last = None
         for _ in range(600):
             if self.process.poll() is not None:

@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from tamis._clock import now
 from tamis.errors import StoreError
-from tamis.guard.clock import now
 
 _log = logging.getLogger("tamis.guard")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tamis.guard.clock import now
+from tamis._clock import now
 
 
 class Limit:

@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
+from tamis._clock import is_native, now
 from tamis._native import Gate, hash_keys
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
 from tamis.guard import snapshot as snapshots
 from tamis.guard.background import Task
-from tamis.guard.clock import is_native, now
 from tamis.guard.filling import adapts, build_filter, check_filter, insert, reseeded
 from tamis.guard.following import Follower
 from tamis.guard.identity import (

@@ -60,8 +60,8 @@ class Kind:
     ``number`` is the number of the kind in a file, ``filter`` the name of the public class.
     ``sizes`` is the planning module of a kind that is built from keys and a rate alone. ``layer``
     is the option used as a layer of a stack, if the kind can be one; ``lengths`` are then the
-    possible lengths of its fingerprints in bits, None if any rate is possible. If ``fractional``,
-    lengths between them are possible too: some of the items then have one bit more than others.
+    possible lengths of its fingerprints in bits, None if any rate is possible. ``fractional`` kinds
+    also support lengths in between, where some items have one bit more than others.
     """
 
     number: int

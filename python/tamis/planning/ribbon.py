@@ -224,7 +224,7 @@ def most_slots(keys: int, levels: tuple[int, ...]) -> int:
 
 
 def _last_slots(keys: int) -> int:
-    """Bound the slots of the last level, of so many keys."""
+    """Return the most slots that a last level of this many keys has."""
     if not keys:
         return 0
     return keys + 1 + max(keys - WIDE, 0) // 64 + _GROWTHS * (1 + keys // 256)

@@ -1,4 +1,4 @@
-"""Clocks for leases, and what a store does where it has no clock that it can trust.
+"""Leases, and what a store does where it has no clock that it can trust.
 
 A guard believes that it holds the lease until the start of the call that granted it plus the
 lease's length, on a clock that never steps and keeps running while the machine is suspended. No
@@ -13,36 +13,10 @@ of whoever watches it, is over. The watching starts after the grant, so it ends 
 
 from __future__ import annotations
 
-import os
-import time
-from functools import cache
-from pathlib import Path
+from tamis._clock import now
 
 _DRIFT = 1.01
 """Clocks of two machines may run at slightly different speeds; NTP corrects by up to 0.05 %."""
-
-
-def now() -> float:
-    """Return seconds on a clock that never steps.
-
-    On Linux and macOS it counts the time that the machine is suspended. Elsewhere that may not be
-    so; a machine that wakes up may then believe in a lease that is over.
-    """
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-@cache
-def clock_id() -> str | None:
-    """Return what identifies the clock of `now`, or `None` if that is unknown.
-
-    On Linux that is the boot and the time namespace: only processes that agree on both may compare
-    the clock's values.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/time')}"
-    except OSError:
-        return None
 
 
 class WatchedLease:

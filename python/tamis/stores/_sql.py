@@ -80,6 +80,10 @@ class Journaled(Store, ABC):
         """What follows the owner's name in a forked child."""
         self._type: str
 
+    def run(self, lo: int, hi: int) -> HashRows:
+        """Return the hashes whose first word is from ``lo`` to ``hi``."""
+        return self.runs([(lo, hi)])[0]
+
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         if not keys:

@@ -24,7 +24,8 @@ from tamis.errors import StoreError
 from tamis.stores import _fork
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._pool import Pool
-from tamis.stores._sql import Journaled, State, from_signed
+from tamis.stores._sql import SIGN, Journaled, State, from_signed
+from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -203,18 +204,13 @@ class Postgres(Journaled):
         next(parts)
         return epoch, parts
 
-    def run(self, lo: int, hi: int) -> HashRows:
-        """Return the hashes whose first word is from ``lo`` to ``hi``."""
-        return self.runs([(lo, hi)])[0]
-
     def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         """Return `run` of each range, in one round trip."""
         if not ranges:
             return []
         query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN %s AND %s"
-        sign = 1 << 63
         with self._reading() as db, self._pipeline(db):
-            cursors = [db.execute(query, (lo - sign, hi - sign)) for lo, hi in ranges]
+            cursors = [db.execute(query, (lo - SIGN, hi - SIGN)) for lo, hi in ranges]
             return [from_signed(cursor.fetchall()) for cursor in cursors]
 
     def scan(self) -> Iterator[HashRows]:
@@ -230,9 +226,8 @@ class Postgres(Journaled):
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` when keys have changed, and after each new connection to the server."""
-        ended = threading.Event()
 
-        def listen() -> None:
+        def listen(ended: threading.Event) -> None:
             while not ended.is_set():
                 try:
                     with self._pool.connect() as db:
@@ -242,15 +237,7 @@ class Postgres(Journaled):
                 except (StoreError, self._psycopg.Error, OSError, ValueError):
                     ended.wait(0.1)  # and the pool waits longer and longer
 
-        thread = threading.Thread(target=listen, name="tamis-postgres-watch", daemon=True)
-        thread.start()
-
-        def end() -> None:
-            ended.set()
-            if thread is not threading.current_thread():
-                thread.join()
-
-        return end
+        return start_watching("tamis-postgres-watch", listen)
 
     @staticmethod
     def _await_signals(db: Any, wake: Callable[[], None], ended: threading.Event) -> None:

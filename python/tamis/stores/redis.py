@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tamis._clock import now
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
@@ -39,8 +40,9 @@ from tamis.stores._keyvalue import (
     load_values,
     lost_epoch,
 )
-from tamis.stores._lease import WatchedLease, now
+from tamis.stores._lease import WatchedLease
 from tamis.stores._redis_journal import Change, ChangedError, Page, keys_at
+from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
     BATCH,
     JOURNAL,
@@ -283,9 +285,8 @@ class Redis(Store):
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` when a guard has written, and after each new connection to the server."""
-        ended = threading.Event()
 
-        def listen() -> None:
+        def listen(ended: threading.Event) -> None:
             delay = 0.05
             while not ended.is_set():
                 try:
@@ -300,15 +301,7 @@ class Redis(Store):
                     ended.wait(delay)
                     delay = min(2 * delay, _LONGEST_DELAY)
 
-        thread = threading.Thread(target=listen, name="tamis-redis-watch", daemon=True)
-        thread.start()
-
-        def end() -> None:
-            ended.set()
-            if thread is not threading.current_thread():
-                thread.join()
-
-        return end
+        return start_watching("tamis-redis-watch", listen)
 
     # The lease.
 

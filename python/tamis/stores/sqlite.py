@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from tamis._clock import clock_id, now
 from tamis._types import FilePath
 from tamis.errors import FormatError, LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
-from tamis.stores._lease import clock_id, now
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores.contract import (
     BATCH,
@@ -157,10 +157,6 @@ class SQLite(Journaled):
         parts = read()
         next(parts)
         return epoch, parts
-
-    def run(self, lo: int, hi: int) -> HashRows:
-        """Return the hashes whose first word is from ``lo`` to ``hi``."""
-        return self.runs([(lo, hi)])[0]
 
     def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         """Return `run` of each range."""

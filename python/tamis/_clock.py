@@ -1,0 +1,43 @@
+"""The clock for leases, deadlines, rebuild delays and rate limits."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+from tamis import _native
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Return seconds on a clock that never steps.
+
+    On Linux it counts the time that the machine is suspended. Elsewhere that may not be so: a
+    machine that wakes up may then believe in a lease that is over.
+    """
+    return time.clock_gettime(_CLOCK)
+
+
+def is_native() -> bool:
+    """Return whether `now` is the clock that native deadlines are compared with.
+
+    It is on Linux, unless a test replaced it.
+    """
+    return abs(_native.now() - now()) < 1.0
+
+
+@cache
+def clock_id() -> str | None:
+    """Return what identifies the clock of `now`, or `None` if that is unknown.
+
+    On Linux that is the boot and the time namespace: only processes that agree on both may compare
+    the clock's values.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return None
