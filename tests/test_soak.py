@@ -19,12 +19,13 @@ KEYS = 100_000_000
 def test_a_hundred_million_keys(specimen, tmp_path):
     keys = np.arange(KEYS, dtype=np.uint64)
     f = specimen.build(keys, fpr=0.01)
-    assert len(f) == KEYS
+    # Large Bloom filters estimate their number of distinct keys: three standard deviations are 1 %.
+    assert abs(len(f) - KEYS) <= (0.01 * KEYS if specimen.cls is tamis.Bloom else 0)
     # Stable filters are made to deny up to so many of their oldest keys.
     denied = 0 if specimen.cls.one_sided else 1e-4
     assert f.contains(keys).mean() >= 1 - denied
     absent = keys[:10_000_000] + np.uint64(2**40)
-    assert within_noise(f.contains(absent).mean(), f.expected_fpr, len(absent))
+    assert within_noise(f.contains(absent).mean(), f.fpr_bound, len(absent))
     f.save(tmp_path / "f")
     mapped = tamis.load(tmp_path / "f", mmap=True)
     assert mapped.contains(keys[::1000]).mean() >= 1 - 5 * denied
