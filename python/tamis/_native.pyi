@@ -29,12 +29,14 @@ from tamis.planning.stable.groups import Group
 
 __all__ = [
     "DEBUG_BUILD",
+    "REGIONS",
     "Adapting",
     "AdaptiveCuckoo",
     "AdaptiveQuotient",
     "AdaptiveStacked",
     "AdaptiveState",
     "Assigned",
+    "Batch",
     "Bloom",
     "Classifier",
     "Cuckoo",
@@ -81,6 +83,8 @@ __all__ = [
     "now",
     "open_bytes",
     "open_file",
+    "plain_key",
+    "plain_keys",
     "split",
     "text_grams",
     "words",
@@ -88,6 +92,7 @@ __all__ = [
 
 __version__: str
 DEBUG_BUILD: bool
+REGIONS: int
 
 @final
 class Handle:
@@ -445,9 +450,20 @@ class Lookup:
     """A query that a gate did not answer."""
 
     @property
+    def key(self) -> bytes | int: ...
+    @property
     def accepted(self) -> bool: ...
     @property
     def hashes(self) -> npt.NDArray[np.uint64]: ...
+
+@final
+class Batch:
+    """Keys that are to be written, with their hashes."""
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def regions(self) -> list[int]: ...
 
 @final
 class Gate:
@@ -465,7 +481,9 @@ class Gate:
     @property
     def looks(self) -> int: ...
     def lookup(self, key: Key) -> Lookup | None: ...
-    def accepts(self, lookup: Lookup, key: Key) -> bool: ...
+    def accepts(self, lookup: Lookup) -> bool: ...
+    def batch(self, keys: list[Any]) -> Batch: ...
+    def accepted(self, batch: Batch) -> list[int]: ...
     def current_filter(self) -> Any | None: ...
     def replace(self, filter: Any) -> None: ...
     def open_until(self, seconds: float) -> None: ...
@@ -473,6 +491,12 @@ class Gate:
     def count_denied(self, queries: int) -> None: ...
     def count_found(self, queries: int) -> None: ...
     def count_look(self) -> None: ...
+
+def plain_key(key: Key) -> bytes | int:
+    """Return a key in the form in which stores take it: text as UTF-8, any integer as an int."""
+
+def plain_keys(keys: list[Any]) -> list[bytes | int]:
+    """Return each key of a list in the form in which stores take it."""
 
 def now() -> float:
     """Return seconds since the machine was started, suspended time included."""

@@ -25,12 +25,12 @@ import math
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from tamis._clock import is_native, now
-from tamis._native import Gate, hash_keys
+from tamis._native import Gate
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
 from tamis.guard import snapshot as snapshots
@@ -341,29 +341,35 @@ class Trust:
     # The epoch.
 
     def commit(
-        self, write: Callable[[str], Commit], known: Mapping[int, PlainKey] | None = None
+        self,
+        write: Callable[[str], Commit],
+        keys: Sequence[PlainKey] = (),
+        new: Sequence[int] = (),
     ) -> Commit:
         """Run ``write`` with this guard's owner token and move to the epoch of its commit.
 
-        ``known`` are keys of a put, by index, that the filter had before.
+        ``keys`` are those of a put; ``new`` are the indices of those that it inserted.
         """
         try:
             with self.committing:
                 commit = write(self.owner)
                 # Changes that others committed before this write come first.
-                if commit.before == self.epoch or self._replay_before(commit, known or {}):
+                if commit.before == self.epoch or self._replay_before(commit, keys, new):
                     self.epoch = commit.after
                 return commit
         except LeaseError:
             self._lose_lease()
             raise
 
-    def _replay_before(self, commit: Commit, known: Mapping[int, PlainKey]) -> bool:
+    def _replay_before(
+        self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]
+    ) -> bool:
         """Replay what others committed before a put; keys that they deleted are stored again."""
         if not self._replay(commit.before):
             return False
+        known = set(range(len(keys))).difference(new)
         again = [
-            key for i, key in known.items() if not commit.existed[i] and not self.is_unsettled(key)
+            keys[i] for i in known if not commit.existed[i] and not self.is_unsettled(keys[i])
         ]
         try:
             self._apply(self.filter, Changes(commit.before, again, []), self.attached)
@@ -439,7 +445,7 @@ class Trust:
 
     def is_unsettled(self, key: PlainKey) -> bool:
         """Return whether the filter has a key from a put with an unknown outcome."""
-        return key in self._unsettled
+        return bool(self._unsettled) and key in self._unsettled
 
     def settle(self) -> None:
         """Find out which puts with an unknown outcome failed, and remove their keys.
@@ -525,15 +531,24 @@ class Trust:
 
     def hashes(self, keys: Sequence[Any]) -> HashRows:
         """Hash keys as the filter does."""
-        secret: dict[str, Any] = (
-            {"seed": self.filter.seed} if self._key is None else {"key": self._key}
-        )
-        hashes: HashRows = apply_by_type(lambda some: hash_keys(some, **secret), keys)
-        return hashes
+        return self.gate.batch(list(keys)).hashes
 
-    def remove(self, keys: list[Any]) -> None:
-        """Remove keys, which the store no longer has, from a filter that supports it."""
+    def remove(self, keys: list[Any], capacity: int | None = None) -> None:
+        """Remove keys, which the store no longer has, from a filter that supports it.
+
+        ``capacity`` is for a single key of an adaptive quotient filter: the filter's capacity
+        before the delete was committed, with the locks of the regions that its run may be in. If
+        the filter has not grown since, the key has a slot, and no other removal can have taken it.
+        So if all slots that the key fits are alike, one of them is its own, and the store's index
+        is not needed.
+        """
         with self.changing:
+            if capacity is not None and keys and capacity == self.filter.capacity:
+                try:
+                    self.filter.remove(keys[0])
+                    return
+                except (CapacityError, KeyError, ValueError):
+                    pass  # by the index, then
             self._remove(self.filter, keys, self.attached)
 
     def _remove(self, filter: Any, keys: list[Any], attached: bool) -> None:

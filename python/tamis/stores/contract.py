@@ -155,21 +155,6 @@ def check_store(store: object) -> None:
             )
 
 
-def plain_key(key: Any) -> PlainKey:
-    r"""Return a key in the form in which stores take it.
-
-    >>> plain_key("é"), plain_key(b"a"), plain_key(5)
-    (b'\xc3\xa9', b'a', 5)
-    """
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytes):
-        return bytes(key)
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        return int(key)
-    raise TypeError(f"a key must be str, bytes or int, not {key!r} (of type {type(key).__name__})")
-
-
 def encode_key(key: PlainKey) -> bytes:
     """Encode a key as bytes; text and integers stay distinct.
 
