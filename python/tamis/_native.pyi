@@ -78,6 +78,7 @@ __all__ = [
     "Windowed",
     "__version__",
     "column_name",
+    "encode_hashes",
     "hash_keys",
     "kinds",
     "now",
@@ -433,6 +434,7 @@ class Adapting(Deleting):
     def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
         """Remove one insertion of each key; return for each whether it may have been there."""
 
+    def _remove_owned(self, keys: list[Any], remote: Remote) -> None: ...
     def adapt(self, key: Key, remote: Remote) -> bool:
         """Report a false positive; return whether anything changed."""
 
@@ -500,6 +502,9 @@ def plain_keys(keys: list[Any]) -> list[bytes | int]:
 
 def now() -> float:
     """Return seconds since the machine was started, suspended time included."""
+
+def encode_hashes(hashes: npt.NDArray[np.uint64]) -> list[bytes]:
+    """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
 
 @disjoint_base
 class Hashes:

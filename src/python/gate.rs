@@ -231,7 +231,15 @@ impl Gate {
         };
         let mut answers = vec![false; batch.hashes.len()];
         if let Some(kernel) = kernel {
-            py.detach(|| intact(|| kernel.contains(&batch.hashes, &mut answers)))?;
+            // One key at once, unless that would wait.
+            let at_once = match batch.hashes[..] {
+                [hash] => intact(|| kernel.try_contains_one(hash))?,
+                _ => None,
+            };
+            match at_once {
+                Some(answer) => answers[0] = answer,
+                None => py.detach(|| intact(|| kernel.contains(&batch.hashes, &mut answers)))?,
+            }
         } else {
             for (answer, key) in answers.iter_mut().zip(batch.keys.bind(py)) {
                 *answer = object.bind(py).contains(key)?;

@@ -119,9 +119,10 @@ pub fn plain_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 /// Return each key of a list in the form in which stores take it.
 #[pyfunction]
 pub fn plain_keys<'py>(keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
-    let plain = keys.iter().enumerate().map(|(index, key)| {
-        plain(&key).map_err(|reason| reason.named(&format!("keys[{index}]")))
-    });
+    let plain = keys
+        .iter()
+        .enumerate()
+        .map(|(index, key)| plain(&key).map_err(|reason| reason.named(&format!("keys[{index}]"))));
     PyList::new(keys.py(), plain.collect::<PyResult<Vec<_>>>()?)
 }
 

@@ -269,11 +269,11 @@ class Guard:
         trust, batch, filter = self._trust, self._gate.batch(keys), self.filter
         trust.require_lease()
         regions = self._write_regions(batch)
-        alone = len(keys) == 1 and isinstance(filter, AdaptiveQuotient)
-        if alone and regions is not None:
+        in_runs = isinstance(filter, AdaptiveQuotient)
+        if in_runs and regions is not None:
             regions = _run_regions(filter, regions)
         with trust.regions.write_locked(regions):
-            capacity = filter.capacity if alone and filter is self.filter else None
+            capacity = filter.capacity if in_runs and filter is self.filter else None
             commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
             existed = commit.existed
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
@@ -347,11 +347,14 @@ class Guard:
 
     def _new_keys(self, keys: list[PlainKey], batch: Batch) -> list[int]:
         """Return the indices of the keys that the filter does not have yet."""
-        new = set(range(len(keys)))
+        there: set[int] = set()
         if maybe := self._gate.accepted(batch):
             values = self.store.get_many([keys[i] for i in maybe])
-            new -= {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        return sorted(i for i in new if not self._trust.is_unsettled(keys[i]))
+            there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
+        unsettled = self._trust.unsettled
+        if not (there or unsettled):
+            return [*range(len(keys))]
+        return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:

@@ -66,8 +66,8 @@ class Regions:
             yield True
 
     def write_locked(self, regions: Sequence[int] | None = None) -> _Locked:
-        """Lock regions for a write, and count the write."""
-        return _Locked(self._locks, _ordered(regions), self.counts)
+        """Lock regions, given in order, for a write, and count the write."""
+        return _Locked(self._locks, range(REGIONS) if regions is None else regions, self.counts)
 
 
 def _ordered(regions: Sequence[int] | None) -> Sequence[int]:

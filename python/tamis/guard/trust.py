@@ -108,7 +108,7 @@ class Trust:
         """As ``lease_until``, but from the grant on, when the filter may still be behind."""
         self._level_at = -math.inf
         self._token: object = None
-        self._unsettled: dict[PlainKey, HashRows] = {}
+        self.unsettled: dict[PlainKey, HashRows] = {}
         """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
         self._rebuilds = Task("rebuild its filter", self.rebuild, delayed=True)
         self._follows = Task("follow the store", self.follow)
@@ -297,7 +297,7 @@ class Trust:
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         self.check_process()
-        if self._unsettled:
+        if self.unsettled:
             self.settle()
         if now() < self._renew_at:
             return
@@ -369,7 +369,7 @@ class Trust:
             return False
         known = set(range(len(keys))).difference(new)
         again = [
-            keys[i] for i in known if not commit.existed[i] and not self.is_unsettled(keys[i])
+            keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled
         ]
         try:
             self._apply(self.filter, Changes(commit.before, again, []), self.attached)
@@ -413,7 +413,7 @@ class Trust:
         """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
         added = []
         for key in changes.added:
-            hashes = self._unsettled.pop(key, None)
+            hashes = self.unsettled.pop(key, None)
             if hashes is None:
                 added.append(key)
             else:
@@ -440,12 +440,8 @@ class Trust:
     def doubt(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
         """Keep keys in the filter that were inserted for a put with an unknown outcome."""
         for i, key in enumerate(keys):
-            self._unsettled[key] = hashes[i : i + 1]
-            self.remote.begin_put(self._unsettled[key])
-
-    def is_unsettled(self, key: PlainKey) -> bool:
-        """Return whether the filter has a key from a put with an unknown outcome."""
-        return bool(self._unsettled) and key in self._unsettled
+            self.unsettled[key] = hashes[i : i + 1]
+            self.remote.begin_put(self.unsettled[key])
 
     def settle(self) -> None:
         """Find out which puts with an unknown outcome failed, and remove their keys.
@@ -454,17 +450,17 @@ class Trust:
         be carried out.
         """
         with self._all_locked():
-            if not self._unsettled:
+            if not self.unsettled:
                 return
             self._lose_lease()
             self.store.release(self.owner)
             self.owner = secrets.token_hex(16)
-            for hashes in self._unsettled.values():
+            for hashes in self.unsettled.values():
                 self.remote.end_put(hashes)
             self._take_lease()
-            keys = list(self._unsettled)
+            keys = list(self.unsettled)
             values = self.store.get_many(keys)
-            self._unsettled.clear()
+            self.unsettled.clear()
             self.remove([key for key, value in zip(keys, values, strict=True) if value is None])
 
     # Rebuilding.
@@ -536,20 +532,18 @@ class Trust:
     def remove(self, keys: list[Any], capacity: int | None = None) -> None:
         """Remove keys, which the store no longer has, from a filter that supports it.
 
-        ``capacity`` is for a single key of an adaptive quotient filter: the filter's capacity
-        before the delete was committed, with the locks of the regions that its run may be in. If
-        the filter has not grown since, the key has a slot, and no other removal can have taken it.
-        So if all slots that the key fits are alike, one of them is its own, and the store's index
-        is not needed.
+        ``capacity`` is that of an adaptive quotient filter before the delete was committed, with
+        the locks of all regions that the keys' runs may be in. If the filter has not grown since,
+        each key has a slot, which no other removal can have taken. Then the store's index is only
+        needed where the slots that a key fits differ.
         """
         with self.changing:
-            if capacity is not None and keys and capacity == self.filter.capacity:
-                try:
-                    self.filter.remove(keys[0])
-                    return
-                except (CapacityError, KeyError, ValueError):
-                    pass  # by the index, then
-            self._remove(self.filter, keys, self.attached)
+            filter = self.filter
+            if capacity is None or capacity != filter.capacity or not self.attached:
+                self._remove(filter, keys, self.attached)
+            elif keys:
+                with suppress(LeaseError):  # of the remote: the keys stay
+                    filter._remove_owned(keys, self.remote)
 
     def _remove(self, filter: Any, keys: list[Any], attached: bool) -> None:
         if not filter.deletes or not keys:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from tamis._native import encode_hashes
 from tamis.stores.contract import (
     Changes,
     Hasher,
@@ -19,7 +20,6 @@ from tamis.stores.contract import (
     decode_hashes,
     decode_key,
     decode_value,
-    encode_hashes,
     encode_key,
 )
 

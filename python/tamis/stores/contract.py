@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -183,15 +182,8 @@ def decode_value(data: bytes) -> Value:
     return data[1:] if data[:1] == b"b" else data[1:].decode()
 
 
-def encode_hashes(hashes: HashRows) -> list[bytes]:
-    """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
-    big = hashes.byteswap() if sys.byteorder == "little" else hashes
-    data = big.tobytes()
-    return [data[i : i + 16] for i in range(0, len(data), 16)]
-
-
 def decode_hashes(data: Sequence[bytes]) -> HashRows:
-    """Decode hashes that `encode_hashes` wrote."""
+    """Decode hashes that `_native.encode_hashes` wrote."""
     words = np.frombuffer(b"".join(data), dtype=">u8").reshape(-1, 2)
     return words.astype(np.uint64)
 
