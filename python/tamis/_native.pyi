@@ -80,6 +80,7 @@ __all__ = [
     "column_name",
     "encode_hashes",
     "hash_keys",
+    "index_entries",
     "kinds",
     "now",
     "open_bytes",
@@ -505,6 +506,9 @@ def now() -> float:
 
 def encode_hashes(hashes: npt.NDArray[np.uint64]) -> list[bytes]:
     """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
+
+def index_entries(hashes: npt.NDArray[np.uint64], keys: list[Any]) -> list[bytes]:
+    """Return the index entry of each key: its hash in sixteen bytes, then the encoded key."""
 
 @disjoint_base
 class Hashes:

@@ -139,6 +139,33 @@ pub fn encode_hashes<'py>(hashes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyL
     PyList::new(hashes.py(), encoded.collect::<Vec<_>>())
 }
 
+/// Return the index entry of each key: its hash in sixteen big-endian bytes, which sort in numeric
+/// order, then the key, after a letter that says whether it is text or an integer.
+#[pyfunction]
+pub fn index_entries<'py>(
+    hashes: &Bound<'py, PyAny>,
+    keys: &Bound<'py, PyList>,
+) -> PyResult<Bound<'py, PyList>> {
+    let mut entry = Vec::new();
+    let entries = hash_rows("hashes", hashes)?.into_iter().zip(keys).map(|(hash, key)| {
+        entry.clear();
+        entry.extend_from_slice(&hash.hi.to_be_bytes());
+        entry.extend_from_slice(&hash.lo.to_be_bytes());
+        match key.cast::<PyBytes>() {
+            Ok(text) => {
+                entry.push(b'b');
+                entry.extend_from_slice(text.as_bytes());
+            }
+            Err(_) => {
+                entry.push(b'i');
+                entry.extend_from_slice(key.str()?.to_str()?.as_bytes());
+            }
+        }
+        Ok(PyBytes::new(hashes.py(), &entry))
+    });
+    PyList::new(hashes.py(), entries.collect::<PyResult<Vec<_>>>()?)
+}
+
 fn array(py: Python<'_>, rows: Vec<u64>) -> PyResult<Bound<'_, PyArray2<u64>>> {
     let count = rows.len() / 2;
     PyArray1::from_vec(py, rows).reshape([count, 2])

@@ -78,7 +78,7 @@ mod _native {
     #[pymodule_export]
     use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]
-    use super::hashes::{Hashes, encode_hashes};
+    use super::hashes::{Hashes, encode_hashes, index_entries};
     #[pymodule_export]
     use super::keys::{plain_key, plain_keys};
     #[pymodule_export]

@@ -303,10 +303,11 @@ class Trust:
             return
         with self._all_locked():
             if not self._take_lease():
-                raise LeaseError(
-                    "cannot write: another guard holds the store's lease; close that guard, or "
-                    f"wait until its lease expires (this guard's lease lasts {self._seconds:g} s)"
+                refusal = getattr(self.store, "lease_refusal", None) or (
+                    "another guard holds the store's lease; close that guard, or wait until its "
+                    f"lease expires (this guard's lease lasts {self._seconds:g} s)"
                 )
+                raise LeaseError(f"cannot write: {refusal}")
 
     def _renew(self) -> None:
         """Renew the lease, or take it again after it expired."""
@@ -361,16 +362,12 @@ class Trust:
             self._lose_lease()
             raise
 
-    def _replay_before(
-        self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]
-    ) -> bool:
+    def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
         """Replay what others committed before a put; keys that they deleted are stored again."""
         if not self._replay(commit.before):
             return False
         known = set(range(len(keys))).difference(new)
-        again = [
-            keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled
-        ]
+        again = [keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled]
         try:
             self._apply(self.filter, Changes(commit.before, again, []), self.attached)
         except (CapacityError, LeaseError) as error:

@@ -23,9 +23,7 @@ def name(schema: str, table: str, part: str) -> str:
     return schema + quote(f"tamis_{table}_{part}")
 
 
-def create(
-    db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]
-) -> None:
+def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]) -> None:
     """Create the functions of a table, given the names and types of its two columns."""
     t = schema + quote(table)
     journal, note = (schema + quote(f"tamis_{table}_{part}") for part in ("journal", "note"))

@@ -74,9 +74,7 @@ class Tail:
     def _sum_up(self, rows: Sequence[Row]) -> None:
         hashes = map(tuple, self._hasher([column for _, _, column in rows]).tolist())
         for (_, added, _), hash in zip(rows, hashes, strict=True):
-            into, other = (
-                (self._added, self._removed) if added else (self._removed, self._added)
-            )
+            into, other = (self._added, self._removed) if added else (self._removed, self._added)
             i = bisect_left(other, hash)
             if i < len(other) and other[i] == hash:
                 del other[i]

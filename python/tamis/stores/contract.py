@@ -124,7 +124,10 @@ class Store(Protocol):
         ...
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease for so many seconds; return `False` if another owner has it."""
+        """Take or renew the lease for so many seconds; return `False` if another owner has it.
+
+        A store that has other reasons may say so in an attribute ``lease_refusal``.
+        """
         ...
 
     def release(self, owner: str) -> None:
