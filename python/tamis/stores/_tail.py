@@ -9,8 +9,9 @@ the journal still has them, and the note ``indexed`` says from which row on.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +40,10 @@ class Tail:
         self._listed = number  # the number of the last row that the index or this tail has
         self._rows: list[Row] = []
         self._summed = 0  # so many of the rows are summed up in what follows
-        self._added: list[_Hash] = []
-        self._removed: list[_Hash] = []
+        self._hashes: list[_Hash] = []  # in order
+        # Whether the last row of each was an addition: one may follow another, as SQLite does not
+        # log what INSERT OR REPLACE removes.
+        self._present: dict[_Hash, bool] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,24 +65,27 @@ class Tail:
         with self._lock:
             self._listed = max(self._listed, number)
             self._rows = [row for row in self._rows if row[0] > number]
-            self._added, self._removed, self._summed = [], [], 0
+            self._hashes, self._present, self._summed = [], {}, 0
 
     def within(self, lo: int, hi: int) -> View:
         """Return what the rows add and remove whose first word is from ``lo`` to ``hi``."""
         with self._lock:
             if rows := self._rows[self._summed :]:
                 self._sum_up(rows)
-            return View(_between(self._added, lo, hi), _between(self._removed, lo, hi))
+            hashes = self._hashes[
+                bisect_left(self._hashes, (lo, 0)) : bisect_left(self._hashes, (hi + 1, 0))
+            ]
+            return View(
+                [hash for hash in hashes if self._present[hash]],
+                [hash for hash in hashes if not self._present[hash]],
+            )
 
     def _sum_up(self, rows: Sequence[Row]) -> None:
         hashes = map(tuple, self._hasher([column for _, _, column in rows]).tolist())
-        for (_, added, _), hash in zip(rows, hashes, strict=True):
-            into, other = (self._added, self._removed) if added else (self._removed, self._added)
-            i = bisect_left(other, hash)
-            if i < len(other) and other[i] == hash:
-                del other[i]
-            else:
-                insort(into, hash)
+        known = len(self._present)
+        self._present.update(zip(hashes, (added for _, added, _ in rows), strict=True))
+        self._hashes += islice(self._present, known, None)
+        self._hashes.sort()
         self._summed += len(rows)
 
 
@@ -103,7 +109,3 @@ class View(NamedTuple):
             added.difference_update(hashes)
             yield part[[hash not in removed for hash in hashes]]
         yield np.array(sorted(added), dtype=np.uint64).reshape(-1, 2)
-
-
-def _between(hashes: list[_Hash], lo: int, hi: int) -> list[_Hash]:
-    return hashes[bisect_left(hashes, (lo, 0)) : bisect_left(hashes, (hi + 1, 0))]
