@@ -216,9 +216,8 @@ class Guard:
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
-        pairs: Iterable[tuple[Key, Value]] = items.items() if hasattr(items, "items") else items
         values: dict[PlainKey, Value] = {}
-        for key, value in pairs:
+        for key, value in _pairs(items):
             _check_value(key, value)
             values[plain_key(key)] = value
         if values:
@@ -428,6 +427,23 @@ def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
     """
     small = filter.capacity < REGIONS * 256
     return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
+
+
+def _pairs(items: Any) -> Iterator[tuple[Key, Value]]:
+    pairs = items.items() if hasattr(items, "items") else items
+    wrong = None if isinstance(pairs, Iterable) else items
+    for pair in pairs if wrong is None else ():
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            wrong = pair
+            break
+        yield key, value
+    if wrong is not None:
+        raise TypeError(
+            "items must be a mapping of keys to values, or pairs of a key and a value, not "
+            f"{wrong!r}"
+        )
 
 
 def _check_value(key: Any, value: Any) -> None:
