@@ -370,6 +370,26 @@ def test_a_rebuild_in_another_way_ends_the_delay():
     assert task._after <= _native.now() + 1.0
 
 
+def test_a_rebuild_that_is_overtaken_delays_the_next_one():
+    store = Faulty(shared=True)
+    g = tamis.Guard(store, quotient())
+    task, changes = g._trust._rebuilds, store.changes
+    store.changes = lambda *_, **__: None
+    delays = []
+    for _ in range(3):
+        task._after = 0.0
+        task.start()
+        task.thread.join()
+        delays.append(task._delay)
+    assert delays == [2.0, 4.0, 8.0]
+    assert not g.stats.trusted
+    store.changes, task._after = changes, 0.0
+    task.start()
+    task.thread.join()
+    assert g.stats.trusted
+    assert task._delay == 1.0
+
+
 # Writes that fail.
 
 
