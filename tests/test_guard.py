@@ -901,3 +901,61 @@ def test_a_key_is_found_as_soon_as_it_is_committed():
 
     store.put_many = commit
     g.put_many((i, "x") for i in range(50))
+
+
+NOT_KEYS = ["\ud800", bytearray(b"a"), 1.5, None, True, np.bool_(True), 2**64, -(2**63) - 1, (1,)]
+
+
+@pytest.mark.parametrize("key", NOT_KEYS, ids=lambda key: type(key).__name__)
+def test_what_is_not_a_key_is_refused_as_by_a_filter(key):
+    g = tamis.Guard(stores.Memory(), quotient())
+    with pytest.raises((TypeError, OverflowError)) as expected:
+        key in g.filter  # noqa: B015
+    for use in (lambda: g.get(key), lambda: g.put(key, "x"), lambda: g.delete(key)):
+        with pytest.raises(expected.type) as raised:
+            use()
+        assert str(raised.value) == str(expected.value)
+    with pytest.raises(expected.type) as expected:
+        g.filter.contains([key])
+    trust = g._trust
+    for trust.trusted in (True, False):
+        trust._set_deadline()
+        for use in (lambda: g.get_many([key]), lambda: g.delete_many([key])):
+            with pytest.raises(expected.type) as raised:
+                use()
+            assert str(raised.value) == str(expected.value)
+
+
+def test_all_ways_to_write_a_key_are_one_key():
+    pyarrow = pytest.importorskip("pyarrow")
+
+    class Text(str):
+        __slots__ = ()
+
+    g = tamis.Guard(stores.Memory(), quotient())
+    for same in (["a", b"a", Text("a"), np.str_("a")], [5, np.int8(5), pyarrow.scalar(5)]):
+        for key in same:
+            g.put(key, "x")
+            assert len(list(g)) == 1
+            assert g.get_many(same[:2]) == ["x"] * 2
+            assert all(g.get(other) == "x" for other in same)
+            assert g.delete(same[-1])
+    assert len(g.filter) == 0
+
+
+@pytest.mark.parametrize("keys", ["abc", b"abc", 5])
+def test_one_key_is_no_list_of_keys(keys):
+    g = tamis.Guard(stores.Memory(), quotient())
+    with pytest.raises(TypeError) as expected:
+        g.filter.contains(keys)
+    for use in (g.get_many, g.delete_many):
+        with pytest.raises(TypeError) as raised:
+            use(keys)
+        assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("items", [5, ["a"], [("a",)], [("a", "b", "c")], [5]])
+def test_items_are_pairs(items):
+    g = tamis.Guard(stores.Memory(), quotient())
+    with pytest.raises(TypeError, match="items must be a mapping of keys to values, or pairs"):
+        g.put_many(items)

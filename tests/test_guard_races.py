@@ -1,9 +1,10 @@
 """Races that the fault campaign found, made certain."""
 
 import asyncio
+import signal
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -79,28 +80,51 @@ def test_a_filter_does_not_grow_from_an_index_of_another_hash(tmp_path):
     others[0].close()
 
 
-def test_a_redis_server_whose_clock_went_back_grants_leases(tmp_path):
-    """Its uptime is then negative, as it is counted by the wall clock."""
+@contextmanager
+def redis_with_a_clock(folder):
+    """A Redis server without persistence, its wall clock, and a function that kills it."""
     pytest.importorskip("redis")
-    library = scenes.compile_clock(tmp_path)
+    library = scenes.compile_clock(folder)
     if library is None:
         pytest.skip("no C compiler")
-    clock = Clock(tmp_path / "clock", library)
+    clock = Clock(folder / "clock", library)
+    backend = backends.Redis(folder, clock.env, persistence="none")
 
-    async def main():
-        backend = backends.Redis(tmp_path, clock.env, persistence="none")
-        await backend.start()
-        try:
-            clock.step(-3600)
-            await asyncio.to_thread(take_lease, f"redis://127.0.0.1:{backend.port}")
-        finally:
-            await backend.close()
+    async def restart():
+        await backend.server.end(signal.SIGKILL)
+        await backend.server.start()
 
-    def take_lease(url):
-        with closing(stores.Redis(url)) as store:
-            until = time.monotonic() + 30
-            while not store.lease("one", 0.1):
-                assert time.monotonic() < until
-                time.sleep(0.02)
+    asyncio.run(backend.server.start())
+    try:
+        yield f"redis://127.0.0.1:{backend.port}", clock, lambda: asyncio.run(restart())
+    finally:
+        backend.server.close()
 
-    asyncio.run(main())
+
+def test_a_redis_server_whose_clock_went_back_grants_leases(tmp_path):
+    """Its uptime is then negative, as it is counted by the wall clock."""
+    with redis_with_a_clock(tmp_path) as (url, clock, _), closing(stores.Redis(url)) as store:
+        clock.step(-3600)
+        until = time.monotonic() + 30
+        while not store.lease("one", 0.1):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
+def test_a_restarted_redis_server_whose_clock_went_forward_grants_no_second_lease(tmp_path):
+    with redis_with_a_clock(tmp_path) as (url, clock, restart):
+        one, two = stores.Redis(url, grace=0), stores.Redis(url)
+        assert one.lease("one", 3600)
+        restart()
+        clock.step(7200)  # by which the server would have run for two hours
+        assert not two.lease("two", 3600)
+        assert "no longer knows of" in two.lease_refusal
+        with closing(stores.Redis(url)) as other:
+            guard = tamis.Guard(other, tamis.Quotient(capacity=100, fpr=0.01), lease=3600)
+            with pytest.raises(tamis.LeaseError, match="grants one 3600 s after the first attempt"):
+                guard.put(1, "x")
+        assert one.lease("one", 3600)  # its own, by its own clock
+        assert not two.lease("two", 3600)
+        assert "another guard holds" in two.lease_refusal
+        one.close()
+        two.close()

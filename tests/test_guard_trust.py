@@ -69,7 +69,7 @@ def test_a_gate_answers_until_its_deadline():
         assert gate.lookup("a").accepted
         lookup = gate.lookup("absent")
         assert not lookup.accepted
-        assert not gate.accepts(lookup, "absent")
+        assert not gate.accepts(lookup)
     assert gate.denied == 1
     assert lookup.hashes.tolist() == tamis.hash_keys(["absent"]).tolist()
     gate.open_until(_native.now() + 1000)
@@ -77,7 +77,7 @@ def test_a_gate_answers_until_its_deadline():
     gate.replace(other)
     assert gate.filter is other
     assert not gate.lookup("never").accepted  # closed, until somebody opens it again
-    assert gate.accepts(lookup, "absent")
+    assert gate.accepts(lookup)
     gate.open_until(_native.now() + 1000)
     gate.close()
     assert not gate.lookup("never").accepted
@@ -368,6 +368,26 @@ def test_a_rebuild_in_another_way_ends_the_delay():
     g.rebuild()
     assert task._delay == 1.0
     assert task._after <= _native.now() + 1.0
+
+
+def test_a_rebuild_that_is_overtaken_delays_the_next_one():
+    store = Faulty(shared=True)
+    g = tamis.Guard(store, quotient())
+    task, changes = g._trust._rebuilds, store.changes
+    store.changes = lambda *_, **__: None
+    delays = []
+    for _ in range(3):
+        task._after = 0.0
+        task.start()
+        task.thread.join()
+        delays.append(task._delay)
+    assert delays == [2.0, 4.0, 8.0]
+    assert not g.stats.trusted
+    store.changes, task._after = changes, 0.0
+    task.start()
+    task.thread.join()
+    assert g.stats.trusted
+    assert task._delay == 1.0
 
 
 # Writes that fail.

@@ -37,7 +37,7 @@ def client(redis_url):  # noqa: F811
 
 def forget(client, store, part):
     """Delete one of the keys of a store, as an eviction would."""
-    assert client.delete(f"{{{store._d[1:-3]}}}:{part}")
+    assert client.delete(f"{{{store._d[1:-3].decode()}}}:{part}")
 
 
 def writer(store, owner, seconds=60.0, seed=1):
@@ -51,7 +51,7 @@ def test_a_rebuild_of_the_index_that_lost_the_lease_changes_nothing(opened):
     writer(one, "one").put_many(list(range(100)), ["x"] * 100, "one")
 
     def interrupted(keys):
-        if one._leased[0]:  # the first time: the lease goes to another guard, which writes
+        if one._lease._granted[0]:  # the first time: the lease goes to another guard, which writes
             one.release("one")
             writer(two, "two", seed=2).put_many(list(range(100, 200)), ["y"] * 100, "two")
         return tamis.hash_keys(keys, seed=3)
@@ -70,8 +70,8 @@ def test_the_lease_is_renewed_while_the_index_is_rebuilt(opened, monkeypatch):
     keys = list(range(10_000))
     writer(store, "one").put_many(keys, ["x"] * len(keys), "one")
     calls = []
-    monkeypatch.setattr(store, "_take", lambda *arguments: calls.append(arguments) or True)
-    monkeypatch.setattr(store, "_leased", ("one", 60.0, 0.0))  # half of it is over
+    monkeypatch.setattr(store._lease, "take", lambda *arguments: calls.append(arguments) or True)
+    monkeypatch.setattr(store._lease, "_granted", ("one", 60.0, 0.0))  # half of it is over
     store.attach("one", hasher(2), b"2")
     assert calls
     assert set(calls) == {("one", 60.0)}

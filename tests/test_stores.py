@@ -303,6 +303,35 @@ def test_a_time_out_must_be_positive(kind):
             kind("redis://" if kind is stores.Redis else "", timeout=timeout)
 
 
+def test_errors_of_rocksdb_are_store_errors(tmp_path):
+    pytest.importorskip("rocksdict")
+    store = stores.RocksDB(tmp_path / "data")
+    for write in (lambda: store.put_many([1], ["x"], "one"), lambda: store.delete_many([1], "one")):
+        with pytest.raises(tamis.LeaseError, match="does not hold the store's lease"):
+            write()
+        store.lease("one", 10)
+        with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
+            write()
+        store.release("one")
+    store.lease("one", 10)
+    store.attach("one", lambda keys: tamis.hash_keys(keys, seed=1), b"seed 1")
+    store.put_many([1], ["x"], "one")
+    store.close()
+    for call in (
+        lambda: store.get_many([1]),
+        lambda: store.put_many([1], ["x"], "one"),
+        lambda: store.delete_many([1], "one"),
+        lambda: store.run(0, 5),
+        lambda: list(store.scan()),
+        lambda: list(store.contents()[1]),
+        lambda: store.note("x"),
+        lambda: store.attach("one", lambda keys: tamis.hash_keys(keys, seed=2), b"seed 2"),
+    ):
+        with pytest.raises(tamis.StoreError, match=r"RocksDB database .*data' failed: ") as raised:
+            call()
+        assert raised.value.__cause__ is not None
+
+
 def test_rocksdb_names_what_it_cannot_open(tmp_path):
     pytest.importorskip("rocksdict")
     (tmp_path / "file").touch()

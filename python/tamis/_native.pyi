@@ -29,12 +29,14 @@ from tamis.planning.stable.groups import Group
 
 __all__ = [
     "DEBUG_BUILD",
+    "REGIONS",
     "Adapting",
     "AdaptiveCuckoo",
     "AdaptiveQuotient",
     "AdaptiveStacked",
     "AdaptiveState",
     "Assigned",
+    "Batch",
     "Bloom",
     "Classifier",
     "Cuckoo",
@@ -76,11 +78,15 @@ __all__ = [
     "Windowed",
     "__version__",
     "column_name",
+    "encode_hashes",
     "hash_keys",
+    "index_entries",
     "kinds",
     "now",
     "open_bytes",
     "open_file",
+    "plain_key",
+    "plain_keys",
     "split",
     "text_grams",
     "words",
@@ -88,6 +94,7 @@ __all__ = [
 
 __version__: str
 DEBUG_BUILD: bool
+REGIONS: int
 
 @final
 class Handle:
@@ -428,6 +435,7 @@ class Adapting(Deleting):
     def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
         """Remove one insertion of each key; return for each whether it may have been there."""
 
+    def _remove_owned(self, keys: list[Any], remote: Remote) -> None: ...
     def adapt(self, key: Key, remote: Remote) -> bool:
         """Report a false positive; return whether anything changed."""
 
@@ -445,9 +453,20 @@ class Lookup:
     """A query that a gate did not answer."""
 
     @property
+    def key(self) -> bytes | int: ...
+    @property
     def accepted(self) -> bool: ...
     @property
     def hashes(self) -> npt.NDArray[np.uint64]: ...
+
+@final
+class Batch:
+    """Keys that are to be written, with their hashes."""
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def regions(self) -> list[int]: ...
 
 @final
 class Gate:
@@ -465,7 +484,9 @@ class Gate:
     @property
     def looks(self) -> int: ...
     def lookup(self, key: Key) -> Lookup | None: ...
-    def accepts(self, lookup: Lookup, key: Key) -> bool: ...
+    def accepts(self, lookup: Lookup) -> bool: ...
+    def batch(self, keys: list[Any]) -> Batch: ...
+    def accepted(self, batch: Batch) -> list[int]: ...
     def current_filter(self) -> Any | None: ...
     def replace(self, filter: Any) -> None: ...
     def open_until(self, seconds: float) -> None: ...
@@ -474,8 +495,20 @@ class Gate:
     def count_found(self, queries: int) -> None: ...
     def count_look(self) -> None: ...
 
+def plain_key(key: Key) -> bytes | int:
+    """Return a key in the form in which stores take it: text as UTF-8, any integer as an int."""
+
+def plain_keys(keys: list[Any]) -> list[bytes | int]:
+    """Return each key of a list in the form in which stores take it."""
+
 def now() -> float:
     """Return seconds since the machine was started, suspended time included."""
+
+def encode_hashes(hashes: npt.NDArray[np.uint64]) -> list[bytes]:
+    """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
+
+def index_entries(hashes: npt.NDArray[np.uint64], keys: list[Any]) -> list[bytes]:
+    """Return the index entry of each key: its hash in sixteen bytes, then the encoded key."""
 
 @disjoint_base
 class Hashes:

@@ -195,6 +195,20 @@ impl Adapting {
         Ok(PyArray1::from_vec(self_.py(), removed))
     }
 
+    /// Remove keys each of which has a slot, as far as that is certain without the remote; read the
+    /// remote for the others.
+    fn _remove_owned(
+        self_: &Bound<'_, Self>,
+        keys: &Bound<'_, PyList>,
+        remote: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (stored, shared) = structure::<Shared>(self_)?;
+        let hashes = keys.iter().map(|key| stored.hash(&key)).collect::<PyResult<Vec<_>>>()?;
+        let mut remote = RemoteObject::new(remote)?;
+        let done = self_.py().detach(|| intact(|| shared.remove_owned(&hashes, &mut remote))?);
+        remote.result(done)
+    }
+
     /// Report false positives; return for each whether anything changed.
     fn adapt_many<'py>(
         self_: &Bound<'py, Self>,

@@ -20,6 +20,7 @@ use crate::lock::{self, RwLock};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -32,6 +33,9 @@ const PASSED: u64 = 1;
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Lookup {
     hash: Hash128,
+    /// The key in the form in which stores take it.
+    #[pyo3(get)]
+    key: Py<PyAny>,
     /// Whether the filter accepts the key. If not, the store has to confirm that the filter is level
     /// with it, and `Gate.accepts` asks the filter again.
     #[pyo3(get)]
@@ -44,6 +48,44 @@ impl Lookup {
     #[getter]
     fn hashes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
         PyArray1::from_slice(py, &[self.hash.hi, self.hash.lo]).reshape([1, 2])
+    }
+}
+
+impl Lookup {
+    fn of(key: &Bound<'_, PyAny>, hash: Hash128, accepted: bool) -> PyResult<Lookup> {
+        Ok(Lookup { hash, key: keys::plain_key(key)?.unbind(), accepted })
+    }
+}
+
+/// How many bits of a hash say in which region it is.
+const REGION_BITS: u32 = 6;
+/// Parts of the hash space, each of which a guard locks to write to.
+pub const REGIONS: u32 = 1 << REGION_BITS;
+
+/// Keys that are to be written, with their hashes.
+#[pyclass(frozen, module = "tamis._native")]
+pub struct Batch {
+    keys: Py<PyList>,
+    hashes: Vec<Hash128>,
+}
+
+#[pymethods]
+impl Batch {
+    /// The hashes of the keys, as `tamis.hash_keys` has them.
+    #[getter]
+    fn hashes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let words: Vec<u64> = self.hashes.iter().flat_map(|hash| [hash.hi, hash.lo]).collect();
+        PyArray1::from_vec(py, words).reshape([self.hashes.len(), 2])
+    }
+
+    /// The regions that the hashes are in, each once, in order.
+    #[getter]
+    fn regions(&self) -> Vec<u64> {
+        let region = |hash: &Hash128| hash.hi >> (64 - REGION_BITS);
+        let mut regions: Vec<u64> = self.hashes.iter().map(region).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        regions
     }
 }
 
@@ -150,24 +192,60 @@ impl Gate {
             let filter = self.filter.read();
             let until = self.until.load(Acquire);
             if until == CLOSED {
-                return Ok(Some(Lookup { hash, accepted: false }));
+                return Lookup::of(key, hash, false).map(Some);
             }
             (until, filter.ask(key.py(), hash)?)
         };
         if asked.answer(key, hash)? {
-            return Ok(Some(Lookup { hash, accepted: true }));
+            return Lookup::of(key, hash, true).map(Some);
         }
         if until == PASSED || clock::now() >= until {
-            return Ok(Some(Lookup { hash, accepted: false }));
+            return Lookup::of(key, hash, false).map(Some);
         }
         self.denied.fetch_add(1, Relaxed);
         Ok(None)
     }
 
     /// Ask the filter again about a key that was looked up.
-    fn accepts(&self, lookup: &Lookup, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let asked = self.filter.read().ask(key.py(), lookup.hash)?;
-        asked.answer(key, lookup.hash)
+    fn accepts(&self, py: Python<'_>, lookup: &Lookup) -> PyResult<bool> {
+        let asked = self.filter.read().ask(py, lookup.hash)?;
+        asked.answer(lookup.key.bind(py), lookup.hash)
+    }
+
+    /// Hash keys that are to be written.
+    fn batch(&self, keys: &Bound<'_, PyList>) -> PyResult<Batch> {
+        self.check_process()?;
+        let named = |(index, key): (usize, Bound<'_, PyAny>)| {
+            let hash = hash_object(&self.hasher, &key).map(|(hash, _)| hash);
+            hash.map_err(|reason| reason.named(&format!("keys[{index}]")))
+        };
+        let hashes = keys.iter().enumerate().map(named).collect::<PyResult<Vec<_>>>()?;
+        Ok(Batch { keys: keys.clone().unbind(), hashes })
+    }
+
+    /// The indices of the keys that the filter accepts.
+    fn accepted(&self, py: Python<'_>, batch: &Batch) -> PyResult<Vec<usize>> {
+        let (object, kernel) = {
+            let filter = self.filter.read();
+            (filter.object.clone_ref(py), filter.kernel.clone())
+        };
+        let mut answers = vec![false; batch.hashes.len()];
+        if let Some(kernel) = kernel {
+            // One key at once, unless that would wait.
+            let at_once = match batch.hashes[..] {
+                [hash] => intact(|| kernel.try_contains_one(hash))?,
+                _ => None,
+            };
+            match at_once {
+                Some(answer) => answers[0] = answer,
+                None => py.detach(|| intact(|| kernel.contains(&batch.hashes, &mut answers)))?,
+            }
+        } else {
+            for (answer, key) in answers.iter_mut().zip(batch.keys.bind(py)) {
+                *answer = object.bind(py).contains(key)?;
+            }
+        }
+        Ok((0..answers.len()).filter(|&index| answers[index]).collect())
     }
 
     /// Whether this process has been forked from the one that made the gate.

@@ -1,5 +1,6 @@
 //! A table of hashes in memory: the remote of an adaptive filter that has no store.
 
+use super::adapting::hash_rows;
 use super::batch;
 use super::keys::{self, Secret, hash_object, hasher};
 use crate::hash::{Hash128, Hasher};
@@ -7,7 +8,7 @@ use crate::lock::{RwLock, WriteGuard};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::collections::BTreeMap;
 
 /// Rows of one part of a scan.
@@ -126,6 +127,43 @@ impl Hashes {
             .collect::<PyResult<_>>()?;
         Ok(PyTuple::new(py, parts)?.try_iter()?.into_any())
     }
+}
+
+/// Encode each hash as sixteen big-endian bytes, which sort in numeric order.
+#[pyfunction]
+pub fn encode_hashes<'py>(hashes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let encoded = hash_rows("hashes", hashes)?.into_iter().map(|hash| {
+        let words = u128::from(hash.hi) << 64 | u128::from(hash.lo);
+        PyBytes::new(hashes.py(), &words.to_be_bytes())
+    });
+    PyList::new(hashes.py(), encoded.collect::<Vec<_>>())
+}
+
+/// Return the index entry of each key: its hash in sixteen big-endian bytes, which sort in numeric
+/// order, then the key, after a letter that says whether it is text or an integer.
+#[pyfunction]
+pub fn index_entries<'py>(
+    hashes: &Bound<'py, PyAny>,
+    keys: &Bound<'py, PyList>,
+) -> PyResult<Bound<'py, PyList>> {
+    let mut entry = Vec::new();
+    let entries = hash_rows("hashes", hashes)?.into_iter().zip(keys).map(|(hash, key)| {
+        entry.clear();
+        entry.extend_from_slice(&hash.hi.to_be_bytes());
+        entry.extend_from_slice(&hash.lo.to_be_bytes());
+        match key.cast::<PyBytes>() {
+            Ok(text) => {
+                entry.push(b'b');
+                entry.extend_from_slice(text.as_bytes());
+            }
+            Err(_) => {
+                entry.push(b'i');
+                entry.extend_from_slice(key.str()?.to_str()?.as_bytes());
+            }
+        }
+        Ok(PyBytes::new(hashes.py(), &entry))
+    });
+    PyList::new(hashes.py(), entries.collect::<PyResult<Vec<_>>>()?)
 }
 
 fn array(py: Python<'_>, rows: Vec<u64>) -> PyResult<Bound<'_, PyArray2<u64>>> {

@@ -6,7 +6,7 @@ use pyo3::exceptions::{
 };
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
 
 /// What a key may be: the end of every message about one that is not.
 pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1";
@@ -72,14 +72,7 @@ pub fn hash_object(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, 
 /// Looks at the text of a Python object: text and bytes as they are, integers as decimal digits.
 pub fn with_text(key: &Bound<'_, PyAny>, look: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
     if let Ok(text) = key.cast::<PyString>() {
-        look(
-            text.to_str()
-                .map_err(|error| match error.is_instance_of::<PyUnicodeEncodeError>(key.py()) {
-                    true => NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()),
-                    false => NotAKey::Raised(error),
-                })?
-                .as_bytes(),
-        );
+        look(utf8(text)?);
     } else if let Ok(bytes) = key.cast::<PyBytes>() {
         look(bytes.as_bytes());
     } else {
@@ -88,6 +81,49 @@ pub fn with_text(key: &Bound<'_, PyAny>, look: impl FnOnce(&[u8])) -> Result<(),
         look(value.to_string().as_bytes());
     }
     Ok(())
+}
+
+fn utf8<'a>(text: &'a Bound<'_, PyString>) -> Result<&'a [u8], NotAKey> {
+    text.to_str().map(str::as_bytes).map_err(|error| {
+        match error.is_instance_of::<PyUnicodeEncodeError>(text.py()) {
+            true => NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()),
+            false => NotAKey::Raised(error),
+        }
+    })
+}
+
+/// A key in the form in which stores take it: text as UTF-8, any integer as an int.
+pub fn plain<'py>(key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, NotAKey> {
+    if key.is_exact_instance_of::<PyBytes>() {
+        return Ok(key.clone());
+    }
+    if let Ok(text) = key.cast::<PyString>() {
+        return Ok(PyBytes::new(key.py(), utf8(text)?).into_any());
+    }
+    if let Ok(bytes) = key.cast::<PyBytes>() {
+        return Ok(PyBytes::new(key.py(), bytes.as_bytes()).into_any());
+    }
+    hash_object(&Hasher::seeded(0), key)?; // refuses what is not a key
+    if key.is_exact_instance_of::<PyInt>() {
+        return Ok(key.clone());
+    }
+    key.call_method0("__index__").map_err(NotAKey::Raised)
+}
+
+/// Return a key in the form in which stores take it.
+#[pyfunction]
+pub fn plain_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    plain(key).map_err(|reason| reason.named("key"))
+}
+
+/// Return each key of a list in the form in which stores take it.
+#[pyfunction]
+pub fn plain_keys<'py>(keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    let plain = keys
+        .iter()
+        .enumerate()
+        .map(|(index, key)| plain(&key).map_err(|reason| reason.named(&format!("keys[{index}]"))));
+    PyList::new(keys.py(), plain.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// # Safety

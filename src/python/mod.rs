@@ -74,11 +74,13 @@ mod _native {
     #[pymodule_export]
     use super::fuse::Fuse;
     #[pymodule_export]
-    use super::gate::{Gate, Lookup, now};
+    use super::gate::{Batch, Gate, Lookup, now};
     #[pymodule_export]
     use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]
-    use super::hashes::Hashes;
+    use super::hashes::{Hashes, encode_hashes, index_entries};
+    #[pymodule_export]
+    use super::keys::{plain_key, plain_keys};
     #[pymodule_export]
     use super::kinds::{KindRow, kinds};
     #[pymodule_export]
@@ -117,6 +119,10 @@ mod _native {
     /// Whether this is a slow build without optimizations.
     #[pymodule_export]
     const DEBUG_BUILD: bool = cfg!(debug_assertions);
+
+    /// Parts of the hash space, each of which a guard locks to write to.
+    #[pymodule_export]
+    const REGIONS: u32 = super::gate::REGIONS;
 
     /// The version of the package.
     #[allow(non_upper_case_globals)]

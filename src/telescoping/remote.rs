@@ -251,6 +251,28 @@ impl Shared {
         Ok(())
     }
 
+    /// Removes hashes that have slots, each one of its own: every hash that the remote lists and each
+    /// of these can be given another slot that it fits. Whatever is removed, the same then holds for
+    /// the others. So where all slots that a hash fits are alike, one of them may go, and the remote
+    /// is read for the other hashes only.
+    pub fn remove_owned(&self, hashes: &[Hash128], remote: &mut dyn Remote) -> Result<()> {
+        let mut unclear = Vec::new();
+        let mut inner = self.write()?;
+        for &hash in hashes {
+            match inner.filter.remove(hash) {
+                Ok(()) | Err(Stop::Failed(Error::Absent(_))) => {}
+                Err(Stop::Full(_) | Stop::Failed(Error::Parameter(_))) => unclear.push(hash),
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+        drop(inner);
+        if unclear.is_empty() {
+            return Ok(());
+        }
+        let mut removed = vec![false; unclear.len()];
+        self.remove_many_with(&unclear, &mut removed, remote)
+    }
+
     /// Doubles the capacity, from the stored hashes.
     pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
         for _ in 0..TRIES {

@@ -66,8 +66,7 @@ KINDS = {
     "redis": Kind(
         lambda folder, env: backends.Redis(folder, env, persistence="none"),
         TWO,
-        # Such a server knows only by its wall clock whether it has run for longer than a lease.
-        _without(REMOTE | faults.REDIS, "restart server, step clock"),
+        REMOTE | faults.REDIS,
         64,
         base=5000,
     ),

@@ -19,7 +19,7 @@ class Task:
     """A function that runs in a thread of its own, in one at a time.
 
     With ``delayed`` it is not started again too soon: a second after it was started last, and later
-    and later if it fails.
+    and later until it calls `succeeded`, as it may also fail without an error.
     """
 
     def __init__(self, name: str, work: Callable[[], None], *, delayed: bool = False) -> None:
@@ -72,4 +72,5 @@ class Task:
                     exc_info=not isinstance(error, StoreError),
                 )
         else:
-            self.succeeded()
+            if not self._delayed:
+                self.succeeded()

@@ -29,6 +29,9 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             "changes with a filter that does, such as tamis.Quotient"
         )
     more = (remote,) if remote is not None and adapts(filter) else ()
+    if len(keys) == 1:
+        filter.add(keys[0], *more)
+        return
     done: list[list[Any]] = []
     for part in split_by_type(keys):
         some = [keys[i] for i in part]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tamis._native import REGIONS, Batch, plain_key, plain_keys
 from tamis._types import FilePath, Key, Keys
 from tamis.errors import LeaseError, StoreError
 from tamis.filters.adaptive_stacked import AdaptiveStacked
@@ -18,7 +19,7 @@ from tamis.guard.choosing import check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
-from tamis.guard.regions import REGIONS
+from tamis.guard.regions import Regions
 from tamis.guard.statistics import (
     Counters,
     ExpectedRate,
@@ -31,7 +32,7 @@ from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
 from tamis.planning.arguments import one_of
 from tamis.planning.costs import duration
-from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
+from tamis.stores.contract import HashRows, PlainKey, Store, Value
 
 if TYPE_CHECKING:
     from tamis.workload import Workload
@@ -143,12 +144,12 @@ class Guard:
             return None
         if not lookup.accepted:
             if not self._trust.refresh():
-                return self._pass_on([key])[0]
-            if not self._gate.accepts(lookup, key):
+                return self._pass_on([lookup.key])[0]
+            if not self._gate.accepts(lookup):
                 self._gate.count_denied(1)
                 return None
-        counts = self._trust.regions.counts
-        value = self.store.get_many([plain_key(key)])[0]
+        counts = self._trust.regions.counts.copy()
+        value = self.store.get_many([lookup.key])[0]
         if value is not None:
             self._gate.count_found(1)
             return value
@@ -166,12 +167,12 @@ class Guard:
         filter = self._gate.current_filter()
         if filter is None:
             if not self._trust.refresh():
-                return self._pass_on(given)
+                return self._pass_on(plain_keys(given))
             filter = self.filter
         indices = np.flatnonzero(apply_by_type(filter.contains, given)).tolist()
-        plain = {i: plain_key(given[i]) for i in indices}
+        plain = dict(zip(indices, plain_keys([given[i] for i in indices]), strict=True))
         distinct = list(dict.fromkeys(plain.values()))
-        counts = self._trust.regions.counts
+        counts = self._trust.regions.counts.copy()
         found = self._read(distinct)
         answers: list[Value | None] = [None] * len(given)
         for i in indices:
@@ -191,12 +192,11 @@ class Guard:
     def _read(self, keys: list[PlainKey]) -> dict[PlainKey, Value | None]:
         return dict(zip(keys, self.store.get_many(keys), strict=True)) if keys else {}
 
-    def _pass_on(self, keys: Sequence[Any]) -> list[Value | None]:
+    def _pass_on(self, keys: list[PlainKey]) -> list[Value | None]:
         """Read keys from the store, without the filter."""
-        plain = [plain_key(key) for key in keys]
-        found = self._read(list(dict.fromkeys(plain)))
+        found = self._read(list(dict.fromkeys(keys)))
         self._counters.count(queries=len(keys), passed=len(keys))
-        return [found[key] for key in plain]
+        return [found[key] for key in keys]
 
     def __contains__(self, key: Key) -> bool:
         return self.get(key) is not None
@@ -211,71 +211,73 @@ class Guard:
 
     def put(self, key: Key, value: Value) -> None:
         """Write a key and its value."""
-        self.put_many({key: value})
+        _check_value(key, value)
+        self._put([plain_key(key)], [value])
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
-        pairs: Iterable[tuple[Key, Value]] = items.items() if hasattr(items, "items") else items
         values: dict[PlainKey, Value] = {}
-        for key, value in pairs:
-            if not isinstance(value, (bytes, str)):
-                raise TypeError(
-                    f"the value of key {key!r} must be bytes or str, not {value!r} "
-                    f"(of type {type(value).__name__})"
-                )
+        for key, value in _pairs(items):
+            _check_value(key, value)
             values[plain_key(key)] = value
-        if not values:
-            return
-        keys = list(values)
-        hashes = self._trust.hashes(keys)
-        self._trust.require_lease()
+        if values:
+            self._put(list(values), list(values.values()))
+
+    def _put(self, keys: list[PlainKey], values: list[Value]) -> None:
+        trust, batch = self._trust, self._gate.batch(keys)
+        trust.require_lease()
         try:
-            with self._trust.regions.write_locked(self._write_regions(hashes)):
-                self._put(keys, list(values.values()), hashes)
+            with trust.regions.write_locked(self._write_regions(batch)):
+                new = self._new_keys(keys, batch)
+                inserted, fresh = keys, batch.hashes
+                if len(new) < len(keys):
+                    inserted, fresh = [keys[i] for i in new], fresh[new]
+                if new:
+                    self._insert(inserted, fresh)
+                try:
+                    trust.commit(lambda owner: self.store.put_many(keys, values, owner), keys, new)
+                except (LeaseError, TypeError, ValueError):  # nothing was written
+                    trust.remote.end_put(fresh)
+                    trust.remove(inserted)
+                    raise
+                except BaseException:
+                    trust.doubt(inserted, fresh)
+                    trust.remote.end_put(fresh)
+                    raise
+                trust.remote.end_put(fresh)
         except Exception as error:
             # A store that is down is not asked again; the next write does that.
             if not isinstance(error, StoreError):
                 with suppress(Exception):
-                    self._trust.settle()
+                    trust.settle()
             raise
-
-    def _put(self, keys: list[PlainKey], values: list[Value], hashes: HashRows) -> None:
-        """Insert the keys that are new into the filter, then write all of them."""
-        new = self._new_keys(keys)
-        inserted, fresh = [keys[i] for i in new], hashes[new]
-        known = {i: keys[i] for i in set(range(len(keys))).difference(new)}
-        if new:
-            self._insert(inserted, fresh)
-        try:
-            self._trust.commit(lambda owner: self.store.put_many(keys, values, owner), known)
-        except (LeaseError, TypeError, ValueError):  # nothing was written
-            self._trust.remote.end_put(fresh)
-            self._trust.remove(inserted)
-            raise
-        except BaseException:
-            self._trust.doubt(inserted, fresh)
-            self._trust.remote.end_put(fresh)
-            raise
-        self._trust.remote.end_put(fresh)
 
     def delete(self, key: Key) -> bool:
         """Delete a key; return whether it was present."""
-        return self.delete_many([plain_key(key)])[0]  # type: ignore[arg-type]
+        return self._delete([plain_key(key)])[0]
 
     def delete_many(self, keys: Keys) -> list[bool]:
         """Delete keys in one commit; return for each whether it was present."""
-        given = [plain_key(key) for key in to_list(keys)]
+        given = plain_keys(to_list(keys))
         distinct = list(dict.fromkeys(given))
-        if not distinct:
-            return []
-        hashes = self._trust.hashes(distinct)
-        self._trust.require_lease()
-        with self._trust.regions.write_locked(self._write_regions(hashes)):
-            commit = self._trust.commit(lambda owner: self.store.delete_many(distinct, owner))
-            existed = dict(zip(distinct, commit.existed, strict=True))
-            self._trust.remove([key for key in distinct if existed[key]])
+        existed = dict(zip(distinct, self._delete(distinct), strict=True)) if distinct else {}
         # A key that is given twice is present only the first time.
         return [existed.pop(key, False) for key in given]
+
+    def _delete(self, keys: list[PlainKey]) -> list[bool]:
+        trust, batch, filter = self._trust, self._gate.batch(keys), self.filter
+        trust.require_lease()
+        regions = self._write_regions(batch)
+        in_runs = isinstance(filter, AdaptiveQuotient)
+        if in_runs and regions is not None:
+            regions = _run_regions(filter, regions)
+        with trust.regions.write_locked(regions):
+            capacity = filter.capacity if in_runs and filter is self.filter else None
+            commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
+            existed = commit.existed
+            gone = [key for key, was in zip(keys, existed, strict=True) if was]
+            trust.remove(gone, capacity)
+        return existed
 
     # State.
 
@@ -338,18 +340,20 @@ class Guard:
 
     # The filter.
 
-    def _write_regions(self, hashes: HashRows) -> list[int] | None:
+    def _write_regions(self, batch: Batch) -> list[int] | None:
         # In a shared table a write may first have to replay others' changes, in any region.
-        return None if self.store.shared else self._trust.regions.of(hashes)
+        return None if self.store.shared else batch.regions
 
-    def _new_keys(self, keys: list[PlainKey]) -> list[int]:
+    def _new_keys(self, keys: list[PlainKey], batch: Batch) -> list[int]:
         """Return the indices of the keys that the filter does not have yet."""
-        maybe = np.flatnonzero(apply_by_type(self.filter.contains, keys)).tolist()
-        values = self.store.get_many([keys[i] for i in maybe])
-        there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        return [
-            i for i, key in enumerate(keys) if i not in there and not self._trust.is_unsettled(key)
-        ]
+        there: set[int] = set()
+        if maybe := self._gate.accepted(batch):
+            values = self.store.get_many([keys[i] for i in maybe])
+            there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
+        unsettled = self._trust.unsettled
+        if not (there or unsettled):
+            return [*range(len(keys))]
+        return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
         with self._trust.changing:
@@ -357,7 +361,7 @@ class Guard:
             # Only now: the remote must not list a hash that the filter does not hold.
             self._trust.remote.begin_put(hashes)
 
-    def _adapt(self, keys: list[Any], hashes: HashRows, counts: tuple[int, ...]) -> None:
+    def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
         """Adapt the filter to false positives, except where a write came after the query.
 
         ``counts`` are the write counts of the regions before the store was read. A write that is
@@ -369,7 +373,7 @@ class Guard:
         allowed = self._limit.take(len(keys))
         regions = trust.regions.of(hashes[:allowed])
         adapted = 0
-        with trust.regions.locked_now(self._adapted_regions(filter, regions)) as locked:
+        with trust.regions.locked_now(_run_regions(filter, regions)) as locked:
             latest = trust.regions.counts
             unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
             if locked and unchanged and trust.trusted and not trust.behind:
@@ -384,18 +388,6 @@ class Guard:
             return int(np.sum(filter._adapt_hashes(hashes[indices], remote)))
         wrong = [keys[i] for i in indices]
         return int(np.sum(apply_by_type(lambda some: filter.adapt_many(some, remote), wrong)))
-
-    @staticmethod
-    def _adapted_regions(filter: Any, regions: list[int]) -> list[int] | None:
-        """Return the regions that an adaptation may change; `None` is all of them.
-
-        A quotient filter's run may reach into the next region; other filters move keys anywhere.
-        """
-        small = filter.capacity < REGIONS * 256
-        if small or not isinstance(filter, AdaptiveQuotient):
-            return None
-        near = {region + step for region in regions for step in (-1, 0, 1)}
-        return [region for region in near if 0 <= region < REGIONS]
 
     def _record(self, wrong: list[int]) -> None:
         """Count false positives, each given by a word of its hash, and what was counted natively.
@@ -425,4 +417,38 @@ class Guard:
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,
+        )
+
+
+def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
+    """Return the regions of all keys that share runs with keys of these; `None` is all of them.
+
+    A run of a quotient filter may reach into the next region; other filters move keys anywhere.
+    """
+    small = filter.capacity < REGIONS * 256
+    return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
+
+
+def _pairs(items: Any) -> Iterator[tuple[Key, Value]]:
+    pairs = items.items() if hasattr(items, "items") else items
+    wrong = None if isinstance(pairs, Iterable) else items
+    for pair in pairs if wrong is None else ():
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            wrong = pair
+            break
+        yield key, value
+    if wrong is not None:
+        raise TypeError(
+            "items must be a mapping of keys to values, or pairs of a key and a value, not "
+            f"{wrong!r}"
+        )
+
+
+def _check_value(key: Any, value: Any) -> None:
+    if not isinstance(value, (bytes, str)):
+        raise TypeError(
+            f"the value of key {key!r} must be bytes or str, not {value!r} "
+            f"(of type {type(value).__name__})"
         )

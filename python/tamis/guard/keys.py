@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tamis._native import hash_keys
 from tamis._types import Keys
 
 
@@ -30,7 +31,9 @@ def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any])
 
 
 def to_list(keys: Keys) -> list[Any]:
-    """Return keys as a list of Python objects."""
+    """Return keys as a list of Python objects; raise what a filter raises for no keys."""
+    if isinstance(keys, (str, bytes)) or not hasattr(keys, "__iter__"):
+        hash_keys(keys)
     for name in ("tolist", "to_pylist", "to_list"):
         if hasattr(keys, name):
             objects: list[Any] = getattr(keys, name)()

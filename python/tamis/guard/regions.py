@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
+from tamis._native import REGIONS
 from tamis.errors import LeaseError
 from tamis.stores.contract import HashRows, Store
 
-REGIONS = 64
-_SHIFT = np.uint64(64 - 6)
+_SHIFT = np.uint64(64 - REGIONS.bit_length() + 1)
 
 
 class Regions:
@@ -28,9 +28,8 @@ class Regions:
 
     def __init__(self) -> None:
         self._locks = [threading.RLock() for _ in range(REGIONS)]
-        self._counting = threading.Lock()
-        self.counts = (0,) * REGIONS
-        """How many writes have ended in each region; every write replaces the tuple."""
+        self.counts = [0] * REGIONS
+        """How many writes have ended in each region, whose lock is held while its count changes."""
 
     @staticmethod
     def of(hashes: HashRows) -> list[int]:
@@ -38,13 +37,18 @@ class Regions:
         regions: list[int] = (hashes[:, 0] >> _SHIFT).tolist()
         return regions
 
-    @contextmanager
-    def locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
+    @staticmethod
+    def near(regions: Iterable[int]) -> list[int]:
+        """Return regions and their neighbours, in order: a run of hashes may begin in one of them.
+
+        That holds for filters with more quotients than there are regions.
+        """
+        near = {region + step for region in regions for step in (-1, 0, 1)}
+        return sorted(region for region in near if 0 <= region < REGIONS)
+
+    def locked(self, regions: Sequence[int] | None = None) -> _Locked:
         """Lock these regions, or all, always in the same order."""
-        with ExitStack() as stack:
-            for region in range(REGIONS) if regions is None else sorted(set(regions)):
-                stack.enter_context(self._locks[region])
-            yield
+        return _Locked(self._locks, _ordered(regions))
 
     @contextmanager
     def locked_now(self, regions: Sequence[int] | None = None) -> Iterator[bool]:
@@ -53,7 +57,7 @@ class Regions:
         Most of the time nobody does, so the locks that were taken are released again otherwise.
         """
         with ExitStack() as stack:
-            for region in range(REGIONS) if regions is None else sorted(set(regions)):
+            for region in _ordered(regions):
                 if not self._locks[region].acquire(blocking=False):
                     stack.close()
                     yield False
@@ -61,18 +65,39 @@ class Regions:
                 stack.callback(self._locks[region].release)
             yield True
 
-    @contextmanager
-    def write_locked(self, regions: Sequence[int] | None = None) -> Iterator[None]:
-        """Lock regions for a write, and count the write."""
-        with self.locked(regions):
-            try:
-                yield
-            finally:
-                with self._counting:
-                    counts = list(self.counts)
-                    for region in range(REGIONS) if regions is None else set(regions):
-                        counts[region] += 1
-                    self.counts = tuple(counts)
+    def write_locked(self, regions: Sequence[int] | None = None) -> _Locked:
+        """Lock regions, given in order, for a write, and count the write."""
+        return _Locked(self._locks, range(REGIONS) if regions is None else regions, self.counts)
+
+
+def _ordered(regions: Sequence[int] | None) -> Sequence[int]:
+    return range(REGIONS) if regions is None else sorted(set(regions))
+
+
+class _Locked:
+    """A context that holds the locks of some regions, and counts a write in each at its end."""
+
+    def __init__(
+        self, locks: list[threading.RLock], regions: Sequence[int], counts: list[int] | None = None
+    ) -> None:
+        self._locks, self._regions, self._counts = locks, regions, counts
+
+    def __enter__(self) -> None:
+        taken = 0
+        try:
+            for region in self._regions:
+                self._locks[region].acquire()
+                taken += 1
+        except BaseException:
+            for region in self._regions[:taken]:
+                self._locks[region].release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for region in self._regions:
+            if self._counts is not None:
+                self._counts[region] += 1
+            self._locks[region].release()
 
 
 class Remote:

@@ -25,12 +25,12 @@ import math
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from tamis._clock import is_native, now
-from tamis._native import Gate, hash_keys
+from tamis._native import Gate
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
 from tamis.guard import snapshot as snapshots
@@ -108,7 +108,7 @@ class Trust:
         """As ``lease_until``, but from the grant on, when the filter may still be behind."""
         self._level_at = -math.inf
         self._token: object = None
-        self._unsettled: dict[PlainKey, HashRows] = {}
+        self.unsettled: dict[PlainKey, HashRows] = {}
         """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
         self._rebuilds = Task("rebuild its filter", self.rebuild, delayed=True)
         self._follows = Task("follow the store", self.follow)
@@ -297,16 +297,17 @@ class Trust:
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         self.check_process()
-        if self._unsettled:
+        if self.unsettled:
             self.settle()
         if now() < self._renew_at:
             return
         with self._all_locked():
             if not self._take_lease():
-                raise LeaseError(
-                    "cannot write: another guard holds the store's lease; close that guard, or "
-                    f"wait until its lease expires (this guard's lease lasts {self._seconds:g} s)"
+                refusal = getattr(self.store, "lease_refusal", None) or (
+                    "another guard holds the store's lease; close that guard, or wait until its "
+                    f"lease expires (this guard's lease lasts {self._seconds:g} s)"
                 )
+                raise LeaseError(f"cannot write: {refusal}")
 
     def _renew(self) -> None:
         """Renew the lease, or take it again after it expired."""
@@ -341,30 +342,32 @@ class Trust:
     # The epoch.
 
     def commit(
-        self, write: Callable[[str], Commit], known: Mapping[int, PlainKey] | None = None
+        self,
+        write: Callable[[str], Commit],
+        keys: Sequence[PlainKey] = (),
+        new: Sequence[int] = (),
     ) -> Commit:
         """Run ``write`` with this guard's owner token and move to the epoch of its commit.
 
-        ``known`` are keys of a put, by index, that the filter had before.
+        ``keys`` are those of a put; ``new`` are the indices of those that it inserted.
         """
         try:
             with self.committing:
                 commit = write(self.owner)
                 # Changes that others committed before this write come first.
-                if commit.before == self.epoch or self._replay_before(commit, known or {}):
+                if commit.before == self.epoch or self._replay_before(commit, keys, new):
                     self.epoch = commit.after
                 return commit
         except LeaseError:
             self._lose_lease()
             raise
 
-    def _replay_before(self, commit: Commit, known: Mapping[int, PlainKey]) -> bool:
+    def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
         """Replay what others committed before a put; keys that they deleted are stored again."""
         if not self._replay(commit.before):
             return False
-        again = [
-            key for i, key in known.items() if not commit.existed[i] and not self.is_unsettled(key)
-        ]
+        known = set(range(len(keys))).difference(new)
+        again = [keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled]
         try:
             self._apply(self.filter, Changes(commit.before, again, []), self.attached)
         except (CapacityError, LeaseError) as error:
@@ -407,7 +410,7 @@ class Trust:
         """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
         added = []
         for key in changes.added:
-            hashes = self._unsettled.pop(key, None)
+            hashes = self.unsettled.pop(key, None)
             if hashes is None:
                 added.append(key)
             else:
@@ -434,12 +437,8 @@ class Trust:
     def doubt(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
         """Keep keys in the filter that were inserted for a put with an unknown outcome."""
         for i, key in enumerate(keys):
-            self._unsettled[key] = hashes[i : i + 1]
-            self.remote.begin_put(self._unsettled[key])
-
-    def is_unsettled(self, key: PlainKey) -> bool:
-        """Return whether the filter has a key from a put with an unknown outcome."""
-        return key in self._unsettled
+            self.unsettled[key] = hashes[i : i + 1]
+            self.remote.begin_put(self.unsettled[key])
 
     def settle(self) -> None:
         """Find out which puts with an unknown outcome failed, and remove their keys.
@@ -448,17 +447,17 @@ class Trust:
         be carried out.
         """
         with self._all_locked():
-            if not self._unsettled:
+            if not self.unsettled:
                 return
             self._lose_lease()
             self.store.release(self.owner)
             self.owner = secrets.token_hex(16)
-            for hashes in self._unsettled.values():
+            for hashes in self.unsettled.values():
                 self.remote.end_put(hashes)
             self._take_lease()
-            keys = list(self._unsettled)
+            keys = list(self.unsettled)
             values = self.store.get_many(keys)
-            self._unsettled.clear()
+            self.unsettled.clear()
             self.remove([key for key, value in zip(keys, values, strict=True) if value is None])
 
     # Rebuilding.
@@ -525,16 +524,23 @@ class Trust:
 
     def hashes(self, keys: Sequence[Any]) -> HashRows:
         """Hash keys as the filter does."""
-        secret: dict[str, Any] = (
-            {"seed": self.filter.seed} if self._key is None else {"key": self._key}
-        )
-        hashes: HashRows = apply_by_type(lambda some: hash_keys(some, **secret), keys)
-        return hashes
+        return self.gate.batch(list(keys)).hashes
 
-    def remove(self, keys: list[Any]) -> None:
-        """Remove keys, which the store no longer has, from a filter that supports it."""
+    def remove(self, keys: list[Any], capacity: int | None = None) -> None:
+        """Remove keys, which the store no longer has, from a filter that supports it.
+
+        ``capacity`` is that of an adaptive quotient filter before the delete was committed, with
+        the locks of all regions that the keys' runs may be in. If the filter has not grown since,
+        each key has a slot, which no other removal can have taken. Then the store's index is only
+        needed where the slots that a key fits differ.
+        """
         with self.changing:
-            self._remove(self.filter, keys, self.attached)
+            filter = self.filter
+            if capacity is None or capacity != filter.capacity or not self.attached:
+                self._remove(filter, keys, self.attached)
+            elif keys:
+                with suppress(LeaseError):  # of the remote: the keys stay
+                    filter._remove_owned(keys, self.remote)
 
     def _remove(self, filter: Any, keys: list[Any], attached: bool) -> None:
         if not filter.deletes or not keys:

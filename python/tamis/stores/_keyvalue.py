@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from tamis import _native
 from tamis.stores.contract import (
     Changes,
     Hasher,
@@ -19,8 +20,6 @@ from tamis.stores.contract import (
     decode_hashes,
     decode_key,
     decode_value,
-    encode_hashes,
-    encode_key,
 )
 
 _HASH_BYTES = 16
@@ -33,10 +32,7 @@ def load_values(found: Sequence[bytes | None]) -> list[Value | None]:
 
 def index_entries(hasher: Hasher, keys: Sequence[PlainKey]) -> list[bytes]:
     """Return the index entry of each key."""
-    if not keys:
-        return []
-    hashes = encode_hashes(hasher(keys))
-    return [prefix + encode_key(key) for prefix, key in zip(hashes, keys, strict=True)]
+    return _native.index_entries(hasher(keys), list(keys)) if keys else []
 
 
 def entry_hashes(entries: Sequence[bytes]) -> HashRows:

@@ -12,7 +12,11 @@ from __future__ import annotations
 # owner is, and if the server has not been restarted since: an earlier state of the database may be
 # what came back.
 _RUN = """
-local function run_id() return redis.call('INFO', 'server'):match('run_id:(%x+)') end
+local function run_id()
+  local info = redis.call('INFO', 'server')
+  local _, start = info:find('run_id:', 1, true)
+  return info:sub(start + 1, start + 40)
+end
 local function holder(key, owner)
   local r = redis.call('HMGET', key, 'owner', 'run')
   if r[1] == owner and r[2] == run_id() then return nil end
@@ -22,8 +26,9 @@ end
 
 # KEYS: w. ARGV: owner, number of this grant, milliseconds, state that may be replaced (or ''), and
 # whether to write a record without an owner if there is none, so that it can be watched.
-# Returns {1}, or {0, whether there is a record, whether it is of this run, longest milliseconds,
-# the server's uptime, the state}.
+# Returns {1}, or {0, whether there is a record of a grant, whether it is of this run, longest
+# milliseconds, for how many seconds the server has surely run, the state}. It has run for as long
+# as both its wall clock and the time of its main thread say; old servers do not know the latter.
 LEASE = """
 local info = redis.call('INFO', 'server')
 local run, uptime = info:match('run_id:(%x+)'), info:match('uptime_in_seconds:(%-?%d+)')
@@ -40,61 +45,69 @@ if (same and (r[1] == ARGV[1] or r[1] == '')) or ARGV[4] == state then
     'longest', string.format('%.0f', longest), 'run', run)
   return {1}
 end
-return {0, r[2] and 1 or 0, same and 1 or 0, tonumber(same and r[3] or r[4] or '0'),
-  tonumber(uptime), state}
+local cpu, computed = redis.call('INFO', 'cpu'), 0
+for _, part in ipairs({'sys', 'user'}) do
+  computed = computed + tonumber(cpu:match('used_cpu_' .. part .. '_main_thread:([%d.]+)') or '0')
+end
+return {0, (r[2] and r[5] ~= '') and 1 or 0, same and 1 or 0,
+  tonumber(same and r[3] or r[4] or '0'), math.floor(math.min(tonumber(uptime), computed)), state}
 """
 
 RELEASE = """
 if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then redis.call('HSET', KEYS[1], 'owner', '') end
 """
 
-# KEYS: d, h, e, w, n, j, and the channel. ARGV: the owner, the index's name, the random part of the
-# next epoch, another for an epoch that was lost, changes that the journal keeps; then for each key
-# the encoded key, its index entry and, for a put, its value. Each change of the set of keys is an
-# entry of the journal, whose number is that of the epoch.
+# KEYS: d, h, e, w, n, j, and the channel. ARGV: the owner, the random part of the next epoch and
+# how many changes the journal keeps, with spaces between them; the index's name; then for each key
+# its index entry (sixteen bytes of hash, then the encoded key) and, for a put, its value. Each
+# change of the set of keys is an entry of the journal, whose number is that of the epoch.
+# Returns words: 'lease' and the owner that holds it, 'index', or 'done', the epochs before and
+# after and, for each key, 1 or 0: whether it was there.
 _WRITE = """
 local put, width = %s, %d
-local other = holder(KEYS[4], ARGV[1])
-if other then return {'lease', other} end
+local owner, token, kept = ARGV[1]:match('^(%%S+) (%%S+) (%%S+)$')
+local other = holder(KEYS[4], owner)
+if other then return 'lease ' .. other end
 if redis.call('HGET', KEYS[5], 'index') ~= ARGV[2]
-  or redis.call('HLEN', KEYS[1]) ~= redis.call('ZCARD', KEYS[2]) then return {'index'} end
-local existed, changes = {}, 0
-for i = 6, #ARGV, width do
-  local was = redis.call('HEXISTS', KEYS[1], ARGV[i])
-  existed[#existed + 1] = was
-  if (was == 0) == put then changes = changes + 1 end
+  or redis.call('HLEN', KEYS[1]) ~= redis.call('ZCARD', KEYS[2]) then return 'index' end
+local keys, existed, changes = {}, {}, 0
+for i = 3, #ARGV, width do
+  local n = #keys + 1
+  keys[n] = ARGV[i]:sub(17)
+  existed[n] = redis.call('HEXISTS', KEYS[1], keys[n])
+  if (existed[n] == 0) == put then changes = changes + 1 end
 end
 local before = redis.call('GET', KEYS[3])
 local lost = not before
-if lost then before = '1.' .. ARGV[4] end
+if lost then before = '1.' .. token .. '-' end
 local after, number = before, tonumber(before:match('^%%d+'))
 if lost or changes > 0 then
-  after = string.format('%%.0f', number + changes) .. '.' .. ARGV[3]
+  after = string.format('%%.0f', number + changes) .. '.' .. token
   redis.call('SET', KEYS[3], after)
 end
 if lost then redis.call('DEL', KEYS[6]) end
-for i = 6, #ARGV, width do
-  local was = existed[(i - 6) / width + 1] == 1
-  if put then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2]) end
+for n, key in ipairs(keys) do
+  local i, was = 3 + (n - 1) * width, existed[n] == 1
+  if put then redis.call('HSET', KEYS[1], key, ARGV[i + 1]) end
   if was ~= put then
     number = number + 1
-    redis.call('XADD', KEYS[6], string.format('%%.0f-0', number), 't', ARGV[3],
-      put and '+' or '-', ARGV[i + 1])
+    redis.call('XADD', KEYS[6], string.format('%%.0f-0', number), 't', token,
+      put and '+' or '-', ARGV[i])
     if put then
-      redis.call('ZADD', KEYS[2], 0, ARGV[i + 1])
+      redis.call('ZADD', KEYS[2], 0, ARGV[i])
     else
-      redis.call('HDEL', KEYS[1], ARGV[i])
-      redis.call('ZREM', KEYS[2], ARGV[i + 1])
+      redis.call('HDEL', KEYS[1], key)
+      redis.call('ZREM', KEYS[2], ARGV[i])
     end
   end
 end
 if after ~= before then
-  redis.call('XTRIM', KEYS[6], 'MAXLEN', '~', ARGV[5])
+  redis.call('XTRIM', KEYS[6], 'MAXLEN', '~', kept)
   redis.call('PUBLISH', KEYS[7], after)
 end
-return {'done', before, after, existed}
+return 'done ' .. before .. ' ' .. after .. ' ' .. table.concat(existed)
 """
-PUT, DELETE = _RUN + _WRITE % ("true", 3), _RUN + _WRITE % ("false", 2)
+PUT, DELETE = _RUN + _WRITE % ("true", 2), _RUN + _WRITE % ("false", 1)
 
 # Make sure that there is an epoch, and say whether the index is as it should be.
 # KEYS: d, h, e, w, n, j. ARGV: the owner, the index's name, the random part of a new epoch.

@@ -4,7 +4,8 @@ For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by has
 ``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
 the secret key and how far the index has caught up. Triggers write the journal and trim it, so it is
 complete and bounded whoever writes to T. Triggers cannot hash, as a writer without tamis has no
-such function; so the guard that holds the lease updates the index from the journal. The epoch is
+such function; so the guard that holds the lease updates the index from the journal, some thousand
+rows at a time, and keeps those that are not in the index yet in memory (`_tail.py`). The epoch is
 the last row of the journal: its number, and a random token that distinguishes it from a row of the
 same number in another history, such as that of a restored backup.
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from tamis.stores._keyvalue import epoch_number
 from tamis.stores._lease import WatchedLease
+from tamis.stores._tail import LONGEST, Tail
 from tamis.stores.contract import (
     Changes,
     Hasher,
@@ -42,12 +44,15 @@ TRIM_EVERY = 1000
 """Rows after which triggers trim the journal."""
 
 
+_LAZY = b" lazy"
+"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
+
+
 class State(NamedTuple):
-    """What a write starts from: the last row of the journal, and the last one in the index."""
+    """What a write starts from: the epoch, and the number of the journal's last row."""
 
     epoch: str
     last: int
-    indexed: int
 
 
 class Journaled(Store, ABC):
@@ -76,6 +81,7 @@ class Journaled(Store, ABC):
         self._hasher: Hasher | None = None
         self._owner: str | None = None
         self._watched = WatchedLease()
+        self._tail = Tail(0, self._hash_columns)
         self._child = ""
         """What follows the owner's name in a forked child."""
         self._type: str
@@ -103,8 +109,9 @@ class Journaled(Store, ABC):
     ) -> Changes | None:
         """Return the journal since an epoch; `None` if the journal does not reach back to it.
 
-        For the guard that holds the lease, the index follows to the same epoch. Where that would
-        have to wait for a write, no changes are returned, and ``more``.
+        For the guard that holds the lease, `run` and `scan` follow to the same epoch. Where the
+        index has to be written for that, and would wait for a write, no changes are returned, and
+        ``more``.
         """
         with self._reading() as db:
             first, *rows = self._read_journal(db, since, until, limit) or [None]
@@ -118,7 +125,7 @@ class Journaled(Store, ABC):
             return None
         if any(added is not None and key is None for _, _, key, added in rows):
             return None  # the table was truncated
-        if rows and self._owner is not None and not self._index_up_to(self._owner, rows):
+        if rows and self._owner is not None and not self._follow(self._owner, first[0], rows):
             return Changes(since, [], [], True)
         return Changes(
             end,
@@ -138,11 +145,14 @@ class Journaled(Store, ABC):
             self._lock_journal(db)
             state = self._read_state(db, owner)
             self._owner, self._hasher = owner, hasher
-            if self._read_note(db, "index") != name:
+            indexed = self._read_note(db, "index")
+            if indexed not in (name, name + _LAZY):
                 self._reindex(db)
-                self._write_note(db, "index", name)
             else:
-                self._catch_up(db, state.indexed, state.last)
+                self._catch_up(db, state.last)
+            if indexed != name + _LAZY:
+                self._write_note(db, "index", name + _LAZY)
+        self._tail = Tail(state.last, self._hash_columns)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
@@ -150,7 +160,8 @@ class Journaled(Store, ABC):
             with self._writing() as db:
                 self._write_note(db, name, value)
         with self._reading() as db:
-            return self._read_note(db, name)
+            noted = self._read_note(db, name)
+        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
 
     # What each database defines.
 
@@ -168,8 +179,8 @@ class Journaled(Store, ABC):
         """Return a context with a connection in one transaction, one thread at a time."""
 
     @abstractmethod
-    def _index_up_to(self, owner: str, rows: list[Any]) -> bool:
-        """Apply rows of the journal to the index if this owner holds the lease.
+    def _index_now(self, owner: str) -> bool:
+        """Apply the journal to the index if this owner holds the lease.
 
         Return whether that was possible without waiting for a write.
         """
@@ -177,6 +188,14 @@ class Journaled(Store, ABC):
     @abstractmethod
     def _lock_journal(self, db: Any) -> None:
         """Keep other transactions from writing to the journal until this one ends."""
+
+    @abstractmethod
+    def _read_runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return the hashes of each range that the index has."""
+
+    @abstractmethod
+    def _scan_index(self) -> Iterator[HashRows]:
+        """Iterate over the hashes that the index has, in batches."""
 
     @abstractmethod
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
@@ -211,7 +230,6 @@ class Journaled(Store, ABC):
         )
         self._state_query = (
             f"SELECT (SELECT value FROM {self._t_note} WHERE name = 'lease'{self._share_row}), "
-            f"(SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}), "
             f"seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         )
 
@@ -249,6 +267,36 @@ class Journaled(Store, ABC):
 
     # The journal and the index.
 
+    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
+        """Return `run` of each range."""
+        views = [self._tail.within(lo, hi) for lo, hi in ranges]
+        stored = self._read_runs(ranges)
+        return [view.apply(rows) for view, rows in zip(views, stored, strict=True)]
+
+    def scan(self) -> Iterator[HashRows]:
+        """Iterate over all hashes, in batches."""
+        return self._tail.within(0, 2**64 - 1).apply_to_parts(self._scan_index())
+
+    def _follow(self, owner: str, before: int, rows: Sequence[Any]) -> bool:
+        """Let `run` and `scan` have rows of the journal that come after the row ``before``."""
+        listed = [(seq, bool(added), key) for seq, _, key, added in rows if key is not None]
+        known = self._tail.append(before, listed)
+        if known and len(self._tail) < LONGEST:
+            return True
+        return self._index_now(owner) or known
+
+    def _hash_columns(self, columns: Sequence[Any]) -> HashRows:
+        assert self._hasher is not None
+        return self._hasher(self._plain(columns))
+
+    def _write_index(self, owner: str) -> None:
+        """Apply the journal to the index; `LeaseError` without the lease."""
+        with self._writing() as db:
+            self._lock_journal(db)
+            state = self._read_state(db, owner)
+            self._catch_up(db, state.last)
+        self._tail.drop(state.last)
+
     def _read_journal(
         self, db: Any, since: str, until: str | None, limit: int | None
     ) -> list[Any] | None:
@@ -269,12 +317,10 @@ class Journaled(Store, ABC):
 
     def _read_state(self, db: Any, owner: str) -> State:
         """Check that this owner holds the lease, and return what its write starts from."""
-        holder, indexed, last, token = db.execute(self._state_query, ()).fetchone()
+        holder, last, token = db.execute(self._state_query, ()).fetchone()
         if holder is None or bytes(holder) != owner.encode():
             raise lease_error(holder and "")
-        # Only guards write to a table of their own, and with each write they update the index.
-        done = int(bytes(indexed or b"0")) if self.shared else last
-        return State(f"{last}.{token}", last, done)
+        return State(f"{last}.{token}", last)
 
     def _last_epoch(self, db: Any) -> str:
         query = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
@@ -292,8 +338,11 @@ class Journaled(Store, ABC):
             (name, value),
         )
 
-    def _catch_up(self, db: Any, indexed: int, until: int) -> None:
-        """Update the index from one row of the journal to another."""
+    def _catch_up(self, db: Any, until: int) -> None:
+        """Update the index up to a row of the journal."""
+        query = f"SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}"
+        row = db.execute(query, ()).fetchone()
+        indexed = 0 if row is None else int(bytes(row[0]))
         if indexed >= until:
             return
         m = self._param
@@ -331,6 +380,7 @@ class Journaled(Store, ABC):
         """Write as another owner, in a forked child."""
         self._child = f"/{secrets.token_hex(8)}"
         self._owner = self._hasher = None
+        self._tail = Tail(0, self._hash_columns)
 
 
 def _epoch(row: Sequence[Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -125,7 +124,10 @@ class Store(Protocol):
         ...
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease for so many seconds; return `False` if another owner has it."""
+        """Take or renew the lease for so many seconds; return `False` if another owner has it.
+
+        A store that has other reasons may say so in an attribute ``lease_refusal``.
+        """
         ...
 
     def release(self, owner: str) -> None:
@@ -153,21 +155,6 @@ def check_store(store: object) -> None:
                 f"the members of tamis.stores.Store, not a {type(store).__name__} (which has no "
                 f"{name!r})"
             )
-
-
-def plain_key(key: Any) -> PlainKey:
-    r"""Return a key in the form in which stores take it.
-
-    >>> plain_key("é"), plain_key(b"a"), plain_key(5)
-    (b'\xc3\xa9', b'a', 5)
-    """
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytes):
-        return bytes(key)
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        return int(key)
-    raise TypeError(f"a key must be str, bytes or int, not {key!r} (of type {type(key).__name__})")
 
 
 def encode_key(key: PlainKey) -> bytes:
@@ -198,15 +185,8 @@ def decode_value(data: bytes) -> Value:
     return data[1:] if data[:1] == b"b" else data[1:].decode()
 
 
-def encode_hashes(hashes: HashRows) -> list[bytes]:
-    """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
-    big = hashes.byteswap() if sys.byteorder == "little" else hashes
-    data = big.tobytes()
-    return [data[i : i + 16] for i in range(0, len(data), 16)]
-
-
 def decode_hashes(data: Sequence[bytes]) -> HashRows:
-    """Decode hashes that `encode_hashes` wrote."""
+    """Decode hashes that `_native.encode_hashes` wrote."""
     words = np.frombuffer(b"".join(data), dtype=">u8").reshape(-1, 2)
     return words.astype(np.uint64)
 

@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis._native import encode_hashes
 from tamis.stores._keyvalue import changes_without_journal, epoch_number
 from tamis.stores._lease import LocalLease
 from tamis.stores.contract import (
@@ -21,7 +22,6 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     decode_hashes,
-    encode_hashes,
     lease_error,
 )
 

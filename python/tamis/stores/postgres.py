@@ -22,21 +22,30 @@ from typing import Any
 
 from tamis.errors import StoreError
 from tamis.stores import _fork
+from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
+from tamis.stores._keyvalue import epoch_number
 from tamis.stores._pool import Pool
-from tamis.stores._sql import SIGN, Journaled, State, from_signed
+from tamis.stores._sql import SIGN, Journaled, from_signed
+from tamis.stores._tail import LONGEST
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
     BATCH,
+    JOURNAL,
     Commit,
     HashRows,
     PlainKey,
     Value,
     attach_error,
+    batches,
     check_timeout,
     encode_key,
     encode_value,
+    lease_error,
 )
+
+_LARGEST = JOURNAL // 2
+"""Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
@@ -90,93 +99,68 @@ class Postgres(Journaled):
         _fork.register(self)
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys and their hashes in one transaction."""
+        """Write distinct keys and their values in one transaction."""
         columns = [self._require_column(key) for key in keys]
         stored = list(values) if self.shared else [encode_value(value) for value in values]
-
-        def write(db: Any) -> None:
-            update = f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}"
-            insert = f"INSERT INTO {self._t} ({self._k}, {self._v})"
-            kinds = {str: "text", bytes: "bytea"}.get(type(stored[0]))
-            if len(keys) == 1 or len({type(value) for value in stored}) > 1:
-                cursor = db.cursor()
-                cursor.executemany(
-                    f"{insert} VALUES (%s, %s) {update}", [*zip(columns, stored, strict=True)]
-                )
-            else:
-                db.execute(
-                    f"{insert} SELECT k, v::{self._value_type} "
-                    f"FROM unnest(%s::{self._type}[], %s::{kinds}[]) AS row (k, v) {update}",
-                    (columns, stored),
-                )
-
-        return self._write(owner, keys, columns, True, write)
+        calls = []
+        for kind, array in ((bytes, "bytea[]"), (str, "text[]")):
+            indices = [i for i, value in enumerate(stored) if isinstance(value, kind)]
+            for part in batches(indices, _LARGEST):
+                arguments = [columns[i] for i in part], [stored[i] for i in part]
+                calls.append((self._put_call.format(array), arguments))
+        return self._write(owner, columns, True, calls)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Delete distinct keys and their hashes in one transaction."""
-        held = [(key, column) for key in keys if (column := self._to_column(key)) is not None]
-        columns = [column for _, column in held]
-
-        def write(db: Any) -> None:
-            statement = f"DELETE FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-            db.execute(statement, (columns,))
-
-        commit = self._write(owner, [key for key, _ in held], columns, False, write)
-        gone = {key for (key, _), was in zip(held, commit.existed, strict=True) if was}
-        return commit._replace(existed=[key in gone for key in keys])
+        """Delete distinct keys in one transaction."""
+        columns = [self._to_column(key) for key in keys]
+        held = [column for column in columns if column is not None]
+        parts = [*batches(held, _LARGEST)] or [[]]
+        return self._write(owner, columns, False, [(self._delete_call, (part,)) for part in parts])
 
     def _write(
         self,
         owner: str,
-        keys: Sequence[PlainKey],
         columns: list[Any],
         adding: bool,
-        write: Callable[[Any], None],
+        calls: list[tuple[str, tuple[Any, ...]]],
     ) -> Commit:
-        """Run a write in one transaction; retry if it deadlocked with another writer's."""
+        """Call functions that write, in one transaction; tell what they changed."""
+        name = owner + self._child
+        if self._hasher is None:
+            raise attach_error()
+        with self._lock:
+            if len(self._tail) >= LONGEST:
+                self._write_index(name)
+            answers = self._call(name.encode(), calls)
+            before, token = answers[0][0][:2]
+            rows = [row for answer in answers for row in answer[1:]]
+            listed = [(seq, added, key) for seq, _, key, added in rows]
+            # Rows of others are not in the tail if no guard has asked for them yet.
+            if not self._tail.append(before, listed):
+                self._write_index(name)
+        epoch = after = f"{before}.{token}"
+        changed = {key for _, _, key, _ in rows}
+        # A trigger of somebody else's may have changed other keys, or the same in other ways. Then
+        # the epoch remains the one before: the guard learns of all changes from the journal.
+        if rows and changed.issubset(columns) and all(added == adding for *_, added in rows):
+            after = f"{rows[-1][0]}.{rows[-1][1]}"
+        return Commit([(column in changed) != adding for column in columns], epoch, after)
+
+    def _call(self, owner: bytes, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+        """Return the rows of each call; try again if they deadlocked with another writer."""
         for attempt in range(5):
             try:
-                with self._writing() as db:
-                    db.execute(self._journal_lock)
-                    state = self._read_state(db, owner + self._child)
-                    if self._hasher is None:
-                        raise attach_error()
-                    self._catch_up(db, state.indexed, state.last)
-                    write(db)
-                    return self._index_writes(db, state, keys, columns, adding)
+                with self._pool.connection() as db:
+                    if len(calls) == 1:
+                        return [_checked(db.execute(calls[0][0], (owner, *calls[0][1])))]
+                    with db.transaction():
+                        return [_checked(db.execute(call, (owner, *rest))) for call, rest in calls]
             except StoreError as error:
                 if attempt == 4 or not isinstance(
                     error.__cause__, self._psycopg.errors.DeadlockDetected
                 ):
                     raise
         raise AssertionError
-
-    def _index_writes(
-        self, db: Any, state: State, keys: Sequence[PlainKey], columns: list[Any], adding: bool
-    ) -> Commit:
-        """Update the index by what the journal says of a write.
-
-        The epoch after it is the one before if a trigger of somebody else's changed other keys as
-        well: the guard then learns of all changes from the journal.
-        """
-        rows = db.execute(
-            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > %s ORDER BY seq",
-            (state.last,),
-        ).fetchall()
-        changed = {key for _, _, key, _ in rows}
-        kept = [i for i, column in enumerate(columns) if column in changed]
-        existed = [(column in changed) != adding for column in columns]
-        if not rows:
-            return Commit(existed, state.epoch, state.epoch)
-        last, token, _, _ = rows[-1]
-        if any(added != adding for _, _, _, added in rows) or len(kept) != len(rows):
-            self._catch_up(db, state.last, last)
-            return Commit(existed, state.epoch, state.epoch)
-        some = [keys[i] for i in kept], [columns[i] for i in kept]
-        self._update_index(db, *some, [], []) if adding else self._update_index(db, [], [], *some)
-        if self.shared:
-            self._write_note(db, "indexed", b"%d" % last)
-        return Commit(existed, state.epoch, f"{last}.{token}")
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
@@ -204,8 +188,7 @@ class Postgres(Journaled):
         next(parts)
         return epoch, parts
 
-    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
-        """Return `run` of each range, in one round trip."""
+    def _read_runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         if not ranges:
             return []
         query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN %s AND %s"
@@ -213,8 +196,7 @@ class Postgres(Journaled):
             cursors = [db.execute(query, (lo - SIGN, hi - SIGN)) for lo, hi in ranges]
             return [from_signed(cursor.fetchall()) for cursor in cursors]
 
-    def scan(self) -> Iterator[HashRows]:
-        """Iterate over all hashes, in order, in batches."""
+    def _scan_index(self) -> Iterator[HashRows]:
         query = f"SELECT hi, lo, key FROM {self._t_hash} {{}} ORDER BY hi, lo, key LIMIT {BATCH}"
         first, later = query.format(""), query.format("WHERE (hi, lo, key) > (%s, %s, %s)")
         with self._reading() as db:
@@ -315,6 +297,7 @@ class Postgres(Journaled):
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._writing() as db:
+            functions.drop(db, self._schema, self._table)
             tables.drop(db, self._schema, self._table)
         self.close()
 
@@ -357,8 +340,17 @@ class Postgres(Journaled):
                 self._check_columns(columns)
                 self._type, self._value_type = columns[self._key], columns[self._value]
                 tables.check_key(db, self._t, self._key, self._type)
+            put, delete = (
+                functions.name(self._schema, self._table, part) for part in ("put", "delete")
+            )
+            keys = f"%s::{self._type}[]"
+            self._put_call = f"SELECT * FROM {put}(%s::bytea, {keys}, %s::{{}})"
+            self._delete_call = f"SELECT * FROM {delete}(%s::bytea, {keys})"
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
-            if exists and self._read_note(db, "layout") == tables.LAYOUT:
+            if exists and (
+                (self._read_note(db, "layout"), self._read_note(db, "functions"))
+                == (tables.LAYOUT, functions.VERSION)
+            ):
                 return
         with self._lock, self._pool.connection() as db, db.transaction():
             self._lock_journal(db)
@@ -368,6 +360,11 @@ class Postgres(Journaled):
                 )
             tables.create(db, self._schema, self._table, self._key, self._type)
             self._write_note(db, "layout", tables.LAYOUT)
+            # They may be those of an earlier version, or for columns of other types.
+            functions.drop(db, self._schema, self._table)
+            key, value = (self._key, self._type), (self._value, self._value_type)
+            functions.create(db, self._schema, self._table, key, value)
+            self._write_note(db, "functions", functions.VERSION)
 
     _quote = staticmethod(tables.quote)
 
@@ -403,18 +400,19 @@ class Postgres(Journaled):
     def _lock_journal(self, db: Any) -> None:
         db.execute(self._journal_lock)
 
-    def _index_up_to(self, owner: str, rows: list[Any]) -> bool:
-        if not self.shared:
-            return True
+    def _index_now(self, owner: str) -> bool:
         with self._reading() as db, db.transaction():
             query = f"SELECT value FROM {self._t_note} WHERE name = %s FOR {{}} SKIP LOCKED"
-            indexed = db.execute(query.format("UPDATE"), ("indexed",)).fetchone()
-            if indexed is None:
-                return False  # a write of this guard is under way, and may wait for others
+            if db.execute(query.format("UPDATE"), ("indexed",)).fetchone() is None:
+                return False  # it is being updated, which may wait for others
             holder = db.execute(query.format("SHARE"), ("lease",)).fetchone()
-            if holder is not None and bytes(holder[0]) == owner.encode():
-                self._catch_up(db, int(bytes(indexed[0])), rows[-1][0])
-            return True
+            if holder is None or bytes(holder[0]) != owner.encode():
+                self._owner = None
+                return True
+            last = epoch_number(self._last_epoch(db))
+            self._catch_up(db, last)
+        self._tail.drop(last)
+        return True
 
     def _update_index(
         self,
@@ -442,3 +440,11 @@ class Postgres(Journaled):
                 words = self._words(keys)
                 hashes = words[:, 0].tolist(), words[:, 1].tolist()
                 db.execute(statement, (*hashes, list(columns)))
+
+
+def _checked(cursor: Any) -> list[Any]:
+    """Return the rows of a function that writes; `LeaseError` if it did not."""
+    rows: list[Any] = cursor.fetchall()
+    if rows[0][0] < 0:
+        raise lease_error(None if rows[0][0] == functions.NOT_HELD else "")
+    return rows

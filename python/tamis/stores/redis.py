@@ -6,29 +6,19 @@ epoch, ``j`` the journal, a stream of the latest changes, ``w`` the lease and ``
 A write is one script, which checks everything before it writes anything.
 
 Redis may lose any of this: keys are flushed or evicted, and a server that is restarted comes back
-empty or with an earlier state. A lost epoch equals no other, so every guard rebuilds. The lease is
-watched, not compared with a clock (see `_lease.py`), and a record of it counts only in the run of
-the server that wrote it. Without a valid record the lease is free only if no guard can believe in
-one. Three things show that:
-
-- the record was watched for the longest lease that is known, or
-- this store itself holds the lease, by its own clock, or
-- the server has run for longer than a lease, and has never granted one of this store in this run.
-  The grant leaves a mark outside the database: a loaded script, which no flush and no eviction
-  takes away, only a restart or ``SCRIPT FLUSH``.
+empty or with an earlier state. A lost epoch equals no other, so every guard rebuilds. How a lost
+lease is noticed is in `_redis_lease.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
-from tamis._clock import now
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
@@ -40,8 +30,8 @@ from tamis.stores._keyvalue import (
     load_values,
     lost_epoch,
 )
-from tamis.stores._lease import WatchedLease
 from tamis.stores._redis_journal import Change, ChangedError, Page, keys_at
+from tamis.stores._redis_lease import Lease
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
     BATCH,
@@ -90,9 +80,9 @@ class Redis(Store):
         """Connect to a server; ``name`` separates several stores in one database.
 
         ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
-        ``grace`` is for how many seconds after the server's start no lease is granted (default: the
-        lease's length), as a guard may still hold one that the server no longer knows of. Pass 0
-        for a server that is known to be new, or that never loses a write (``appendfsync always``).
+        ``grace`` is for how many seconds no lease is granted by a server that may have granted one
+        and lost it in a restart (default: the lease's length). Pass 0 for a server that is known to
+        be new, or that never loses a write (``appendfsync always``).
         """
         try:
             import redis
@@ -103,7 +93,6 @@ class Redis(Store):
         check_timeout(timeout)
         if grace is not None and not grace >= 0:
             raise ValueError(f"grace must be 0 or more seconds, or None, not {grace!r}")
-        self._grace = grace
         try:
             # A write is never sent twice.
             self._client: Any = redis.Redis.from_url(
@@ -119,28 +108,32 @@ class Redis(Store):
                 "'unix://…'"
             ) from None
         self._errors: type[Exception] = redis.RedisError
+        self._no_script: type[Exception] = redis.exceptions.NoScriptError
         at = self._client.connection_pool.connection_kwargs
         self._where = "Redis at " + str(
             at.get("path") or f"{at.get('host', 'localhost')}:{at.get('port', 6379)}"
         )
+        self._talk = _Talk(self._where, self._errors)
         # Braces keep the keys of one store on one node of a cluster.
         self._d, self._h, self._e, self._w, self._n, self._j, self._channel = (
-            f"{{{name}}}:{part}" for part in "dhewnjc"
+            f"{{{name}}}:{part}".encode() for part in "dhewnjc"
         )
-        self._mark = f"return 'tamis lease {name.encode().hex()}'"
-        self._scripts = {
-            text: self._client.register_script(text)
+        self._write_keys = [
+            *(self._d, self._h, self._e, self._w, self._n, self._j),
+            self._channel,
+        ]
+        self._digests = {
+            text: hashlib.sha1(text.encode()).hexdigest()
             for text in vars(scripts).values()
             if isinstance(text, str) and "redis.call" in text
         }
+        self._history, self._counter = secrets.token_hex(8), count()
         self._hasher: Hasher | None = None
         self._index_name = b""
-        self._watched = WatchedLease()
-        self._leased: tuple[str, float, float] = ("", 0.0, 0.0)
-        """The owner of the lease granted last, its length, and until when it lasts."""
+        self._lease = Lease(self._call, self._client, self._w, name, grace)
         self._child = ""
         _fork.register(self)
-        with self._talk():
+        with self._talk:
             self._client.ping()
 
     # Keys and values.
@@ -149,7 +142,7 @@ class Redis(Store):
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        with self._talk():
+        with self._talk:
             return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
@@ -213,7 +206,7 @@ class Redis(Store):
         """Index keys with this hasher; if the index had another name, build a new one and swap."""
         owner = owner + self._child
         keys = [self._d, self._h, self._e, self._w, self._n]
-        fresh = f"{self._h}:{owner}"
+        fresh = b"%s:%s" % (self._h, owner.encode())
         while True:
             state, *detail = self._call(
                 scripts.ATTACH, [*keys, self._j], [owner, name, secrets.token_hex(8)]
@@ -225,7 +218,7 @@ class Redis(Store):
                         scripts.SWAP, [*keys, fresh], [owner, name, *detail]
                     )
                 finally:
-                    with self._talk():
+                    with self._talk:
                         self._client.delete(fresh)
             if state == b"lease":
                 raise lease_error(detail[0].decode() or None)
@@ -233,25 +226,25 @@ class Redis(Store):
                 self._hasher, self._index_name = hasher, name
                 return
 
-    def _build_index(self, fresh: str, owner: str, hasher: Hasher) -> None:
+    def _build_index(self, fresh: bytes, owner: str, hasher: Hasher) -> None:
         """Build an index of the data beside the current one; keep the lease meanwhile."""
-        with self._talk():
+        with self._talk:
             self._client.delete(fresh)
         for keys in self._data():
             if keys:
-                with self._talk(), self._client.pipeline(transaction=False) as pipe:
+                with self._talk, self._client.pipeline(transaction=False) as pipe:
                     pipe.zadd(fresh, dict.fromkeys(index_entries(hasher, keys), 0))
                     pipe.expire(fresh, _BUILD_SECONDS)
                     pipe.execute()
-            holder, seconds, until = self._leased
-            if holder == owner and now() > until - seconds / 2 and not self._take(owner, seconds):
-                raise lease_error("")
+            with self._talk:
+                if not self._lease.keep(owner):
+                    raise lease_error("")
 
     # Epochs.
 
     def epoch(self) -> str:
         """Return the current epoch; one that is lost equals no other."""
-        with self._talk():
+        with self._talk:
             epoch = self._client.get(self._e)
         return lost_epoch() if epoch is None else epoch.decode()
 
@@ -266,7 +259,7 @@ class Redis(Store):
         if not 0 < first < last:
             return None
         count = last - first if limit is None else min(max(int(limit), 1), last - first)
-        with self._talk():
+        with self._talk:
             entries = self._client.xrange(self._j, f"{first}-0", f"{last}-0", count=count + 1)
         rows = [Change.read(*entry) for entry in entries]
         numbers = [row.number for row in rows]
@@ -307,62 +300,21 @@ class Redis(Store):
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease, unless another guard may believe that it holds it."""
-        return self._take(owner + self._child, seconds)
+        with self._talk:
+            return self._lease.take(owner + self._child, seconds)
 
-    def _take(self, owner: str, seconds: float) -> bool:
-        start = now()
-        granted, *record = self._try_lease(owner, seconds)
-        if not granted:
-            if not self._is_free(owner, seconds, *record):
-                return False
-            with self._talk():
-                self._client.script_load(self._mark)
-            granted, *_ = self._try_lease(owner, seconds, replace=record[-1])
-        if granted:
-            self._leased = (owner, seconds, start + seconds)
-        return bool(granted)
-
-    def _is_free(
-        self,
-        owner: str,
-        seconds: float,
-        known: int,
-        same_run: int,
-        ms: int,
-        uptime: int,
-        state: bytes,
-    ) -> bool:
-        """Return whether no other guard can believe that it holds the lease."""
-        wait = max(ms / 1000, seconds)
-        holder, _, until = self._leased
-        if not same_run and holder == owner and now() < until:
-            return True  # the server lost the record of the lease that this store holds
-        if not known:
-            mark = hashlib.sha1(self._mark.encode()).hexdigest()
-            with self._talk():
-                granted_before = self._client.script_exists(mark)[0]
-            if not granted_before and uptime >= (wait if self._grace is None else self._grace):
-                return True
-            *_, state = self._try_lease(owner, seconds, watch=True)
-        return self._watched.is_over(state, wait)
-
-    def _try_lease(
-        self, owner: str, seconds: float, replace: bytes = b"", watch: bool = False
-    ) -> Any:
-        milliseconds = max(math.ceil(seconds * 1000), 1)
-        arguments = [owner, secrets.token_hex(8), milliseconds, replace, int(watch)]
-        return self._call(scripts.LEASE, [self._w], arguments)
+    @property
+    def lease_refusal(self) -> str:
+        """Why `lease` returned `False` last."""
+        return self._lease.refusal
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
-        owner += self._child
-        if self._leased[0] == owner:
-            self._leased = ("", 0.0, 0.0)
-        self._call(scripts.RELEASE, [self._w], [owner])
+        self._lease.release(owner + self._child)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        with self._talk():
+        with self._talk:
             if value is not None:
                 self._client.hset(self._n, name, value)
             noted: bytes | None = self._client.hget(self._n, name)
@@ -374,8 +326,8 @@ class Redis(Store):
 
     def forget_connections(self) -> None:
         """Write as another owner; the driver itself opens new connections in a forked child."""
-        self._child = f"/{secrets.token_hex(8)}"
-        self._leased = ("", 0.0, 0.0)
+        self._child, self._history = f"/{secrets.token_hex(8)}", secrets.token_hex(8)
+        self._lease.forget()
         self._hasher = None
 
     # Scripts.
@@ -385,33 +337,31 @@ class Redis(Store):
     ) -> Commit:
         if self._hasher is None:
             raise attach_error()
-        columns = [[encode_key(key) for key in keys], index_entries(self._hasher, keys)]
-        if values is not None:
-            columns.append(values)
-        arguments: list[Any] = [owner + self._child, self._index_name]
-        arguments += [secrets.token_hex(8), secrets.token_hex(8), JOURNAL]
-        for row in zip(*columns, strict=True):
-            arguments += row
-        parts = [self._d, self._h, self._e, self._w, self._n, self._j, self._channel]
-        state, *answer = self._call(script, parts, arguments)
+        # The server may come back with an earlier state: an epoch must never be used twice.
+        token = f"{self._history}{next(self._counter):x}"
+        arguments: list[Any] = [f"{owner}{self._child} {token} {JOURNAL}", self._index_name]
+        entries = index_entries(self._hasher, keys)
+        if values is None:
+            arguments += entries
+        else:
+            for row in zip(entries, values, strict=True):
+                arguments += row
+        state, *words = self._call(script, self._write_keys, arguments).split(b" ")
         if state == b"index":
             # Attaching rebuilds it, and happens when a guard takes the lease again.
             raise LeaseError("nothing was written: the server lost the index of hashes")
         if state == b"lease":
-            raise lease_error(answer[0].decode() or None)
-        before, after, existed = answer
-        return Commit([was == 1 for was in existed], before.decode(), after.decode())
+            raise lease_error(words[0].decode() or None)
+        before, after, existed = words
+        present = [digit == "1" for digit in existed.decode()]
+        return Commit(present, before.decode(), after.decode())
 
-    def _call(self, script: str, keys: list[str], arguments: Sequence[Any]) -> Any:
-        with self._talk():
-            return self._scripts[script](keys=keys, args=arguments)
-
-    @contextmanager
-    def _talk(self) -> Iterator[None]:
-        try:
-            yield
-        except self._errors as error:
-            raise store_error(self._where, error) from error
+    def _call(self, script: str, keys: list[bytes], arguments: Sequence[Any]) -> Any:
+        with self._talk:
+            try:
+                return self._client.evalsha(self._digests[script], len(keys), *keys, *arguments)
+            except self._no_script:
+                return self._client.eval(script, len(keys), *keys, *arguments)
 
     # Reading all keys.
 
@@ -433,9 +383,23 @@ class Redis(Store):
         """Iterate over the keys of the data; a key may come twice."""
         cursor: int | None = None
         while cursor != 0:
-            with self._talk():
+            with self._talk:
                 cursor, found = self._client.hscan(self._d, cursor or 0, count=BATCH)
             yield [decode_key(key) for key in found]
 
     def _lost(self, what: str) -> StoreError:
         return StoreError(f"{self._where}: {what}")
+
+
+class _Talk:
+    """A context in which errors of the driver are `StoreError`s."""
+
+    def __init__(self, where: str, errors: type[Exception]) -> None:
+        self._where, self._errors = where, errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, self._errors):
+            raise store_error(self._where, error) from error

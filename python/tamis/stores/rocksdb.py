@@ -63,6 +63,7 @@ class RocksDB(Store):
         self._make_batch: Callable[[], Any] = lambda: rocksdict.WriteBatch(raw_mode=True)
         self._options = rocksdict.WriteOptions()
         self._options.sync = sync
+        self._driver = _Driver(self._path)
         self._db: Any = self._open(rocksdict)
         self._lock = threading.RLock()
         self._hasher: Hasher | None = None
@@ -70,10 +71,11 @@ class RocksDB(Store):
         # No other process writes, so the epoch is known. Its random part is new in each process: a
         # number that a crash of the machine takes back is used again with another.
         self._history = secrets.token_hex(8)
-        stored = self._db.get(b"e")
-        self._epoch: str = f"1.{self._history}" if stored is None else stored.decode()
-        if stored is None:
-            self._db.put(b"e", self._epoch.encode())
+        with self._driver:
+            stored = self._db.get(b"e")
+            self._epoch: str = f"1.{self._history}" if stored is None else stored.decode()
+            if stored is None:
+                self._db.put(b"e", self._epoch.encode())
         _fork.register(self)
 
     def _open(self, rocksdict: Any) -> Any:
@@ -91,7 +93,9 @@ class RocksDB(Store):
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        return load_values(self._db.get([b"d" + encode_key(key) for key in keys]))
+        with self._driver:
+            found = self._db.get([b"d" + encode_key(key) for key in keys])
+        return load_values(found)
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their hashes in one batch."""
@@ -127,10 +131,11 @@ class RocksDB(Store):
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
-        for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
-            if entry[: len(last)] > last:
-                break
-            found.append(entry[1:])
+        with self._driver:
+            for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
+                if entry[: len(last)] > last:
+                    break
+                found.append(entry[1:])
         return entry_hashes(found)
 
     def scan(self) -> Iterator[HashRows]:
@@ -156,12 +161,14 @@ class RocksDB(Store):
                 return
             # The index has no name until it is complete, so that it is rebuilt after a crash here.
             self.note("index", b"")
-            self._db.delete_range(b"h", b"i")
+            with self._driver:
+                self._db.delete_range(b"h", b"i")
             for keys in self._keys():
                 batch = self._make_batch()
                 for entry in self._index_entries(keys):
                     batch.put(entry, b"")
-                self._db.write(batch)
+                with self._driver:
+                    self._db.write(batch)
             self.note("index", name)
 
     def lease(self, owner: str, seconds: float) -> bool:
@@ -176,14 +183,16 @@ class RocksDB(Store):
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        if value is not None:
-            self._db.put(b"n" + name.encode(), value)
-        noted: bytes | None = self._db.get(b"n" + name.encode())
+        with self._driver:
+            if value is not None:
+                self._db.put(b"n" + name.encode(), value)
+            noted: bytes | None = self._db.get(b"n" + name.encode())
         return noted
 
     def close(self) -> None:
         """Close the database."""
-        self._db.close()
+        with self._driver:
+            self._db.close()
 
     def forget_connections(self) -> object:
         """Refuse to work in a forked child, as only one process can use the database."""
@@ -198,13 +207,14 @@ class RocksDB(Store):
     def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
         """Iterate over the entries with this first byte, without it, in batches."""
         part: list[bytes] = []
-        for entry in self._db.keys(from_key=prefix):
-            if not entry.startswith(prefix):
-                break
-            part.append(entry[1:])
-            if len(part) == BATCH:
-                yield part
-                part = []
+        with self._driver:
+            for entry in self._db.keys(from_key=prefix):
+                if not entry.startswith(prefix):
+                    break
+                part.append(entry[1:])
+                if len(part) == BATCH:
+                    yield part
+                    part = []
         if part:
             yield part
 
@@ -218,20 +228,36 @@ class RocksDB(Store):
         self._check_lease(owner)
         if self._hasher is None:
             raise attach_error()
-        return [value is not None for value in self._db.get(entries)]
+        with self._driver:
+            return [value is not None for value in self._db.get(entries)]
 
     def _commit(self, batch: Any, existed: list[bool], changes: int) -> Commit:
         before = after = self._epoch
         if changes:
             after = f"{epoch_number(before) + 1}.{self._history}"
             batch.put(b"e", after.encode())
-        self._db.write(batch, self._options)
+        with self._driver:
+            self._db.write(batch, self._options)
         self._epoch = after
         return Commit(existed, before, after)
 
     def _check_lease(self, owner: str) -> None:
         if self._lease.holder != owner:
             raise lease_error(self._lease.holder)
+
+
+class _Driver:
+    """A context in which errors of the driver, which have no common class, are `StoreError`s."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StoreError):
+            raise StoreError(f"RocksDB database {self._path!r} failed: {error}") from error
 
 
 class _OfParent:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tamis.errors import FormatError, LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
+from tamis.stores._tail import LONGEST, Row
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -89,7 +91,9 @@ class SQLite(Journaled):
         # The column's affinity must not turn text into a number.
         self._delete = f"DELETE FROM {self._t} WHERE {k} = ?1 AND typeof({k}) = typeof(?1)"
         self._last_row = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
-        self._rows_after = f"SELECT key, added FROM {self._t_journal} WHERE seq > ?"
+        self._rows_after = (
+            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
+        )
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -101,33 +105,36 @@ class SQLite(Journaled):
         _fork.register(self)
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys and their hashes in one transaction."""
+        """Write distinct keys and their values in one transaction."""
         stored = values if self.shared else [encode_value(value) for value in values]
-        with self._writing() as db:
-            state = self._begin_write(db, owner)
-            columns = self._columns_of(db, keys)
-            db.executemany(self._upsert, zip(columns, stored, strict=True))
-            new, after = self._journaled(db, state, 1, columns)
-            if new:
-                self._update_index(db, *self._among(new, keys, columns), [], [])
-            if new is columns:
-                return Commit([False] * len(keys), state.epoch, after)
-            return Commit([column not in new for column in columns], state.epoch, after)
+        with self._lock:
+            self._index_if_due(owner)
+            with self._writing() as db:
+                state = self._begin_write(db, owner)
+                columns = self._columns_of(db, keys)
+                db.executemany(self._upsert, zip(columns, stored, strict=True))
+                written = self._journaled(db, state, True, columns)
+            self._list(written, state, columns)
+        if written.changed is columns:
+            return Commit([False] * len(keys), state.epoch, written.epoch)
+        return Commit([c not in written.changed for c in columns], state.epoch, written.epoch)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Delete distinct keys and their hashes in one transaction."""
-        with self._writing() as db:
-            state = self._begin_write(db, owner)
-            forms_of = self._forms if self._is_mixed(db) else self._only_form
-            pairs = [(key, form) for key in keys for form in forms_of(key)]
-            forms = [form for _, form in pairs]
-            db.executemany(self._delete, [(form,) for form in forms])
-            gone, after = self._journaled(db, state, 0, forms)
-            given, columns = self._among(gone, [key for key, _ in pairs], forms)
-            if gone:
-                self._update_index(db, [], [], given, columns)
-            existed = set(given)
-            return Commit([key in existed for key in keys], state.epoch, after)
+        """Delete distinct keys in one transaction."""
+        with self._lock:
+            self._index_if_due(owner)
+            with self._writing() as db:
+                state = self._begin_write(db, owner)
+                forms_of = self._forms if self._is_mixed(db) else self._only_form
+                pairs = [(key, form) for key in keys for form in forms_of(key)]
+                forms = [form for _, form in pairs]
+                db.executemany(self._delete, [(form,) for form in forms])
+                written = self._journaled(db, state, False, forms)
+            self._list(written, state, forms)
+        if written.changed is forms and len(forms) == len(keys):
+            return Commit([True] * len(keys), state.epoch, written.epoch)
+        existed = {key for key, form in pairs if form in written.changed}
+        return Commit([key in existed for key in keys], state.epoch, written.epoch)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
@@ -158,8 +165,7 @@ class SQLite(Journaled):
         next(parts)
         return epoch, parts
 
-    def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
-        """Return `run` of each range."""
+    def _read_runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         query = f"SELECT hi, lo FROM {self._t_hash} WHERE hi BETWEEN ? AND ?"
         with self._reading() as db:
             return [
@@ -167,8 +173,7 @@ class SQLite(Journaled):
                 for lo, hi in ranges
             ]
 
-    def scan(self) -> Iterator[HashRows]:
-        """Iterate over all hashes, in order, in batches."""
+    def _scan_index(self) -> Iterator[HashRows]:
         last: tuple[int, int, Any] = (-SIGN, -SIGN, None)
         query = (
             f"SELECT hi, lo, key FROM {self._t_hash} WHERE (hi, lo) >= (?, ?) "
@@ -289,12 +294,15 @@ class SQLite(Journaled):
                 self._db.execute("PRAGMA journal_mode = WAL")
         return self._db
 
+    def _index_if_due(self, owner: str) -> None:
+        if len(self._tail) >= LONGEST:
+            self._write_index(owner + self._child)
+
     def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
-        """Check the lease and bring the index up to date."""
+        """Check the lease, and return what a write starts from."""
         state = self._read_state(db, owner + self._child)
         if self._hasher is None:
             raise attach_error()
-        self._catch_up(db, state.indexed, state.last)
         return state
 
     def _translate(self, error: BaseException | None) -> None:
@@ -395,50 +403,55 @@ class SQLite(Journaled):
         """Do nothing: the transaction already holds the write lock."""
 
     def _journaled(
-        self, db: sqlite3.Connection, state: State, added: int, columns: list[Any]
-    ) -> tuple[Collection[Any], str]:
-        """Return which keys a write added or removed, by the journal, and the epoch after it.
+        self, db: sqlite3.Connection, state: State, added: bool, columns: list[Any]
+    ) -> _Written:
+        """Return what a write added or removed, by the journal, and the epoch after it.
 
         The epoch is the one before if a trigger of somebody else's changed other keys as well: the
         guard then learns of all changes from the journal.
         """
         last, token = db.execute(self._last_row).fetchone()
         if last == state.last:
-            return (), state.epoch
+            return _Written((), state.epoch, last, added)
         epoch = f"{last}.{token}"
         if not self.shared and last - state.last == len(columns):
-            return columns, epoch  # all of them
+            return _Written(columns, epoch, last, added)  # all of them
         rows = db.execute(self._rows_after, (state.last,)).fetchall()
-        changed = {key for key, _ in rows}
-        if not self.shared:
-            return changed, epoch
-        if any(sign != added for _, sign in rows) or not changed.issubset(columns):
-            self._catch_up(db, state.last, last)
-            return changed.intersection(columns), state.epoch
-        self._write_note(db, "indexed", b"%d" % last)
-        return changed, epoch
+        changed = {key for _, _, key, _ in rows}
+        if self.shared and (
+            any(sign != added for *_, sign in rows) or not changed.issubset(columns)
+        ):
+            changed.intersection_update(columns)
+            epoch = state.epoch
+        return _Written(changed, epoch, last, added, rows)
 
-    @staticmethod
-    def _among(changed: Collection[Any], keys: Any, columns: list[Any]) -> tuple[Any, list[Any]]:
-        """Return the keys, and their columns, that a write changed."""
-        if changed is columns:
-            return keys, columns
-        kept = [i for i, column in enumerate(columns) if column in changed]
-        return [keys[i] for i in kept], [columns[i] for i in kept]
+    def _list(self, written: _Written, state: State, columns: list[Any]) -> None:
+        """Let `run` and `scan` have a write that was committed."""
+        if written.last == state.last:
+            return
+        rows: Iterable[Row]
+        if written.rows is None:
+            numbers = range(state.last + 1, written.last + 1)
+            rows = zip(numbers, repeat(written.added), columns, strict=False)
+        else:
+            rows = [(seq, bool(sign), key) for seq, _, key, sign in written.rows]
+        # Rows of others are not in the tail if no guard has asked for them yet.
+        if not self._tail.append(state.last, rows):
+            assert self._owner is not None
+            self._write_index(self._owner)
 
-    def _index_up_to(self, owner: str, rows: list[Any]) -> bool:
-        if not self.shared:
-            return True
+    def _index_now(self, owner: str) -> bool:
         try:
             with self._writing(wait=False) as db:
-                try:
-                    state = self._read_state(db, owner)
-                except LeaseError:
-                    return True
-                self._catch_up(db, state.indexed, rows[-1][0])
-                return True
+                state = self._read_state(db, owner)
+                self._catch_up(db, state.last)
+        except LeaseError:
+            self._owner = None
+            return True
         except StoreError:
             return False
+        self._tail.drop(state.last)
+        return True
 
     def _update_index(
         self,
@@ -460,6 +473,17 @@ class SQLite(Journaled):
                 db.executemany(
                     statement, zip(words[:, 0].tolist(), words[:, 1].tolist(), columns, strict=True)
                 )
+
+
+class _Written(NamedTuple):
+    """What a write changed: the columns of keys, the epoch after it and the journal's last row."""
+
+    changed: Collection[Any]
+    epoch: str
+    last: int
+    added: bool
+    rows: list[Any] | None = None
+    """The rows of the journal; `None` if they are those of all keys, in order."""
 
 
 class _Reading:

@@ -1,0 +1,64 @@
+"""The functions by which `tamis.stores.Postgres` writes, each in one round trip.
+
+A function takes the lock of the journal, checks the lease, writes, and returns the row of the
+journal before the write and those that the triggers wrote. Each of its statements has a snapshot of
+its own, taken after the lock, so it sees all that others committed before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tamis.stores._postgres_tables import advisory_lock, quote
+
+VERSION = b"1"
+"""Of the functions; those of another version are replaced."""
+
+NO_LEASE, NOT_HELD = -1, -2
+"""Returned instead of a row's number if another guard holds the lease, and if none does."""
+
+
+def name(schema: str, table: str, part: str) -> str:
+    """Return the quoted name of the function ``put`` or ``delete`` of a table."""
+    return schema + quote(f"tamis_{table}_{part}")
+
+
+def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]) -> None:
+    """Create the functions of a table, given the names and types of its two columns."""
+    t = schema + quote(table)
+    journal, note = (schema + quote(f"tamis_{table}_{part}") for part in ("journal", "note"))
+    (k, key_type), (v, value_type) = (quote(key[0]), key[1]), (quote(value[0]), value[1])
+    for part, parameters, write in (
+        (
+            "put",
+            f"keys {key_type}[], new_values anyarray",
+            f"INSERT INTO {t} ({k}, {v}) SELECT new.k, new.v::{value_type} "
+            "FROM unnest(keys, new_values) AS new (k, v) "
+            f"ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}",
+        ),
+        ("delete", f"keys {key_type}[]", f"DELETE FROM {t} WHERE {k} = ANY(keys)"),
+    ):
+        db.execute(
+            f"CREATE OR REPLACE FUNCTION {name(schema, table, part)}(writer bytea, {parameters}) "
+            f"RETURNS TABLE (seq bigint, token bigint, key {key_type}, added boolean) "
+            "LANGUAGE plpgsql AS $$\n"
+            "#variable_conflict use_column\n"
+            "DECLARE holder bytea; last bigint; last_token bigint; BEGIN "
+            f"PERFORM {advisory_lock(table)}; "
+            f"SELECT value INTO holder FROM {note} WHERE name = 'lease' FOR SHARE; "
+            "IF holder IS DISTINCT FROM writer THEN "
+            f"RETURN QUERY SELECT CASE WHEN holder IS NULL THEN {NOT_HELD} ELSE {NO_LEASE} "
+            f"END::bigint, NULL::bigint, NULL::{key_type}, NULL::boolean; RETURN; END IF; "
+            f"SELECT j.seq, j.token INTO last, last_token FROM {journal} j "
+            "ORDER BY j.seq DESC LIMIT 1; "
+            f"{write}; "
+            f"RETURN QUERY SELECT last, last_token, NULL::{key_type}, NULL::boolean; "
+            f"RETURN QUERY SELECT j.seq, j.token, j.key, j.added FROM {journal} j "
+            "WHERE j.seq > last ORDER BY j.seq; END $$"
+        )
+
+
+def drop(db: Any, schema: str, table: str) -> None:
+    """Drop the functions of a table."""
+    for part in ("put", "delete"):
+        db.execute(f"DROP FUNCTION IF EXISTS {name(schema, table, part)}")
