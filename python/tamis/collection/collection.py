@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._files import open_regular
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
@@ -20,6 +21,8 @@ from tamis.collection.prefixes import (
     sliced_curve,
     sliced_overhead,
 )
+from tamis.collection.run import is_runs
+from tamis.collection.runs import NamedKeys, Runs
 from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
@@ -40,6 +43,8 @@ from tamis.planning.collection.sliced import plan_segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tamis.workload import Workload
 
 
 class _Plan(NamedTuple):
@@ -98,6 +103,7 @@ class Collection:
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
 
+    @overload
     @classmethod
     def build(
         cls,
@@ -112,7 +118,40 @@ class Collection:
         parts: int = 1,
         seed: int = 0,
         key: bytes | None = None,
-    ) -> Self:
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def build(
+        cls,
+        sets: NamedKeys,
+        *,
+        kind: Literal["stacked"],
+        workload: Workload | None = None,
+        budget: int | str | None = None,
+        utility: Utility | None = None,
+        fpr: float = 1e-4,
+        path: FilePath | None = None,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Runs: ...
+
+    @classmethod
+    def build(
+        cls,
+        sets: Any,
+        *,
+        budget: int | str | None = None,
+        utility: Utility | None = None,
+        kind: Kind | Literal["stacked"] = "auto",
+        workload: Workload | None = None,
+        fpr: float = 1e-4,
+        path: FilePath | None = None,
+        hybrid: bool = False,
+        parts: int = 1,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self | Runs:
         """Build the full filters of named sets and load prefixes that fit the budget.
 
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
@@ -122,11 +161,23 @@ class Collection:
         the filter is checked in the file. ``parts`` consecutive sets belong together, such as the
         columns of a row group: set i is in part i modulo ``parts``, and a query searches one part.
 
+        ``kind="stacked"`` is for few large sets that are all asked for the same keys, such as the
+        runs of an LSM-tree, and returns `Runs`; ``workload`` says which absent keys those are.
+
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
         >>> c.candidates(29_500, limit=1), c.size_in_bytes <= 20_000
         (['day 29'], True)
         """
+        if kind == "stacked":
+            if hybrid or parts != 1:
+                raise ValueError("hybrid and parts must not be given with kind 'stacked'")
+            return Runs.build(
+                sets, budget=budget, workload=workload, utility=utility, fpr=fpr, path=path,
+                seed=seed, key=key,
+            )  # fmt: skip
+        if workload is not None:
+            raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
         filters = storage.create_filters(path, seed, key)
         storage.add_sets(filters, sets, kind, fpr, key)
         ones = np.ones(len(filters), np.float32)
@@ -151,17 +202,28 @@ class Collection:
         salvage: bool = False,
         length: int | None = None,
         allocate: bool = True,
+        workload: Workload | None = None,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
-        Everything that is read is checked; damage raises `FormatError`.
+        Everything that is read is checked; damage raises `FormatError`. A file of kind "stacked"
+        opens as `Runs`, for which ``workload`` is.
 
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
         `damaged`. ``utility`` defaults to the utilities in the file. ``length`` is the length of
         the collection in bytes, if the file has other content after it. With ``allocate=False`` no
         bits are loaded: all filters return maybe until `allocate` is called.
         """
+        with open_regular(path) as file:
+            stacked = is_runs(file)
+        if stacked:
+            runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
+            if utility is not None:
+                runs.allocate(budget=runs.budget, utility=utility)
+            return runs  # type: ignore[no-any-return]
+        if workload is not None:
+            raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
         filters, saved = storage.open_filters(path, key, length=length)
         weights, parts = as_weights(saved), _check_parts(parts)
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
