@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import tempfile
 import threading
 
@@ -875,3 +876,45 @@ def test_growth_of_a_collection_for_reads_keeps_to_the_budget(tmp_path):
     assert c.size_in_bytes <= 400_000
     assert before > 1000
     assert reads < c.expected_reads < 1.05 * reads
+
+
+def test_auto_weighs_rates_against_time_and_says_why(tmp_path):
+    many = dict(sets([40] * 1000))
+    rows = tamis.Collection.build(many, budget="100kB", miss_cost="20us")
+    assert set(rows.kinds) == {"sliced"}
+    assert rows.chosen is not None
+    assert rows.chosen.startswith("rows of 1,000 sets, since one by one a lookup takes about 40 µs")
+    assert "costs 20 µs" in rows.chosen
+    one_by_one = tamis.Collection.build(many, budget="100kB", miss_cost=1)
+    assert "sliced" not in one_by_one.kinds
+    assert one_by_one.chosen is not None
+    assert one_by_one.chosen.startswith("ribbons, since")
+    assert one_by_one.expected_fpr < rows.expected_fpr / 2
+    # The predicted rates are those that are built, nearly.
+    for c in (rows, one_by_one):
+        named = [float(each) for each in re.findall(r"(?:rate of|and) ([0-9.e-]+)", c.chosen)]
+        assert any(0.6 < rate / c.expected_fpr < 1.6 for rate in named)
+    for c in (rows, one_by_one):
+        assert all(c.candidates(40 * i)[0] == f"set {i}" for i in range(0, 1000, 111))
+    # In hybrid mode a false positive costs a check in the file.
+    c = tamis.Collection.build(many, budget="100kB", miss_cost=1, path=tmp_path / "c")
+    assert set(c.kinds) == {"sliced"}
+
+
+def test_auto_keeps_to_filters_one_by_one_where_rows_are_no_choice():
+    for arguments in ({}, {"budget": "100kB", "parts": 2}, {"budget": "100kB", "kind": "ribbon"}):
+        c = tamis.Collection.build(sets([40] * 100), **arguments)
+        assert c.chosen is None
+        assert "sliced" not in c.kinds
+    c = tamis.Collection.build(sets([40] * 30), budget="100kB", miss_cost="1ns")
+    assert "30 sets are fewer than the 64" in c.chosen
+    with pytest.raises(ValueError, match="miss_cost must be"):
+        tamis.Collection.build({"a": [1]}, budget="1kB", miss_cost="soon")
+
+
+def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
+    monkeypatch.setattr("tamis.collection.choosing.MOST_KEYS", 5000)
+    c = tamis.Collection.build(sets([40] * 1000), budget="100kB", miss_cost="20us")
+    assert c.chosen.endswith("(by the first 126 sets)")
+    assert len(c) == 1000
+    assert all(f"set {i}" in c.candidates(40 * i) for i in range(0, 1000, 111))

@@ -13,6 +13,7 @@ from tamis import _native
 from tamis._files import open_regular
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
+from tamis.collection.choosing import choose_for
 from tamis.collection.planned import (
     Planned,
     Terms,
@@ -39,8 +40,10 @@ from tamis.collection.utility import (
 from tamis.pictures import draw_collection
 from tamis.planning.arguments import parse_budget, whole
 from tamis.planning.collection import allocation as planning
+from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
+from tamis.planning.costs import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,6 +93,8 @@ class Collection:
         self._present: Weights | None = None
         self._accesses = Accesses()
         self._planned = Planned()
+        self.chosen: str | None = None
+        """Which kind `build` chose for a budget, and why; None if a kind was given."""
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
 
@@ -106,6 +111,7 @@ class Collection:
         path: FilePath | None = None,
         hybrid: bool | None = None,
         present: Present | None = None,
+        miss_cost: float | str = "1ms",
         parts: int = 1,
         seed: int = 0,
         key: bytes | None = None,
@@ -140,6 +146,7 @@ class Collection:
         path: FilePath | None = None,
         hybrid: bool | None = None,
         present: Present | None = None,
+        miss_cost: float | str = "1ms",
         parts: int = 1,
         seed: int = 0,
         key: bytes | None = None,
@@ -151,6 +158,10 @@ class Collection:
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
         ``path``, or to a temporary file. ``parts`` consecutive sets belong together, such as the
         columns of a row group: set i is in part i modulo ``parts``, and a query searches one part.
+
+        ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
+        each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
+        positive, in seconds or as "1ms", and `chosen` says why.
 
         In ``hybrid`` mode (default: if there is a ``path``), if a prefix returns maybe, the rest of
         the filter is checked in the file. Prefixes return maybe for every key of their set, so
@@ -174,14 +185,20 @@ class Collection:
             )  # fmt: skip
         if workload is not None:
             raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
-        filters = storage.create_filters(path, seed, key)
+        filters, chosen = storage.create_filters(path, seed, key), None
+        hybrid = path is not None if hybrid is None else hybrid
+        cost = duration("miss_cost", miss_cost)
+        size = None if budget is None else parse_budget(budget)
+        if kind == "auto" and size is not None and _check_parts(parts) == 1:
+            cost = TAIL_READ if hybrid else cost
+            sets, chosen = choose_for(sets, utility, size, fpr, cost, seed, key)
+            kind = "sliced" if chosen.kind == "sliced" else "auto"
         storage.add_sets(filters, sets, kind, fpr, key)
         ones = np.ones(len(filters), np.float32)
-        hybrid = path is not None if hybrid is None else hybrid
         collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
+        collection.chosen = None if chosen is None else chosen.reason
         # Check everything before a file is written.
         terms = collection._terms(utility, present, sealed=True)
-        size = None if budget is None else parse_budget(budget)
         plan = plan_prefixes(filters, terms, size)
         filters = storage.seal_filters(path, filters, terms.weights, key)
         collection._replace(load_planned(filters, terms, plan), terms, plan)
