@@ -37,12 +37,13 @@ def test_sets_the_bits_of_its_twin(layout, bits, hashes, keys, others):
     assert [key in f for key in others] == f.contains(others).tolist()
 
 
+@pytest.mark.parametrize("layout", ["standard", "segmented"])
 @given(st.integers(1, 500), st.integers(1, 12), st.data())
-def test_a_prefix_is_a_filter(bits, hashes, data):
+def test_a_prefix_is_a_filter(layout, bits, hashes, data):
     bits = max(bits, hashes)
     kept = data.draw(st.integers(0, bits))
     again = data.draw(st.integers(0, kept))
-    f, twin = native("segmented", bits, hashes), Twin("segmented", bits, hashes)
+    f, twin = native(layout, bits, hashes), Twin(layout, bits, hashes)
     for key in range(20):
         f.add(key)
         twin.add(hash_key(key))
@@ -57,9 +58,10 @@ def test_a_prefix_is_a_filter(bits, hashes, data):
     assert "later" in cut
 
 
-def test_truncated_rates_are_as_predicted():
+@pytest.mark.parametrize("layout", ["standard", "segmented"])
+def test_truncated_rates_are_as_predicted(layout):
     n, trials = 20_000, 100_000
-    f = tamis.Bloom.build(np.arange(n), bits_per_key=10, layout="segmented")
+    f = tamis.Bloom.build(np.arange(n), bits_per_key=10, layout=layout)
     size = f._size
     absent = np.arange(n, n + trials)
     for share in (0, 0.05, 1 / 7, 0.3, 0.5, 0.77, 1):
@@ -70,8 +72,16 @@ def test_truncated_rates_are_as_predicted():
         assert cut.expected_fpr == pytest.approx(predicted, rel=0.03)
     with pytest.raises(ValueError, match="bits must be from 0 to 200000, not 200001"):
         f.truncate(200_001)
-    with pytest.raises(ValueError, match="layout must be 'segmented' to truncate, not 'blocked'"):
+    with pytest.raises(ValueError, match="layout must be 'standard' or 'segmented' to truncate"):
         tamis.Bloom.build([1], fpr=0.1).truncate(1)
+
+
+def test_a_prefix_of_segments_errs_less_than_one_of_a_standard_filter():
+    """By Jensen's gap (Mersy et al. 2024, Eq. 3 and 4)."""
+    standard, segmented = (planning.Size(layout, 100_000, 7) for layout in LAYOUTS[1:])
+    for kept in (14_286, 50_000, 90_000):
+        ratio = standard.truncated_rate(10_000, kept) / segmented.truncated_rate(10_000, kept)
+        assert 1.05 < ratio < 1.6
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -146,10 +156,11 @@ def test_parallel_and_serial_builds_agree():
     assert f.contains(keys).all()
 
 
-def test_what_was_cut_differently_merges_to_what_both_keep():
+@pytest.mark.parametrize("layout", ["standard", "segmented"])
+def test_what_was_cut_differently_merges_to_what_both_keep(layout):
     """Mersy et al. 2024, section 5.4: union and intersection by the shorter prefix."""
-    f = tamis.Bloom.build(range(600), bits_per_key=10, layout="segmented", seed=3)
-    g = tamis.Bloom(600, bits_per_key=10, layout="segmented", seed=3)
+    f = tamis.Bloom.build(range(600), bits_per_key=10, layout=layout, seed=3)
+    g = tamis.Bloom(600, bits_per_key=10, layout=layout, seed=3)
     g.update(range(400, 1000))
     for kept, other in ((4000, 5001), (5001, 4000), (6000, 77), (0, 6000)):
         a, b = f.truncate(kept), g.truncate(other)

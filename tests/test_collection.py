@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import tempfile
 import threading
 
@@ -14,6 +15,7 @@ import tamis
 from contract import fails_at_every_step, within_noise
 from reference import frame, mix13
 from tamis import _native
+from tamis.collection.planned import load_planned, plan_prefixes
 from tamis.planning import bloom, ribbon
 from test_format import GOLDEN, parts
 
@@ -357,7 +359,7 @@ def test_prefixes_of_large_filters_lose_less_than_a_65536th():
     c = tamis.Collection.build({"a": np.arange(20_000), "b": np.arange(900_000)}, kind="truncated")
     assert (c.kept == c.full).all()
     c.allocate(budget=c.least_budget + 500_000, utility=[3, 1])
-    planned = c._plan(c._filters, c._utility, c.budget).kept
+    planned = plan_prefixes(c._filters, c._terms(None, None), c.budget).kept
     assert (planned - c.kept >= 0).all()
     assert (planned - c.kept < 1 + c.full / 65_536).all()
     assert len(c.candidates_many(np.arange(20_000))[1]) == 40_000
@@ -384,7 +386,8 @@ def test_names_are_found_in_a_file_and_after_changes(tmp_path):
 
 def test_a_file_that_is_cut_while_it_is_open_is_an_error(tmp_path):
     path = tmp_path / "c"
-    c = tamis.Collection.build({f"{i}": range(i, i + 100) for i in range(300)}, path=path)
+    sets = {f"{i}": range(i, i + 100) for i in range(300)}
+    c = tamis.Collection.build(sets, path=path, hybrid=False)
     with path.open("r+b") as file:
         file.truncate(100)
     with pytest.raises(tamis.FormatError):
@@ -400,7 +403,7 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     sizes = np.concatenate([[0], rng.integers(1, 400, 250)])
     utility = rng.lognormal(0, 1, len(sizes))
     path = tmp_path / "c"
-    c = tamis.Collection.build(sets(sizes), kind="sliced", utility=utility, path=path)
+    c = tamis.Collection.build(sets(sizes), kind="sliced", utility=utility, path=path, hybrid=False)
     assert set(c.kinds) == {"empty", "sliced"}
     assert c.least_budget / len(c) < 24  # of few sets; of many, see below
     # With parts, or if damage is tolerated, the filters are held one by one.
@@ -412,11 +415,9 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.least_budget):
         c.allocate(budget=budget)
         assert budget is None or c.size_in_bytes <= budget
-        other._replace(
-            other._load(other._filters, c._utility, other._planned._replace(kept=c.kept)),
-            c._utility,
-            other._planned,
-        )
+        terms = other._terms(c.utility, None)
+        plan = other._planned._replace(kept=c.kept)
+        other._replace(load_planned(other._filters, terms, plan), terms, plan)
         found = [each.tolist() for each in c.candidates_many(asked)]
         assert found == [each.tolist() for each in other.candidates_many(asked)]
         assert c.candidates(3, limit=2) == other.candidates(3, limit=2)
@@ -671,12 +672,12 @@ def test_what_is_damaged_says_maybe_where_that_is_wanted(tmp_path):
 
 def test_sets_that_wait_for_their_bits_say_maybe(tmp_path):
     path = tmp_path / "c.tamis"
-    c = tamis.Collection.build({"a": [1]}, path=path)
+    c = tamis.Collection.build({"a": [1]}, path=path, hybrid=False)
     c.extend({"b": [2], "c": [3]}, allocate=False)
     assert c.candidates("neither") == ["b", "c"]
     c.allocate()
     assert c.candidates("neither") == []
-    c = tamis.Collection.open(path, allocate=False)
+    c = tamis.Collection.open(path, allocate=False, hybrid=False)
     assert (c.candidates("neither"), c.size_in_bytes) == (["a"], c.least_budget)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(tamis.FormatError):
@@ -790,3 +791,130 @@ def test_copies_share_nothing_that_changes():
     other.drop("set 0")
     other.allocate(budget=1500, utility=[0, 1, 1])
     assert describe(c) == before
+
+
+def test_a_collection_with_a_file_is_hybrid_unless_told_not_to_be(tmp_path):
+    path = tmp_path / "c"
+    many = list(sets([2000] * 20))
+    c = tamis.Collection.build(many, budget="4kB", path=path)
+    assert c.hybrid
+    assert len(c.candidates_many(np.arange(-1000, 0))[1]) < 20
+    assert c.tail_reads > 0
+    c = tamis.Collection.open(path, budget="4kB")
+    assert c.hybrid
+    assert not tamis.Collection.open(path, salvage=True).hybrid
+    memory = tamis.Collection.open(path, budget="4kB", hybrid=False)
+    assert len(memory.candidates_many(np.arange(-1000, 0))[1]) > 1000
+    assert memory.expected_reads == memory.tail_reads == 0
+    assert not tamis.Collection.build(many, budget="4kB").hybrid
+
+
+@pytest.mark.parametrize("kind", ["ribbon", "segmented", "sliced"])
+def test_reads_are_those_expected(kind, tmp_path):
+    """One query per set and kind of key, weighted by utility and the share of present keys."""
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(100, 900, 80)
+    utility = rng.lognormal(0, 1, 80)
+    present = rng.choice([0.05, 0.95], 80)
+    path = tmp_path / "c"
+    c = tamis.Collection.build(
+        sets(sizes), kind=kind, utility=utility, path=path, parts=1 if kind == "sliced" else 80
+    )
+    parts = {} if kind == "sliced" else {"parts": 80}
+    reads = {}
+    for known in (present, None):
+        c = tamis.Collection.open(path, **parts)
+        c.allocate(budget=share(c, 0.3), present=known)
+        whole = c.kept == c.full
+        reads[known is None] = utility @ np.where(whole, 0, present + (1 - present) * c.fprs)
+        if known is None:
+            assert c.present is None
+        else:
+            assert 10 < whole.sum() < 70
+            assert np.allclose(c.expected_reads, reads[False] / utility.sum(), rtol=1e-6)
+            if kind != "sliced":
+                keys = np.cumsum(sizes) - 1
+                for part in range(80):
+                    c.candidates(int(keys[part]), part=part)
+                assert c.tail_reads == 80 - whole.sum()
+    assert reads[False] < 0.8 * reads[True]
+
+
+def test_present_keys_are_recorded_with_accesses(tmp_path):
+    c = tamis.Collection.build(sets([1000] * 4), path=tmp_path / "c")
+    with pytest.raises(ValueError, match="present is not recorded"):
+        c.allocate(budget="2kB", present="accesses")
+    for _ in range(100):
+        c.record(["set 0", "set 1"], found=["set 0"])
+    c.allocate(budget="2kB", utility="accesses")
+    assert c.present is not None
+    assert c.present.round(2).tolist() == [1.0, 0.0, 0.5, 0.5]
+    before = c.size_in_bytes
+    c.append("set 4", range(10**6, 10**6 + 100))
+    assert c.size_in_bytes <= max(before, 2000)
+    assert np.allclose(c.present[-1], 0.5, atol=0.01)
+    c.drop(["set 0"])
+    assert len(c.present) == 4
+    with pytest.raises(ValueError, match="found must be among visited; 'set 2' is not"):
+        c.record(["set 1"], found=["set 2"])
+    for wrong in (1.5, [0.5], {"set 1": 1}, "often"):
+        with pytest.raises(ValueError, match="present"):
+            c.allocate(budget="2kB", present=wrong)
+    c.hybrid = False
+    with pytest.raises(ValueError, match="present must only be given in hybrid mode"):
+        c.allocate(budget="2kB", present=0.5)
+
+
+def test_growth_of_a_collection_for_reads_keeps_to_the_budget(tmp_path):
+    path = tmp_path / "c"
+    c = tamis.Collection.build(
+        sets([20] * 9000), budget="400kB", kind="segmented", path=path, present=0.5
+    )
+    before, reads = int((c.kept == c.full).sum()), c.expected_reads
+    for i in range(20):
+        c.append(f"new {i}", range(10**6 + 30 * i, 10**6 + 30 * i + 20), kind="segmented")
+    assert c.size_in_bytes <= 400_000
+    assert before > 1000
+    assert reads < c.expected_reads < 1.05 * reads
+
+
+def test_auto_weighs_rates_against_time_and_says_why(tmp_path):
+    many = dict(sets([40] * 1000))
+    rows = tamis.Collection.build(many, budget="100kB", miss_cost="20us")
+    assert set(rows.kinds) == {"sliced"}
+    assert rows.chosen is not None
+    assert rows.chosen.startswith("rows of 1,000 sets, since one by one a lookup takes about 40 µs")
+    assert "costs 20 µs" in rows.chosen
+    one_by_one = tamis.Collection.build(many, budget="100kB", miss_cost=1)
+    assert "sliced" not in one_by_one.kinds
+    assert one_by_one.chosen is not None
+    assert one_by_one.chosen.startswith("ribbons, since")
+    assert one_by_one.expected_fpr < rows.expected_fpr / 2
+    # The predicted rates are those that are built, nearly.
+    for c in (rows, one_by_one):
+        named = [float(each) for each in re.findall(r"(?:rate of|and) ([0-9.e-]+)", c.chosen)]
+        assert any(0.6 < rate / c.expected_fpr < 1.6 for rate in named)
+    for c in (rows, one_by_one):
+        assert all(c.candidates(40 * i)[0] == f"set {i}" for i in range(0, 1000, 111))
+    # In hybrid mode a false positive costs a check in the file.
+    c = tamis.Collection.build(many, budget="100kB", miss_cost=1, path=tmp_path / "c")
+    assert set(c.kinds) == {"sliced"}
+
+
+def test_auto_keeps_to_filters_one_by_one_where_rows_are_no_choice():
+    for arguments in ({}, {"budget": "100kB", "parts": 2}, {"budget": "100kB", "kind": "ribbon"}):
+        c = tamis.Collection.build(sets([40] * 100), **arguments)
+        assert c.chosen is None
+        assert "sliced" not in c.kinds
+    c = tamis.Collection.build(sets([40] * 30), budget="100kB", miss_cost="1ns")
+    assert "30 sets are fewer than the 64" in c.chosen
+    with pytest.raises(ValueError, match="miss_cost must be"):
+        tamis.Collection.build({"a": [1]}, budget="1kB", miss_cost="soon")
+
+
+def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
+    monkeypatch.setattr("tamis.collection.choosing.MOST_KEYS", 5000)
+    c = tamis.Collection.build(sets([40] * 1000), budget="100kB", miss_cost="20us")
+    assert c.chosen.endswith("(by the first 126 sets)")
+    assert len(c) == 1000
+    assert all(f"set {i}" in c.candidates(40 * i) for i in range(0, 1000, 111))

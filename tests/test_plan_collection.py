@@ -13,7 +13,9 @@ import tamis
 from tamis.planning import ribbon
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection import prices
-from tamis.planning.collection.curves import Ribbon, Segmented, Truncated
+from tamis.planning.collection.baselines import top_utility
+from tamis.planning.collection.curves import Mixed, Ribbon, Segmented, Truncated
+from tamis.planning.collection.reads import Reads, optimal_reads
 
 KINDS = ["truncated", "segmented", "ribbon"]
 METHODS = ["proportional", "top utility", "elastic", "greedy"]
@@ -282,3 +284,62 @@ def test_ribbons_dominate_only_where_no_price_speaks_for_the_other():
     # A filter that goes lower than all columns do is better where bits are cheap.
     lower = planning.full(keys, "segmented", 1e-6)
     assert not prices.dominates(ribbon, lower)[20:].any()
+
+
+def brute_force(curve, utility, present, budget):
+    """The least reads of all choices of whole columns that fit."""
+    best = math.inf
+    choices = [range(int(columns) + 1) for columns in curve.columns]
+    for columns in itertools.product(*choices):
+        kept = np.where(np.array(columns) > 0, curve.codes + curve.slots * np.array(columns), 0)
+        if kept.sum() <= budget:
+            best = min(best, float(utility @ Reads(curve, present).rate(kept)))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reads_are_as_few_as_by_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(20, 3000, 4)
+    curve = planning.full(keys, "ribbon", fpr=2.0**-6)
+    utility, present = rng.lognormal(0, 1, 4), rng.choice([0.0, 0.1, 0.5, 0.9, 1.0], 4)
+    budget = int(rng.uniform(0.05, 0.9) * curve.bits.sum())
+    kept, _ = optimal_reads(curve, utility, present, budget)
+    assert kept.sum() <= budget
+    assert (kept <= curve.bits).all()
+    found = float(utility @ Reads(curve, present).rate(kept))
+    best = brute_force(curve, utility, present, budget)
+    # Of four filters, one column too large to fit decides; a part of it gains over whole columns.
+    assert 0.5 * best <= found <= 1.06 * best
+
+
+def test_reads_of_many_filters_beat_both_hybrids_of_the_paper():
+    rng = np.random.default_rng(3)
+    keys, utility = (10 + rng.lognormal(7, 0.7, 800)).astype(int), rng.lognormal(0, 1, 800)
+    curve = Mixed(((slice(None), planning.full(keys, "ribbon")),), 800)
+    for present, least, most in (
+        (np.full(800, 0.5), 1.25, 1.7),
+        (np.where(rng.random(800) < 0.5, 0.02, 0.98), 1.6, 3.3),
+    ):
+        reads = Reads(curve, present)
+        for share in (0.15, 0.3):
+            budget = int(share * curve.bits.sum())
+            kept, _ = optimal_reads(curve, utility, present, budget)
+            others = [top_utility(curve, utility, budget), prices.optimal(curve, utility, budget)]
+            gain = min(utility @ reads.rate(each) for each in others) / (utility @ reads.rate(kept))
+            assert least <= gain <= most
+            assert kept.sum() <= budget
+
+
+def test_without_present_keys_reads_are_false_positives():
+    rng = np.random.default_rng(4)
+    keys, utility = rng.integers(50, 2000, 300), rng.lognormal(0, 1, 300)
+    curve, none = planning.full(keys, "segmented"), np.zeros(300)
+    for share in (0.1, 0.4, 0.8):
+        budget = int(share * curve.bits.sum())
+        kept, _ = optimal_reads(curve, utility, none, budget)
+        plain = prices.optimal(curve, utility, budget)
+        assert utility @ Reads(curve, none).rate(kept) <= utility @ curve.rate(plain) * (1 + 1e-9)
+    assert (optimal_reads(curve, utility, none, 2**60)[0] == curve.bits).all()
+    assert (optimal_reads(curve, utility, none, 0)[0] == 0).all()
+    assert (optimal_reads(curve, utility, np.ones(300), 0)[0] == 0).all()

@@ -16,6 +16,7 @@ from tamis.planning.costs import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
+    from tamis.collection import Collection
     from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
 
@@ -175,6 +176,20 @@ def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     ax.grid(True, axis="x", which="major", alpha=0.25)
     if len(seen) > 1:
         ax.legend(frameon=False, loc="best")
+    return ax
+
+
+def draw_collection(collection: Collection, ax: Any = None) -> Any:
+    """Draw the bits per key of each filter, in the file and in memory, by utility."""
+    ax = figure_axes(6.4, 4.8) if ax is None else ax
+    counts, utility = np.maximum(collection.counts, 1), collection.utility
+    ax.scatter(utility, collection.full / counts, s=4, color="#999999", label="in the file")
+    ax.scatter(utility, collection.kept / counts, s=6, label="in memory")
+    scale = "log" if len(utility) and utility.min() > 0 else "symlog"
+    ax.set(xlabel="utility: how often a set is queried", ylabel="bits per key", xscale=scale)
+    ax.set_title(f"{len(collection):,} filters, {collection.size_in_bytes:,} bytes in memory")
+    ax.grid(True, alpha=0.25)
+    ax.legend(frameon=False)
     return ax
 
 

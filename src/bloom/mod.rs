@@ -6,10 +6,12 @@
 //!   as `block.rs` says. One cache miss per key; the uneven load of the blocks costs some rate
 //!   (Putze, Sanders, Singler 2009), which `planning/bloom.py` computes exactly.
 //! * **Standard**: k independent positions anywhere.
-//! * **Segmented**: probe j stays in segment j of k (nearly) equal ones. A prefix of the bits
-//!   keeps the first probes whole: a probe past `kept` bits says "yes", so a truncated filter errs
-//!   more but never denies a key. (Mersy, Wang, Sintos, Krishnan 2024 truncate filters whose
-//!   probes fall anywhere; with segments, no probe is lost that the prefix could have kept.)
+//! * **Segmented**: probe j stays in segment j of k (nearly) equal ones.
+//!
+//! Filters that are not blocked can be cut to their first `kept` bits: a probe past them says "yes",
+//! so a truncated filter errs more but never denies a key (Mersy, Wang, Sintos, Krishnan 2024,
+//! Definition 3.1). They truncate standard filters, where the probes that are left differ between
+//! keys; a prefix of segments keeps the first probes of every key, which errs less.
 //!
 //! Invariant: every position of every inserted hash that lies below `kept` is set.
 //!
@@ -275,7 +277,8 @@ impl Kernel for Bloom {
                 lines.iter().map(|line| self.prober.rate(line)).sum::<f64>() / lines.len() as f64
             }
             Layout::Standard => {
-                (self.ones() as f64 / self.shape.bits as f64).powi(self.shape.hashes as i32)
+                let yes = self.ones() + (self.shape.bits - self.shape.kept);
+                (yes as f64 / self.shape.bits as f64).powi(self.shape.hashes as i32)
             }
             Layout::Segmented => (0..self.shape.hashes).map(|j| self.segment_rate(j)).product(),
         }

@@ -81,9 +81,9 @@ impl Shape {
         if layout == Layout::Segmented && bits < u64::from(hashes) {
             return refuse(format!("bits must be at least one per segment, {hashes}, not {bits}"));
         }
-        if kept > bits || (kept < bits && layout != Layout::Segmented) {
+        if kept > bits || (kept < bits && layout == Layout::Blocked) {
             return refuse(format!(
-                "kept must be {bits}, or less in a segmented filter, not {kept}"
+                "kept must be {bits}, or less in a filter that is not blocked, not {kept}"
             ));
         }
         let k = u64::from(hashes);

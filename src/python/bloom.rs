@@ -128,7 +128,7 @@ impl Bloom {
         merge(self_, other, Kernel::intersection)
     }
 
-    /// The first bits of a segmented filter.
+    /// The first bits of a filter that is not blocked.
     fn _truncated(self_: &Bound<'_, Self>, bits: u64) -> PyResult<Handle> {
         let (stored, bloom) = structure::<Kernel>(self_)?;
         Ok(stored.handle.with(self_.py().detach(|| bloom.truncated(bits))?))

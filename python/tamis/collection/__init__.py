@@ -4,10 +4,12 @@
 * `storage`: full filters in a file, by name
 * `prefixes`: what is in memory
 * `utility`: how often each set is queried
+* `runs`: `Runs`, the filters of an LSM-tree's runs, for one workload; `run`: one of them, and files
 """
 
 from tamis.collection.collection import Collection
+from tamis.collection.runs import Runs
 from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import Utility
 
-__all__ = ["Collection", "Names", "Sets", "Utility"]
+__all__ = ["Collection", "Names", "Runs", "Sets", "Utility"]

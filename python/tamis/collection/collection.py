@@ -4,54 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._files import open_regular
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
-from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
-from tamis.collection.prefixes import (
-    Prefixes,
-    load_prefixes,
-    rate_curve,
-    sliced_curve,
-    sliced_overhead,
+from tamis.collection.choosing import choose_for
+from tamis.collection.planned import (
+    Planned,
+    Terms,
+    grow_prefixes,
+    load_planned,
+    plan_prefixes,
 )
+from tamis.collection.prefixes import Prefixes, rate_curve
+from tamis.collection.run import is_runs
+from tamis.collection.runs import NamedKeys, Runs
 from tamis.collection.storage import Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
     Accesses,
+    Present,
     Utility,
     as_weights,
+    extend_present,
     extend_utility,
+    read_present,
     read_utility,
     with_unseen,
 )
-from tamis.errors import FormatError
-from tamis.pictures import figure_axes
+from tamis.pictures import draw_collection
 from tamis.planning.arguments import parse_budget, whole
 from tamis.planning.collection import allocation as planning
+from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
-from tamis.planning.collection.prices import optimal_price
-from tamis.planning.collection.sliced import plan_segments
+from tamis.planning.collection.reads import Reads
+from tamis.planning.costs import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-class _Plan(NamedTuple):
-    """The bits of each filter to load, and what they were planned for."""
-
-    kept: Ints | None = None
-    budget: int | None = None
-    method: planning.Method = "optimal"
-    price: float | None = None
-    """The logarithm of the price of a bit, where the next plan starts."""
-    grown: int = 0
-    """Sets added since all prefixes were planned."""
+    from tamis.workload import Workload
 
 
 Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
@@ -93,11 +90,15 @@ class Collection:
         self._filters = filters
         self._parts, self._salvage = parts, salvage
         self._utility = utility
+        self._present: Weights | None = None
         self._accesses = Accesses()
-        self._planned = _Plan()
+        self._planned = Planned()
+        self.chosen: str | None = None
+        """Which kind `build` chose for a budget, and why; None if a kind was given."""
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
 
+    @overload
     @classmethod
     def build(
         cls,
@@ -108,35 +109,99 @@ class Collection:
         kind: Kind = "auto",
         fpr: float = 1e-4,
         path: FilePath | None = None,
-        hybrid: bool = False,
+        hybrid: bool | None = None,
+        present: Present | None = None,
+        miss_cost: float | str = "1ms",
         parts: int = 1,
         seed: int = 0,
         key: bytes | None = None,
-    ) -> Self:
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def build(
+        cls,
+        sets: NamedKeys,
+        *,
+        kind: Literal["stacked"],
+        workload: Workload | None = None,
+        budget: int | str | None = None,
+        utility: Utility | None = None,
+        fpr: float = 1e-4,
+        path: FilePath | None = None,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Runs: ...
+
+    @classmethod
+    def build(
+        cls,
+        sets: Any,
+        *,
+        budget: int | str | None = None,
+        utility: Utility | None = None,
+        kind: Kind | Literal["stacked"] = "auto",
+        workload: Workload | None = None,
+        fpr: float = 1e-4,
+        path: FilePath | None = None,
+        hybrid: bool | None = None,
+        present: Present | None = None,
+        miss_cost: float | str = "1ms",
+        parts: int = 1,
+        seed: int = 0,
+        key: bytes | None = None,
+    ) -> Self | Runs:
         """Build the full filters of named sets and load prefixes that fit the budget.
 
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, or to a temporary file. With ``hybrid``, if a prefix returns maybe, the rest of
-        the filter is checked in the file. ``parts`` consecutive sets belong together, such as the
+        ``path``, or to a temporary file. ``parts`` consecutive sets belong together, such as the
         columns of a row group: set i is in part i modulo ``parts``, and a query searches one part.
+
+        ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
+        each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
+        positive, in seconds or as "1ms", and `chosen` says why.
+
+        In ``hybrid`` mode (default: if there is a ``path``), if a prefix returns maybe, the rest of
+        the filter is checked in the file. Prefixes return maybe for every key of their set, so
+        ``present``, the share of present keys among the queries of each set, changes which filters
+        should be whole in memory: reads are minimized.
+
+        ``kind="stacked"`` is for few large sets that are all asked for the same keys, such as the
+        runs of an LSM-tree, and returns `Runs`; ``workload`` says which absent keys those are.
 
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
         >>> c.candidates(29_500, limit=1), c.size_in_bytes <= 20_000
         (['day 29'], True)
         """
-        filters = storage.create_filters(path, seed, key)
+        if kind == "stacked":
+            if hybrid or parts != 1 or present is not None:
+                raise ValueError("hybrid, present and parts must not be given with kind 'stacked'")
+            return Runs.build(
+                sets, budget=budget, workload=workload, utility=utility, fpr=fpr, path=path,
+                seed=seed, key=key,
+            )  # fmt: skip
+        if workload is not None:
+            raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
+        filters, chosen = storage.create_filters(path, seed, key), None
+        hybrid = path is not None if hybrid is None else hybrid
+        cost = duration("miss_cost", miss_cost)
+        size = None if budget is None else parse_budget(budget)
+        if kind == "auto" and size is not None and _check_parts(parts) == 1:
+            cost = TAIL_READ if hybrid else cost
+            sets, chosen = choose_for(sets, utility, size, fpr, cost, seed, key)
+            kind = "sliced" if chosen.kind == "sliced" else "auto"
         storage.add_sets(filters, sets, kind, fpr, key)
         ones = np.ones(len(filters), np.float32)
         collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
+        collection.chosen = None if chosen is None else chosen.reason
         # Check everything before a file is written.
-        weights = collection._read_utility(utility)
-        size = None if budget is None else parse_budget(budget)
-        plan = collection._plan(filters, weights, size, sealed=True)
-        filters = storage.seal_filters(path, filters, weights, key)
-        collection._replace(collection._load(filters, weights, plan), weights, plan)
+        terms = collection._terms(utility, present, sealed=True)
+        plan = plan_prefixes(filters, terms, size)
+        filters = storage.seal_filters(path, filters, terms.weights, key)
+        collection._replace(load_planned(filters, terms, plan), terms, plan)
         return collection
 
     @classmethod
@@ -146,32 +211,46 @@ class Collection:
         *,
         budget: int | str | None = None,
         utility: Utility | None = None,
-        hybrid: bool = False,
+        hybrid: bool | None = None,
+        present: Present | None = None,
         parts: int = 1,
         salvage: bool = False,
         length: int | None = None,
         allocate: bool = True,
+        workload: Workload | None = None,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
-        Everything that is read is checked; damage raises `FormatError`.
+        Everything that is read is checked; damage raises `FormatError`. A file of kind "stacked"
+        opens as `Runs`, for which ``workload`` is.
 
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
-        `damaged`. ``utility`` defaults to the utilities in the file. ``length`` is the length of
-        the collection in bytes, if the file has other content after it. With ``allocate=False`` no
-        bits are loaded: all filters return maybe until `allocate` is called.
+        `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
+        those of `build`; hybrid mode is the default, except with ``salvage``. ``length`` is the
+        length of the collection in bytes, if the file has other content after it. With
+        ``allocate=False`` no bits are loaded: all filters return maybe until `allocate` is called.
         """
+        with open_regular(path) as file:
+            stacked = is_runs(file)
+        if stacked:
+            runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
+            if utility is not None:
+                runs.allocate(budget=runs.budget, utility=utility)
+            return runs  # type: ignore[no-any-return]
+        if workload is not None:
+            raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
         filters, saved = storage.open_filters(path, key, length=length)
         weights, parts = as_weights(saved), _check_parts(parts)
+        hybrid = not salvage if hybrid is None else hybrid
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
-        plan = _Plan(np.zeros(len(saved), np.int64))
+        size = None if budget is None else parse_budget(budget)
         with storage.path_in_errors(path):
+            terms = collection._terms(utility if allocate else None, present)
+            plan = Planned(np.zeros(len(saved), np.int64))
             if allocate:
-                weights = collection._read_utility(utility)
-                size = None if budget is None else parse_budget(budget)
-                plan = collection._plan(filters, weights, size)
-            collection._replace(collection._load(filters, weights, plan), weights, plan)
+                plan = plan_prefixes(filters, terms, size)
+            collection._replace(load_planned(filters, terms, plan), terms, plan)
         return collection
 
     def save(self, path: FilePath) -> None:
@@ -229,37 +308,43 @@ class Collection:
         """
         # A copy: a failure must leave this collection as it was.
         filters = self._filters.without([])
-        if kind == "auto" and self._sliced:
+        if kind == "auto" and self._prefixes.sliced:
             kind = "sliced"
         storage.add_sets(filters, sets, kind, fpr, key)
         added = len(filters) - len(self)
         weights = extend_utility(self._utility, utility, added, "set")
-        accesses = self._accesses.extend(added, len(self))
-        plan, prefixes = self._grow(filters, weights, allocate=allocate)
-        self._replace(prefixes, weights, plan, accesses)
+        accesses = self._accesses.extend(added)
+        terms = self._own_terms(filters, weights, extend_present(self._present, added), accesses)
+        plan, prefixes = grow_prefixes(
+            filters, terms, self._planned, self._prefixes, allocate=allocate
+        )
+        self._replace(prefixes, terms, plan, accesses)
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
         ids = self._ids([sets] if isinstance(sets, str) else sets, "sets")
-        kept = np.delete(self._prefixes.kept, ids)
-        plan = self._planned._replace(kept=kept)
-        weights, accesses = np.delete(self._utility, ids), self._accesses.without(ids)
+        plan = self._planned._replace(kept=np.delete(self._prefixes.kept, ids))
+        present = None if self._present is None else np.delete(self._present, ids)
+        filters, accesses = self._filters.without(ids), self._accesses.without(ids)
+        terms = self._own_terms(filters, np.delete(self._utility, ids), present, accesses)
         before = np.delete(np.arange(len(self), dtype=np.uint32), ids)
-        filters = self._filters.without(ids)
-        prefixes = self._load(filters, weights, plan, self._prefixes, before)
-        self._replace(prefixes, weights, plan, accesses)
+        prefixes = load_planned(filters, terms, plan, self._prefixes, before)
+        self._replace(prefixes, terms, plan, accesses)
 
     def allocate(
         self,
         *,
         budget: int | str | None = None,
         utility: Utility | None = None,
+        present: Present | None = None,
         method: planning.Method = "optimal",
     ) -> None:
         """Load prefixes for another budget (None: the full filters) or other utilities.
 
         Reads only the file, and does not change it. ``utility="accesses"`` uses the accesses that
-        `record` counted. ``method`` may name a baseline, see `tamis.plan_collection`.
+        `record` counted; in hybrid mode, also the share of them that found the key, if that was
+        recorded. ``present`` is that of `build`, or "accesses". ``method`` may name a baseline, see
+        `tamis.plan_collection`.
 
         >>> c = Collection.build({"a": range(9000), "b": range(9000, 18_000)})
         >>> full = c.expected_fpr
@@ -267,18 +352,23 @@ class Collection:
         >>> bool(full < 1e-4 < c.expected_fpr < 0.01), bool(c.kept[1] > c.kept[0])
         (True, True)
         """
-        weights = self._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
-        plan = self._plan(self._filters, weights, size, method)
-        prefixes = self._load(self._filters, weights, plan, self._prefixes)
-        self._replace(prefixes, weights, plan, self._accesses)
+        terms = self._terms(utility, present)
+        plan = plan_prefixes(self._filters, terms, size, method)
+        prefixes = load_planned(self._filters, terms, plan, self._prefixes)
+        self._replace(prefixes, terms, plan, self._accesses)
 
     def record(
-        self, visited: Iterable[str] | npt.NDArray[np.integer[Any]], weight: float = 1.0
+        self,
+        visited: Iterable[str] | npt.NDArray[np.integer[Any]],
+        weight: float = 1.0,
+        *,
+        found: Iterable[str] | npt.NDArray[np.integer[Any]] | None = None,
     ) -> None:
         """Count accesses of sets, given by name or number.
 
-        Earlier accesses decay: after ``half_life`` more accesses they count half.
+        ``found`` are those of them that contained the key. Earlier accesses decay: after
+        ``half_life`` more accesses they count half.
 
         >>> c = Collection.build({"a": [1], "b": [2]})
         >>> c.record(c.candidates(1)); c.record([1, 1])
@@ -288,7 +378,10 @@ class Collection:
         if not 0 <= weight < np.inf:
             raise ValueError(f"weight must be a finite number from 0 on, not {weight}")
         ids = self._ids(visited, "visited")
-        self._accesses.record(ids, weight, self.half_life, len(self))
+        with_key = None if found is None else self._ids(found, "found")
+        if with_key and (stray := set(with_key).difference(ids)):
+            raise ValueError(f"found must be among visited; {self.names[min(stray)]!r} is not")
+        self._accesses.record(ids, weight, self.half_life, len(self), with_key)
 
     @property
     def accesses(self) -> Floats:
@@ -304,6 +397,14 @@ class Collection:
     def utility(self) -> Floats:
         """How often each set is queried, relative to the others."""
         return self._utility.astype(np.float64)
+
+    @property
+    def present(self) -> Floats | None:
+        """The share of present keys among the queries of each set, if prefixes were planned by it.
+
+        It is not saved.
+        """
+        return None if self._present is None else self._present.astype(np.float64)
 
     @property
     def budget(self) -> int | None:
@@ -338,7 +439,7 @@ class Collection:
     @property
     def kinds(self) -> list[str]:
         """The kind of each filter; "empty" for a set without keys."""
-        names = ("empty", "sliced") if self._sliced else _KINDS
+        names = ("empty", "sliced") if self._prefixes.sliced else _KINDS
         return [names[kind] for kind in self._filters.sizes().kinds.tolist()]
 
     @property
@@ -353,6 +454,19 @@ class Collection:
         In hybrid mode, the fraction of lookups of absent keys that read from the file.
         """
         return planning.weighted_rate(self.utility, self.fprs)
+
+    @property
+    def expected_reads(self) -> float:
+        """Expected fraction of queries that read from the file, in hybrid mode, by utility.
+
+        A query for a key of the set reads unless the whole filter is in memory; `present` is the
+        share of these queries.
+        """
+        if not self.hybrid:
+            return 0.0
+        present = np.zeros(len(self)) if self._present is None else self._present
+        curve = Reads(rate_curve(self._filters.sizes()), np.asarray(present, np.float64))
+        return planning.weighted_rate(self.utility, curve.rate(self._prefixes.kept))
 
     @property
     def size_in_bytes(self) -> int:
@@ -376,16 +490,8 @@ class Collection:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bits per key against utility; needs ``pip install tamis[plot]``."""
-        ax = figure_axes(6.4, 4.8) if ax is None else ax
-        counts = np.maximum(self.counts, 1)
-        ax.scatter(self._utility, self.full / counts, s=4, color="#999999", label="in the file")
-        ax.scatter(self._utility, self._prefixes.kept / counts, s=6, label="in memory")
-        scale = "log" if len(self) and self._utility.min() > 0 else "symlog"
-        ax.set(xlabel="utility: how often a set is queried", ylabel="bits per key", xscale=scale)
-        ax.set_title(f"{len(self):,} filters, {self.size_in_bytes:,} bytes in memory")
-        ax.grid(True, alpha=0.25)
-        ax.legend(frameon=False)
-        return ax
+        drawn: Axes = draw_collection(self, ax)
+        return drawn
 
     def __len__(self) -> int:
         return len(self._filters)
@@ -404,18 +510,9 @@ class Collection:
         return twin
 
     @property
-    def _sliced(self) -> bool:
-        return isinstance(self._prefixes.residents[0], _native.Sliced)
-
-    @property
     def _overhead(self) -> int:
         memory = sum(each.overhead for each in self._prefixes.residents)
-        return memory + self._own_bytes(self._filters, sealed=False)
-
-    def _own_bytes(self, filters: _native.Filters, *, sealed: bool) -> int:
-        """Memory of the directory, utilities and accesses."""
-        weights = np.dtype(np.float32).itemsize * len(filters)
-        return filters.size_in_bytes(sealed=sealed) + weights + self._accesses.size_in_bytes
+        return memory + _own_bytes(self._filters, self._present, self._accesses)
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names
@@ -424,102 +521,55 @@ class Collection:
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
 
-    def _read_utility(self, utility: Utility | None) -> Weights:
+    def _terms(
+        self, utility: Utility | None, present: Present | None, *, sealed: bool = False
+    ) -> Terms:
+        """Return the terms of a plan for these utilities and shares; None is as before."""
+        if present is not None and not self.hybrid:
+            raise ValueError("present must only be given in hybrid mode; pass hybrid=True")
+        shares = read_present(present, self.names, self._accesses)
+        if shares is None and isinstance(utility, str):
+            shares = self._accesses.present()
+        shares = self._present if shares is None else shares
         if isinstance(utility, str):
             if utility != "accesses":
                 raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")
             accesses = self.accesses
-            return as_weights(with_unseen(accesses, max(float(accesses.sum()), 1.0)))
-        return read_utility(utility, self.names, self._utility)
+            weights = as_weights(with_unseen(accesses, max(float(accesses.sum()), 1.0)))
+        else:
+            weights = read_utility(utility, self.names, self._utility)
+        return self._own_terms(self._filters, weights, shares, self._accesses, sealed=sealed)
 
-    def _plan(
+    def _own_terms(
         self,
         filters: _native.Filters,
         weights: Weights,
-        budget: int | None,
-        method: planning.Method = "optimal",
+        present: Weights | None,
+        accesses: Accesses,
         *,
         sealed: bool = False,
-    ) -> _Plan:
-        """Return how many bits of each filter to load."""
-        own = self._own_bytes(filters, sealed=sealed)
-        rows = sliced_curve(filters) if self._parts == 1 and not self._salvage else None
-        if rows is not None:
-            if method != "optimal":
-                raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
-            bits = None
-            if budget is not None:
-                overhead = sliced_overhead(rows) + own
-                bits = storage.filter_bits(budget, overhead, f"{len(filters)} filters")
-            segments = plan_segments(rows, weights.astype(np.float64), bits)
-            return _Plan(segments * (rows.bits // np.maximum(rows.hashes, 1)), budget, method)
-        sizes = filters.sizes(self._parts)
-        curve = rate_curve(sizes)
-        if budget is None:
-            return _Plan(curve.bits, None, method)
-        overhead = sizes.overhead + own
-        bits = storage.filter_bits(budget, overhead, f"{len(filters)} filters")
-        utility = weights.astype(np.float64)
-        if method != "optimal":
-            return _Plan(planning.allocate(method, curve, utility, bits), budget, method)
-        kept, price = optimal_price(curve, utility, bits)
-        return _Plan(kept, budget, method, price)
-
-    def _grow(
-        self, filters: _native.Filters, weights: Weights, *, allocate: bool
-    ) -> tuple[_Plan, Prefixes]:
-        """Plan and load the prefixes of sets that were added, and change those of others."""
-        before, planned, growth = len(self), self._planned, None
-        added = len(filters) - before
-        if self._sliced:
-            if not allocate:
-                kept = np.concatenate([self._prefixes.kept, np.zeros(added, np.int64)])
-                return planned, self._load(filters, weights, planned._replace(kept=kept))
-        elif not allocate:
-            growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
-        elif planned.budget is None:
-            growth = load_all(filters, before)
-        elif planned.method == "optimal" and may_grow(before, added, planned.grown):
-            new = filters.sizes(self._parts, before).overhead
-            own = self._own_bytes(filters, sealed=False)
-            overhead = sum(each.overhead for each in self._prefixes.residents) + new + own
-            if overhead <= planned.budget:
-                bits = 8 * (planned.budget - overhead)
-                growth = plan_growth(filters, weights, self._prefixes.kept, bits, planned.price)
-        if growth is not None:
-            price = planned.price if growth.price is None else growth.price
-            plan = planned._replace(price=price, grown=planned.grown + added)
-            try:
-                return plan, change_prefixes(filters, self._prefixes, growth, weights)
-            except FormatError:
-                if not self._salvage:
-                    raise
-        plan = self._plan(filters, weights, planned.budget, planned.method)
-        return plan, self._load(filters, weights, plan, self._prefixes)
-
-    def _load(
-        self,
-        filters: _native.Filters,
-        weights: Weights,
-        plan: _Plan,
-        loaded: Prefixes | None = None,
-        before: npt.NDArray[np.uint32] | None = None,
-    ) -> Prefixes:
-        assert plan.kept is not None
-        parts, salvage = self._parts, self._salvage
-        return load_prefixes(
-            filters, plan.kept, weights, parts=parts, salvage=salvage, loaded=loaded, before=before
-        )
+    ) -> Terms:
+        own = _own_bytes(filters, present, accesses, sealed=sealed)
+        return Terms(weights, present if self.hybrid else None, own, self._parts, self._salvage)
 
     def _replace(
-        self, prefixes: Prefixes, weights: Weights, plan: _Plan, accesses: Accesses | None = None
+        self, prefixes: Prefixes, terms: Terms, plan: Planned, accesses: Accesses | None = None
     ) -> None:
         """Replace everything; nothing here can fail."""
         counts = Accesses() if accesses is None else accesses
         planned = plan._replace(kept=None)  # the prefixes know
         self._prefixes, self._filters = prefixes, prefixes.filters
-        self._utility, self._accesses, self._planned = weights, counts, planned
+        self._utility, self._present = terms.weights, terms.present
+        self._accesses, self._planned = counts, planned
 
 
 def _check_parts(parts: int) -> int:
     return whole("parts", parts, MOST_PARTS, least=1)
+
+
+def _own_bytes(
+    filters: _native.Filters, present: Weights | None, accesses: Accesses, *, sealed: bool = False
+) -> int:
+    """Memory of the directory, utilities, shares of present keys, and accesses."""
+    arrays = 4 * len(filters) * (1 if present is None else 2)
+    return filters.size_in_bytes(sealed=sealed) + arrays + accesses.size_in_bytes

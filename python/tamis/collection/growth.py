@@ -17,6 +17,7 @@ from tamis import _native
 from tamis.collection.prefixes import Prefixes, rate_curve
 from tamis.planning.collection.curves import Ints, Weights
 from tamis.planning.collection.prices import optimal_price
+from tamis.planning.collection.reads import optimal_reads
 
 WINDOW = 4096
 """Sets that give way to new ones."""
@@ -40,7 +41,12 @@ def may_grow(before: int, added: int, since_plan: int) -> bool:
 
 
 def plan_growth(
-    filters: _native.Filters, weights: Weights, kept: Ints, bits: int, near: float | None
+    filters: _native.Filters,
+    weights: Weights,
+    present: Weights | None,
+    kept: Ints,
+    bits: int,
+    near: float | None,
 ) -> Growth | None:
     """Plan the prefixes of sets that follow those with ``kept`` bits, in ``bits`` for all.
 
@@ -55,7 +61,12 @@ def plan_growth(
     share = int(had.sum()) + bits - int(kept.sum())
     if share < 0:
         return None
-    new, price = optimal_price(curve, weights[ids].astype(np.float64), share, near)
+    utility = weights[ids].astype(np.float64)
+    if present is None:
+        new, price = optimal_price(curve, utility, share, near)
+    else:
+        shares = present[ids].astype(np.float64)
+        new, price = optimal_reads(curve, utility, shares, share, near)
     changed = (new != had) | (ids >= before)
     return Growth(ids[changed], new[changed], price)
 

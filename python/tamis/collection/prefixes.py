@@ -25,6 +25,11 @@ class Prefixes(NamedTuple):
     """Numbers of the filters whose prefixes could not be read."""
 
     @property
+    def sliced(self) -> bool:
+        """Whether they are in memory by rows."""
+        return isinstance(self.residents[0], _native.Sliced)
+
+    @property
     def kept(self) -> Ints:
         """Bits of each filter."""
         kept = np.zeros(len(self.filters), np.int64)

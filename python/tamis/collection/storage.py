@@ -23,8 +23,11 @@ from tamis.planning.collection.curves import Floats, Weights
 
 Item = TypeVar("Item")
 
-Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | _native.Full]]
-"""Keys by name, as a mapping or pairs; or full filters, see `full_filter`."""
+Hashed: TypeAlias = _native.Distinct | _native.Full
+"""Keys that are hashed, and full filters, see `full_filter`."""
+
+Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | Hashed]]
+"""Keys by name, as a mapping or pairs."""
 
 
 def create_filters(
@@ -176,10 +179,11 @@ def add_sets(
         kinds = ", ".join(map(repr, ("auto", "sliced", *KINDS)))
         raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
     for name, keys in Names(filters).check_new(sets, "set"):
-        if not isinstance(keys, _native.Full):
-            distinct = _native.Distinct(keys, filters.seed or 0, key)
-            keys = full_filter(distinct, kind, fpr)
-        filters.add(name, keys)
+        if not isinstance(keys, _native.Distinct | _native.Full):
+            keys = _native.Distinct(keys, filters.seed or 0, key)
+        filters.add(
+            name, full_filter(keys, kind, fpr) if isinstance(keys, _native.Distinct) else keys
+        )
 
 
 def read_limit(name: str, limit: int | None) -> int:

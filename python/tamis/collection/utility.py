@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -14,6 +14,9 @@ from tamis.planning.collection.curves import Floats, Weights
 
 Utility: TypeAlias = Mapping[str, float] | npt.ArrayLike | Literal["accesses"]
 """How often each set is queried: by name, in the order of the sets, or as recorded."""
+
+Present: TypeAlias = float | Mapping[str, float] | npt.ArrayLike | Literal["accesses"]
+"""The share of the queries of each set that are for its keys: one for all, or as `Utility`."""
 
 HALF_LIFE = 100_000
 """Accesses after which an earlier access counts half."""
@@ -56,17 +59,26 @@ def extend_utility(utility: Weights, added: npt.ArrayLike | None, count: int, wh
     return np.concatenate([utility, as_weights(utilities(numbers, count))])
 
 
+def extend_present(present: Weights | None, count: int) -> Weights | None:
+    """Append the shares of ``count`` new sets: the mean of the others."""
+    if present is None:
+        return None
+    return np.append(present, np.full(count, present.mean() if len(present) else 0, np.float32))
+
+
 class Accesses:
-    """How often each set was accessed, where earlier accesses decay.
+    """How often each set was accessed, and contained the key, where earlier accesses decay.
 
     Instead of all counts decaying, the unit that new accesses are counted in grows.
     """
 
-    def __init__(self, counts: Weights | None = None, unit: float = 1.0) -> None:
-        self._counts, self._unit = counts, unit
+    def __init__(
+        self, counts: Weights | None = None, found: Weights | None = None, unit: float = 1.0
+    ) -> None:
+        self._counts, self._found, self._unit = counts, found, unit
 
     def __copy__(self) -> Accesses:
-        return Accesses(None if self._counts is None else self._counts.copy(), self._unit)
+        return self._changed(np.copy)
 
     def array(self, length: int) -> Floats:
         """Return the counts of so many sets."""
@@ -75,36 +87,88 @@ class Accesses:
             counts[: len(self._counts)] = self._counts
         return counts / self._unit
 
-    def record(self, ids: Sequence[int], weight: float, half_life: float, length: int) -> None:
+    def present(self) -> Weights | None:
+        """Return the share of accesses that found the key; None if that was not recorded.
+
+        Sets that were not accessed have the share of all accesses.
+        """
+        counts, found = self._counts, self._found
+        if counts is None or found is None:
+            return None
+        mean = float(found.sum()) / max(float(counts.sum()), 1e-30)
+        share = np.where(counts > 0, found / np.maximum(counts, 1e-30), mean)
+        return np.clip(share, 0, 1).astype(np.float32)
+
+    def record(
+        self,
+        ids: Sequence[int],
+        weight: float,
+        half_life: float,
+        length: int,
+        found: Sequence[int] | None = None,
+    ) -> None:
         """Count accesses, after decaying the earlier ones."""
-        counts, unit = self._counts, self._unit
+        counts, share, unit = self._counts, self._found, self._unit
         grown = 0.5 ** (-len(ids) / half_life) if len(ids) < 30 * half_life else np.inf
         if counts is None or len(counts) != length or unit * grown > _MOST_UNIT:
+            if share is not None:
+                share = (share / unit / grown).astype(np.float32)
             counts, unit = (self.array(length) / grown).astype(np.float32), 1.0
         else:
             unit *= grown
-        times = np.full(len(ids), weight * unit, np.float32)
-        np.add.at(counts, ids, times)
-        self._counts, self._unit = counts, unit
+        each = np.float32(weight * unit)
+        np.add.at(counts, ids, each)
+        if found is not None:
+            share = np.zeros(length, np.float32) if share is None else share
+            np.add.at(share, found, each)
+        self._counts, self._found, self._unit = counts, share, unit
 
-    def extend(self, added: int, length: int) -> Accesses:
+    def extend(self, added: int) -> Accesses:
         """Return the counts with sets added that were not accessed."""
-        if self._counts is None:
-            return self
-        counts = np.zeros(length + added, np.float32)
-        counts[: len(self._counts)] = self._counts
-        return Accesses(counts, self._unit)
+        return self._changed(lambda counts: np.append(counts, np.zeros(added, np.float32)))
 
     def without(self, ids: Sequence[int]) -> Accesses:
         """Return the counts of the other sets."""
-        if self._counts is None:
-            return self
-        return Accesses(np.delete(self._counts, ids), self._unit)
+        return self._changed(lambda counts: np.delete(counts, ids))
+
+    def _changed(self, change: Callable[[Weights], Weights]) -> Accesses:
+        counts, found = (
+            None if each is None else change(each) for each in (self._counts, self._found)
+        )
+        return Accesses(counts, found, self._unit)
 
     @property
     def size_in_bytes(self) -> int:
         """Memory of the counts: none before the first access."""
-        return 0 if self._counts is None else self._counts.nbytes
+        return sum(each.nbytes for each in (self._counts, self._found) if each is not None)
+
+
+def read_present(present: Present | None, names: Names, accesses: Accesses) -> Weights | None:
+    """Return the share of present keys among the queries of each set, as an array."""
+    if present is None:
+        return None
+    if isinstance(present, str):
+        if present != "accesses":
+            raise ValueError(f"present must be numbers or 'accesses', not {present!r}")
+        found = accesses.present()
+        if found is None:
+            raise ValueError("present is not recorded; pass found= to record, or give numbers")
+        return found
+    if isinstance(present, Mapping):
+        missing = next((name for name in names if name not in present), None)
+        if missing is not None:
+            raise ValueError(f"present must have a number for every name; {missing!r} is missing")
+        present = [present[name] for name in names]
+    shares = np.array(present, np.float64)
+    if shares.ndim == 0:
+        shares = np.full(len(names), float(shares))
+    if shares.shape != (len(names),):
+        raise ValueError(
+            f"present must be one number, or one per set, {len(names)}, not shape {shares.shape}"
+        )
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError("present must be shares from 0 to 1")
+    return shares.astype(np.float32)
 
 
 def with_unseen(accesses: Floats, total: float) -> Floats:

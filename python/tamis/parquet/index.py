@@ -91,7 +91,7 @@ class SkippingIndex:
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
         fpr: float = 1e-4,
-        hybrid: bool = False,
+        hybrid: bool | None = None,
         recheck: float = 0.0,
         seed: int = 0,
         threads: int | None = None,
@@ -125,7 +125,7 @@ class SkippingIndex:
             names,
             options,
             None if by_row else utility,
-            hybrid=hybrid,
+            hybrid=hybrid is not False,
             threads=threads,
             progress=progress,
         )
@@ -142,7 +142,7 @@ class SkippingIndex:
         memory: int | str | None = None,
         source: Source | None = None,
         filesystem: Any = None,
-        hybrid: bool = False,
+        hybrid: bool | None = None,
         recheck: float = 0.0,
         threads: int | None = None,
     ) -> Self:
@@ -153,11 +153,12 @@ class SkippingIndex:
         need ``source``, and a ``filesystem`` if one was given to `build`.
 
         Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
-        of files is lost, that is a `FormatError`, unless ``source`` names them. With ``hybrid``, if
-        the bits in memory return maybe, the rest of the filter is checked in the file of the index.
+        of files is lost, that is a `FormatError`, unless ``source`` names them. If
+        the bits in memory return maybe, the rest of the filter is checked in the file of the index,
+        unless ``hybrid`` is False.
         """
         target, size = os.fsdecode(path), _memory(memory)
-        state, intact = building.open_state(target, source, filesystem, hybrid=hybrid)
+        state, intact = building.open_state(target, source, filesystem, hybrid=hybrid is not False)
         state = state.allocate(size)
         index = cls(state, path=target, memory=size, recheck=recheck, threads=threads)
         index._rewrite = not intact
@@ -389,8 +390,7 @@ class SkippingIndex:
         state = state.allocate(self._memory)
         with self._lock:
             kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
-            before = int(remaining.sum())
-            self._accesses = kept.extend(len(state.utility) - before, before)
+            self._accesses = kept.extend(len(state.utility) - int(remaining.sum()))
             self._state = state
 
     def _count(self, considered: int, skipped: int) -> None:

@@ -61,16 +61,23 @@ class Size(NamedTuple):
         raise _unknown(self.layout)
 
     def truncated_rate(self, keys: int, kept: int) -> float:
-        """Predict the rate of a segmented filter cut to its first ``kept`` bits.
+        """Predict the rate of a filter that is not blocked, cut to its first ``kept`` bits.
 
-        Segments are independent, so the rate is the product over them of the fraction of set bits,
-        where bits that were cut off count as set. (Mersy et al. 2024 cut filters whose probes fall
-        anywhere; there, keys have different numbers of probes, which increases the rate.)
+        Bits that were cut off count as set. Segments are independent, so the rate is the product
+        over them of the fraction of set bits. In a standard filter, keys have different numbers of
+        probes left, which increases the rate: (1 − p(1 − w))^k if a fraction p is kept, of which w
+        are set (the sum of Eq. 3 of Mersy et al. 2024).
 
         >>> full = Size("segmented", 10_000, 7)
         >>> round(full.truncated_rate(1000, 10_000), 5), full.truncated_rate(1000, 0)
         (0.00821, 1.0)
+        >>> standard = Size("standard", 10_000, 7)
+        >>> [round(each.truncated_rate(1000, 5000), 3) for each in (full, standard)]
+        [0.096, 0.136]
         """
+        if self.layout == "standard":
+            empty = (1 - 1 / self.bits) ** (self.hashes * keys)
+            return float((1 - kept / self.bits * empty) ** self.hashes)
         length, longer = divmod(self.bits, self.hashes)
         answer, start = 1.0, 0
         for segment in range(self.hashes):

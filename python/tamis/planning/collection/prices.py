@@ -33,7 +33,7 @@ def optimal_price(
 
     If the price of a similar problem is known, the search starts ``near`` it.
     """
-    few, many, price = _bracket(curve, utility, _spent, budget, near)
+    few, many, price = search_price(curve, utility, budget, near)
     kept = few.copy()
     _fill(curve, utility, kept, many, budget)
     ribbons = [(own, part) for own, part in _parts(curve) if isinstance(part, Ribbon)]
@@ -50,6 +50,13 @@ def optimal_price(
     if len(loose) and left > 0:
         kept[loose] = optimal(curve.take(loose), utility[loose], left + int(kept[loose].sum()))
     return kept, price
+
+
+def search_price(
+    curve: Curve, utility: Floats, budget: int, near: float | None = None
+) -> tuple[Ints, Ints, float]:
+    """Return the bits at the lowest price within a budget, those just below it, and its log."""
+    return _bracket(curve, utility, _spent, budget, near)
 
 
 def least(curve: Curve, utility: Floats, target: float) -> Ints:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.prices import optimal
+from tamis.planning.collection.reads import optimal_reads
 
 RATIO = 2.25
 """Keys of the largest set of a class over those of the smallest.
@@ -103,8 +104,13 @@ def lay_out(curve: Segmented, segments: Ints, utility: npt.NDArray[np.floating[A
     )
 
 
-def plan_segments(curve: Segmented, utility: Floats, budget: int | None) -> Ints:
+def plan_segments(
+    curve: Segmented, utility: Floats, budget: int | None, present: Floats | None = None
+) -> Ints:
     """Choose the segments of each set that minimize the weighted rate for a budget in bits.
+
+    If the rest of the filters is in a file, ``present`` has the share of present keys among the
+    queries of each set, and reads are minimized (`reads`).
 
     >>> n = np.array([9, 8, 9, 0])
     >>> curve = Segmented(17 * 6 * (n > 0), 6 * (n > 0), n)
@@ -115,7 +121,10 @@ def plan_segments(curve: Segmented, utility: Floats, budget: int | None) -> Ints
         return curve.hashes
     lengths, left = np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1), budget
     while True:
-        segments: Ints = optimal(curve, utility, left) // lengths
+        if present is None:
+            segments: Ints = optimal(curve, utility, left) // lengths
+        else:
+            segments = optimal_reads(curve, utility, present, left)[0] // lengths
         over = lay_out(curve, segments, utility).bits - budget
         if over <= 0:
             return segments

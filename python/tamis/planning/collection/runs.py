@@ -1,0 +1,76 @@
+"""One memory for the filters of an LSM-tree's runs, which know the same absent keys.
+
+A lookup of an absent key asks every run, so the expected number of wasted reads is Σ uᵢ·εᵢ. The
+filter of a run of n keys is an exact stack (`planning.stacked.exact`): with a first layer of rate α
+and N known negatives it takes n·(log2(1/α) + 1) + α·N bits, and the rate is ε = (1 − ψ(N))·α/2. At
+a price λ of a bit, u·ε + λ·bits is least at
+
+    α = n / (ln 2 · (N + u·(1 − ψ(N))/(2λ))),
+
+so one search for the price divides the budget, as in `prices`. With no known negatives this is
+Monkey (Dayan, Athanassoulis, Idreos 2017): rates in proportion to the number of keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tamis.planning.collection.curves import Floats, Ints
+from tamis.planning.ribbon import MOST_COLUMNS
+from tamis.planning.stacked.frequencies import Frequencies
+
+_POINTS = 256  # numbers of known negatives that are tried
+_HALVINGS = 60
+_LOWEST, _HIGHEST = -200.0, 5.0  # logarithms of prices, for utilities up to 1
+
+
+def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> Ints:
+    """Divide bits among runs: return those of each run's filter, 0 for one without a filter.
+
+    >>> from tamis.planning.stacked.frequencies import Zipf
+    >>> split_runs(np.array([1000, 10_000]), np.ones(2), Zipf(1.0, 10**6, 10**5), 110_000).tolist()
+    [13019, 96980]
+    """
+    split = np.zeros(len(keys), np.int64)
+    used = np.flatnonzero((keys > 0) & (utility > 0))
+    if not len(used):
+        return split
+    runs = _Runs(keys[used], utility[used] / utility[used].max(), known)
+    low, high = _LOWEST, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if runs.worth(middle).sum() > bits else (low, middle)
+    shares = runs.worth(high)
+    # Below one price, a filter may be worth nothing, and just below it more than is left.
+    left = bits - float(shares.sum())
+    if left > 0:
+        more = runs.worth(low) - shares
+        order = np.argsort(-more, kind="stable")
+        shares[order[0]] += min(left, max(float(more[order[0]]), 0.0))
+    split[used] = np.floor(shares)
+    return split
+
+
+class _Runs:
+    """Bits that are worth a price, for each run."""
+
+    def __init__(self, keys: Ints, utility: Floats, known: Frequencies) -> None:
+        counts = np.geomspace(1, known.size, _POINTS) if known.size else np.zeros(0)
+        self.negatives = np.unique(np.concatenate([[0.0], np.round(counts)]))
+        self.unknown = 1 - np.asarray(known.psi(self.negatives), np.float64)
+        self.keys, self.utility = keys[:, None].astype(np.float64), utility[:, None]
+
+    def worth(self, log_price: float) -> Floats:
+        price = math.exp(log_price)
+        gain = self.utility * self.unknown / 2
+        rates = self.keys / (math.log(2) * (self.negatives + gain / price))
+        rates = np.clip(rates, 2.0**-MOST_COLUMNS, 1.0)
+        bits = self.keys * (1 - np.log2(rates)) + rates * self.negatives
+        costs = gain * rates + price * bits
+        best = np.argmin(costs, axis=1)[:, None]
+        # Without a filter, every lookup of the run is a read.
+        pays = np.take_along_axis(costs, best, 1) < self.utility
+        worth: Floats = np.where(pays, np.take_along_axis(bits, best, 1), 0.0)[:, 0]
+        return worth
