@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
@@ -108,6 +109,7 @@ class Collection:
         kind: Kind = "auto",
         fpr: float = 1e-4,
         path: FilePath | None = None,
+        filesystem: Any = None,
         hybrid: bool = False,
         parts: int = 1,
         seed: int = 0,
@@ -118,16 +120,18 @@ class Collection:
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, or to a temporary file. With ``hybrid``, if a prefix returns maybe, the rest of
-        the filter is checked in the file. ``parts`` consecutive sets belong together, such as the
-        columns of a row group: set i is in part i modulo ``parts``, and a query searches one part.
+        ``path``, which may be a URI such as "s3://bucket/key" or a path in a ``filesystem`` of
+        fsspec or pyarrow, or to a temporary file. With ``hybrid``, if a prefix returns maybe, the
+        rest of the filter is checked in the file. ``parts`` consecutive sets belong together, such
+        as the columns of a row group: set i is in part i modulo ``parts``, and a query searches one
+        part.
 
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
         >>> c.candidates(29_500, limit=1), c.size_in_bytes <= 20_000
         (['day 29'], True)
         """
-        filters = storage.create_filters(path, seed, key)
+        filters = storage.create_filters(path, seed, key, filesystem=filesystem)
         storage.add_sets(filters, sets, kind, fpr, key)
         ones = np.ones(len(filters), np.float32)
         collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
@@ -135,14 +139,14 @@ class Collection:
         weights = collection._read_utility(utility)
         size = None if budget is None else parse_budget(budget)
         plan = collection._plan(filters, weights, size, sealed=True)
-        filters = storage.seal_filters(path, filters, weights, key)
+        filters = storage.seal_filters(path, filters, weights, key, filesystem)
         collection._replace(collection._load(filters, weights, plan), weights, plan)
         return collection
 
     @classmethod
     def open(
         cls,
-        path: FilePath,
+        path: FilePath | ObjectFile,
         *,
         budget: int | str | None = None,
         utility: Utility | None = None,
@@ -151,6 +155,8 @@ class Collection:
         salvage: bool = False,
         length: int | None = None,
         allocate: bool = True,
+        filesystem: Any = None,
+        cache: int | str = CACHE,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
@@ -161,8 +167,14 @@ class Collection:
         `damaged`. ``utility`` defaults to the utilities in the file. ``length`` is the length of
         the collection in bytes, if the file has other content after it. With ``allocate=False`` no
         bits are loaded: all filters return maybe until `allocate` is called.
+
+        ``path`` may be a URI or a path in a ``filesystem`` of fsspec or pyarrow. Of an object, only
+        the parts that are needed are read; ``cache`` limits the bytes of it that are cached on
+        disk.
         """
-        filters, saved = storage.open_filters(path, key, length=length)
+        filters, saved = storage.open_filters(
+            path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
+        )
         weights, parts = as_weights(saved), _check_parts(parts)
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
         plan = _Plan(np.zeros(len(saved), np.int64))
@@ -174,9 +186,9 @@ class Collection:
             collection._replace(collection._load(filters, weights, plan), weights, plan)
         return collection
 
-    def save(self, path: FilePath) -> None:
-        """Write the full filters and their utilities to a file, atomically."""
-        storage.save_filters(path, self._filters, self._utility)
+    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+        """Write the full filters and their utilities to a file or object, atomically."""
+        storage.save_filters(path, self._filters, self._utility, filesystem)
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
