@@ -18,7 +18,11 @@ from tamis import _objects, _ranges
 
 pytest.importorskip("s3fs")
 fs = pytest.importorskip("pyarrow.fs")
-from object_store import KEY, SECRET, arrow_of, environment, running, s3fs_of
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from object_store import KEY, SECRET, arrow_of, environment, running, s3fs_of  # noqa: E402
+from tamis.parquet import SkippingIndex  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.filterwarnings("default")]
 SETS = {f"set {i}": range(i * 200_000, (i + 1) * 200_000) for i in range(8)}
@@ -412,3 +416,172 @@ def test_messages_are_cleaned(monkeypatch):
     assert text == "s3://***@bucket?region=x&secret_key=***&sig=*** ***"
     assert _objects.public_name("s3://me:p@ss@bucket/key?secret_key=abc") == "s3://bucket/key"
     assert _objects.public_name("a/b?c@d") == "a/b?c@d"
+
+
+# Skipping indexes.
+
+
+def write_events(filesystem, folder, days=12, start=0):
+    for day in range(start, start + days):
+        table = pa.table({"user": [f"u{i % 50 + day * 50}" for i in range(200)], "n": range(200)})
+        pq.write_table(table, f"{folder}/{day}.parquet", filesystem=filesystem, row_group_size=50)
+
+
+def opened_by(s3, client, folder):
+    """The path of an index and the arguments for a client: by URI, or in a file system."""
+    if client == "uri":
+        return f"s3://{folder}/index.tamis", f"s3://{folder}/*.parquet", {}, {}
+    filesystem = CLIENTS[client](s3)
+    index = {"index_filesystem": filesystem}
+    return f"{folder}/index.tamis", f"{folder}/*.parquet", index, {"filesystem": filesystem}
+
+
+@pytest.mark.parametrize("client", ["uri", "s3fs"])
+@pytest.mark.parametrize("days", [3, 40])
+def test_the_first_query_of_a_process_takes_few_requests(s3, client, days):
+    folder = f"lake/events-{client}-{days}"
+    write_events(arrow_of(s3), folder, days)
+    path, source, index, files = opened_by(s3, client, folder)
+    SkippingIndex.build(source, columns="user", path=path, **index, **files)
+    with s3.counted() as requests:
+        opened = SkippingIndex.open(path, **index)
+        found = opened.row_groups({"user": "u7"})
+    assert {group.path for group in found} == {f"{folder}/0.parquet"}
+    assert (count(requests, "HEAD"), count(requests, "GET"), count(requests, "LIST")) == (1, 1, 1)
+    assert opened.scan({"user": "u7"}).num_rows == 4
+    with s3.counted() as requests:
+        opened.row_groups({"user": "u8"})
+    assert [each.kind for each in requests] == ["LIST"]
+
+
+def test_files_are_identified_by_their_tags(s3):
+    """A file with the same size that was written in the same second is another one."""
+    write_events(arrow_of(s3), "lake/tags", 3)
+    SkippingIndex.build("s3://lake/tags/*.parquet", columns="user", path="s3://lake/tags/i.tamis")
+    client = s3fs_of(s3)
+    before = client.info("lake/tags/1.parquet")
+    table = pa.table({"user": [f"v{i % 50 + 50}" for i in range(200)], "n": range(200)})
+    pq.write_table(table, "lake/tags/1.parquet", filesystem=arrow_of(s3), row_group_size=50)
+    assert client.info("lake/tags/1.parquet")["size"] == before["size"]
+    opened = SkippingIndex.open("s3://lake/tags/i.tamis")
+    assert opened.scan({"user": "v60"}).num_rows == 4
+    assert opened.stats.stale_files == 1
+    write_events(arrow_of(s3), "lake/tags", 1, start=7)
+    assert opened.scan({"user": "u351"}).num_rows == 4
+    assert opened.stats.unknown_files == 1
+    assert opened.refresh() == 2
+    assert opened.stats.unreadable == {}
+    again = SkippingIndex.open("s3://lake/tags/i.tamis")
+    assert again.scan({"user": "v60"}).num_rows == 4
+    assert (again.stats.stale_files, again.stats.unknown_files) == (0, 0)
+
+
+def test_a_snapshot_is_not_listed(s3):
+    write_events(arrow_of(s3), "lake/table", 20)
+    files = [f"s3://lake/table/{day}.parquet" for day in range(20)]
+    path = "s3://lake/table/i.tamis"
+    SkippingIndex.build(files[:19], columns="user", path=path)
+    with s3.counted() as requests:
+        opened = SkippingIndex.open(path, source=files[:19], immutable=True)
+        assert opened.scan({"user": "u7"}, limit=0).num_rows == 0
+        assert len(opened.row_groups({"user": "u7"})) == 4
+    assert [each.kind for each in requests] == ["HEAD", "GET"]
+    newer = SkippingIndex.open(path, source=files[2:], immutable=True)
+    new = "lake/table/19.parquet"  # not indexed yet, so it is read in full
+    assert {group.path for group in newer.row_groups({"user": "u7"})} == {new}
+    assert newer.scan({"user": "u960"}).num_rows == 4
+    with s3.counted() as requests:
+        assert newer.refresh() == 1
+    assert {each.path for each in requests if "parquet" in each.path} == {"/lake/table/19.parquet"}
+    with pytest.raises(ValueError, match="source must be a list of files, without patterns"):
+        SkippingIndex.open(path, source="s3://lake/table/*.parquet", immutable=True)
+    with pytest.raises(ValueError, match="source must be the list of current files"):
+        SkippingIndex.open(path, immutable=True)
+
+
+def test_only_one_of_two_writers_succeeds(s3):
+    write_events(arrow_of(s3), "lake/two", 2)
+    path = "s3://lake/two/i.tamis"
+    SkippingIndex.build("s3://lake/two/*.parquet", columns="user", path=path)
+    one, other = SkippingIndex.open(path), SkippingIndex.open(path)
+    write_events(arrow_of(s3), "lake/two", 1, start=5)
+    assert one.refresh() == 1
+    with pytest.raises(OSError, match="another process replaced it"):
+        other.refresh()
+    with pytest.raises(OSError, match="another process replaced it"):
+        other.save()
+    assert other.scan({"user": "u251"}).num_rows == 4
+    write_events(arrow_of(s3), "lake/two", 1, start=6)
+    assert one.refresh() == 1  # its own writes are no conflict
+    other.save("s3://lake/two/other.tamis")
+    assert SkippingIndex.open(path).stats.stale_files == 0
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_index_opens_only_what_is_below_its_folder(s3, client):
+    folder = f"lake/own-{client}"
+    write_events(arrow_of(s3), folder, 2)
+    _, source, index, files = opened_by(s3, client, folder)
+    SkippingIndex.build(source, columns="user", path=f"{folder}/i.tamis", **index, **files)
+    assert len(SkippingIndex.open(f"{folder}/i.tamis", **index).row_groups({"user": "u7"})) == 4
+    SkippingIndex.build(source, columns="user", path=f"{folder}/deep/i.tamis", **index, **files)
+    with pytest.raises(ValueError, match="source must be given"):
+        SkippingIndex.open(f"{folder}/deep/i.tamis", **index)
+    opened = SkippingIndex.open(f"{folder}/deep/i.tamis", source=source, **index, **files)
+    assert len(opened.row_groups({"user": "u7"})) == 4
+    with pytest.raises(ValueError, match="source must be given"):
+        SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+
+
+def test_the_folder_of_a_table_is_refused(s3):
+    write_events(arrow_of(s3), "lake/delta/part", 1)
+    s3fs_of(s3).pipe_file("lake/delta/_delta_log/0.json", b"{}")
+    for source in ("s3://lake/delta", "s3://lake/delta/**/*.parquet", "s3://lake/delta/part"):
+        with pytest.raises(ValueError, match="must not be the folder of a Delta table"):
+            SkippingIndex.build(source, columns="user")
+
+
+def test_a_damaged_index_still_finds_all_rows(s3):
+    write_events(arrow_of(s3), "lake/damage", 2)
+    SkippingIndex.build("s3://lake/damage/*.parquet", columns="user", path="s3://lake/damage/i")
+    client = s3fs_of(s3)
+    content = client.cat_file("lake/damage/i")
+    for at in range(0, len(content), 401):
+        damaged = bytearray(content)
+        damaged[at] ^= 16
+        client.pipe_file("lake/damage/i", bytes(damaged))
+        try:
+            opened = SkippingIndex.open("s3://lake/damage/i")
+        except (tamis.FormatError, ValueError):
+            opened = SkippingIndex.open("s3://lake/damage/i", source="s3://lake/damage/*.parquet")
+        assert opened.scan({"user": "u7"}).num_rows == 4
+
+
+def test_an_index_says_nothing_of_credentials(s3, tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    write_events(arrow_of(s3), "lake/secret", 1)
+    options = f"?endpoint_override=127.0.0.1:{s3.port}&scheme=http&region=us-east-1"
+    uri = f"s3://{KEY}:{SECRET}@lake/secret/{{}}{options}"
+    SkippingIndex.build(uri.format("*.parquet"), columns="user", path=uri.format("i.tamis"))
+    opened = SkippingIndex.open(uri.format("i.tamis"))
+    assert opened.scan({"user": "u7"}).num_rows == 4
+    said = [repr(opened), repr(opened.stats), repr(opened.files)]
+    said.append(s3fs_of(s3).cat_file("lake/secret/i.tamis").decode("latin-1"))
+    for attempt in (
+        lambda: SkippingIndex.build(uri.format("none*"), columns="user"),
+        lambda: SkippingIndex.open(uri.format("none")),
+        lambda: opened.add(uri.format("none*")),
+        lambda: opened.remove(uri.format("none*")),
+        lambda: SkippingIndex.build(uri.format("*.parquet") + "&what=5", columns="user"),
+        lambda: SkippingIndex.build(uri.format("["), columns="user"),
+    ):
+        with pytest.raises((OSError, ValueError)) as caught:
+            attempt()
+        error = caught.value
+        while error is not None:
+            said.append(repr(error))
+            error = None if error.__suppress_context__ else error.__cause__ or error.__context__
+    for text in said:
+        assert SECRET not in text
+        assert KEY not in text

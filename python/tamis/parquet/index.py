@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -13,13 +12,15 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tamis import _forks
+from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
 from tamis.parquet import building, scanning
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, Flags, OnError, State
-from tamis.parquet.lake import FileWatch, Lake, Source
+from tamis.parquet.lake import FileWatch, Lake, Source, public_source
+from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
 from tamis.planning.arguments import parse_budget
@@ -65,13 +66,13 @@ class SkippingIndex:
         self,
         state: State,
         *,
-        path: str | None,
+        location: Location | None,
         memory: int | None,
         recheck: float,
         threads: int | None,
     ) -> None:
         self._state = state
-        self._path, self._memory, self._threads = path, memory, threads
+        self._location, self._memory, self._threads = location, memory, threads
         self._watch = FileWatch(recheck, threads)
         self._accesses = Accesses()
         self._footers = scanning.Footers()
@@ -87,6 +88,7 @@ class SkippingIndex:
         columns: str | Sequence[str],
         path: FilePath | None = None,
         filesystem: Any = None,
+        index_filesystem: Any = None,
         memory: int | str | None = None,
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
@@ -101,7 +103,8 @@ class SkippingIndex:
 
         ``source`` is a file, a folder, a pattern such as "events/*.parquet", or a list of them: on
         this machine, in a ``filesystem`` of pyarrow or fsspec, or as a URI. The index is saved to
-        ``path``; without one it is temporary. ``memory`` is the budget in bytes, or as "64MB".
+        ``path``, which may be a URI or a path in an ``index_filesystem``; without a path it is
+        temporary. ``memory`` is the budget in bytes, or as "64MB".
         ``utility`` says how often each row group is used: one number per row group, or the name of
         a column with a number per row. ``fpr`` is the false-positive rate of the full filters.
 
@@ -116,7 +119,7 @@ class SkippingIndex:
         lake.refuse_tables()
         stamps = lake.files()
         if not stamps:
-            raise FileNotFoundError(f"source matches no files: {source!r}")
+            raise FileNotFoundError(f"source matches no files: {public_source(source)}")
         by_row = utility if isinstance(utility, str) else None
         options = Options(kind, fpr, seed, by_row)
         state = building.build_state(
@@ -129,8 +132,10 @@ class SkippingIndex:
             threads=threads,
             progress=progress,
         )
-        target = None if path is None else os.fsdecode(path)
-        index = cls(state, path=target, memory=_memory(memory), recheck=recheck, threads=threads)
+        location = None if path is None else Location.of(path, index_filesystem)
+        index = cls(
+            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        )
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
@@ -142,7 +147,10 @@ class SkippingIndex:
         memory: int | str | None = None,
         source: Source | None = None,
         filesystem: Any = None,
+        index_filesystem: Any = None,
+        cache: int | str = CACHE,
         hybrid: bool = False,
+        immutable: bool = False,
         recheck: float = 0.0,
         threads: int | None = None,
     ) -> Self:
@@ -155,11 +163,21 @@ class SkippingIndex:
         Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
         of files is lost, that is a `FormatError`, unless ``source`` names them. With ``hybrid``, if
         the bits in memory return maybe, the rest of the filter is checked in the file of the index.
+
+        ``path`` may be a URI, or a path in an ``index_filesystem`` of pyarrow or fsspec. Only what
+        is needed of such an object is read, and ``cache`` limits the bytes of it that are cached on
+        disk. With ``immutable``, ``source`` is the list of the current files, which never change
+        under their names, as in a snapshot of a Delta or Iceberg table: no file is checked.
         """
-        target, size = os.fsdecode(path), _memory(memory)
-        state, intact = building.open_state(target, source, filesystem, hybrid=hybrid)
+        location, size = (
+            Location.of(path, index_filesystem, parse_budget(cache, "cache")),
+            _memory(memory),
+        )
+        state, intact = building.open_state(
+            location, source, filesystem, hybrid=hybrid, immutable=immutable
+        )
         state = state.allocate(size)
-        index = cls(state, path=target, memory=size, recheck=recheck, threads=threads)
+        index = cls(state, location=location, memory=size, recheck=recheck, threads=threads)
         index._rewrite = not intact
         return index
 
@@ -237,7 +255,7 @@ class SkippingIndex:
             other = self._state.lake.of_same(source)
             other.refuse_tables()
             if not other.files():
-                raise FileNotFoundError(f"source matches no files: {source!r}")
+                raise FileNotFoundError(f"source matches no files: {public_source(source)}")
             return self._update(self._state.lake.with_source(other), progress)
 
     def remove(self, source: Source) -> None:
@@ -246,7 +264,9 @@ class SkippingIndex:
             lake = self._state.lake
             rest = lake.without_source(lake.of_same(source))
             if rest == lake:
-                raise FileNotFoundError(f"source matches no files of the index: {source!r}")
+                raise FileNotFoundError(
+                    f"source matches no files of the index: {public_source(source)}"
+                )
             self._update(rest, None)
 
     def refresh(self, *, progress: bool | None = None) -> int:
@@ -293,12 +313,19 @@ class SkippingIndex:
                 used.append(int(state.starts[owner]) + number)
         self._use(state, used, rows)
 
-    def save(self, path: FilePath | None = None) -> None:
-        """Write the index and its utilities atomically, by default to its own file."""
-        target = self._path if path is None else os.fsdecode(path)
-        if target is None:
+    def save(self, path: FilePath | None = None, *, index_filesystem: Any = None) -> None:
+        """Write the index and its utilities atomically, by default to its own file.
+
+        An object that another process replaced since it was opened is not overwritten; that raises
+        `OSError`.
+        """
+        if path is not None:
+            Location.save(path, index_filesystem, building.writer_of(self._state))
+            return
+        if self._location is None:
             raise ValueError("path must be given: the index was built without one")
-        building.write_state(self._state, target)
+        with self._location.written(building.writer_of(self._state)):
+            pass
 
     @property
     def columns(self) -> dict[str, str]:
@@ -378,13 +405,10 @@ class SkippingIndex:
         ``remaining`` says which row groups of the state before are part of it.
         """
         state.check(self._memory)
-        if self._path is not None and state.collection is not None:
-            hybrid = state.collection.hybrid
+        if self._location is not None and state.collection is not None:
             # Writing needs no bits in memory.
-            frame = building.write_state(state.allocate(state.least_bytes), self._path)
+            saved = building.write_state(state.allocate(state.least_bytes), self._location)
             self._rewrite = False
-            seed = state.options.seed
-            saved = building.open_collection(self._path, frame, state.manifest, seed, hybrid)
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
         with self._lock:

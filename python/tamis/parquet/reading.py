@@ -198,7 +198,8 @@ class Reader:
             self._fail(path, error)
             return None
         digest = self._lake.footer(path) or ""
-        return File(path, stamp.size, stamp.time, digest, footer.num_row_groups), footer
+        groups = footer.num_row_groups
+        return File(path, stamp.size, stamp.time, digest, groups, stamp.tag), footer
 
     def _fail(self, path: str, error: Exception) -> None:
         if not self._skip:
