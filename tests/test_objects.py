@@ -6,9 +6,12 @@ Azure's stores cannot be reached from the tests: file systems in memory stand in
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -585,3 +588,32 @@ def test_an_index_says_nothing_of_credentials(s3, tmp_path, monkeypatch):
     for text in said:
         assert SECRET not in text
         assert KEY not in text
+
+
+def _candidates(collection, key):
+    return collection.candidates(key)
+
+
+def test_what_is_in_an_object_store_is_pickled_by_its_uri(s3, saved):
+    opened = tamis.Collection.open(f"s3://{saved}", budget="50kB", cache="1MB")
+    data = pickle.dumps(opened)
+    assert SECRET.encode() not in data
+    assert KEY.encode() not in data
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = pool.submit(_candidates, opened, 700_000).result()
+    assert found == opened.candidates(700_000)
+    write_events(arrow_of(s3), "lake/pickled", 2)
+    index = SkippingIndex.build(
+        "s3://lake/pickled/*.parquet", columns="user", path="s3://lake/pickled/deep/i.tamis"
+    )
+    assert pickle.loads(pickle.dumps(index)).scan({"user": "u7"}).num_rows == 4
+    given = tamis.Collection.open(saved, filesystem=s3fs_of(s3))
+    with_user = tamis.Collection.open(f"s3://{KEY}:{SECRET}@{saved}")
+    for each in (given, with_user):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(each)
+    part = tamis.Collection.build({"new": [5]}, path="s3://lake/new")
+    merged = tamis.Collection.merge(opened, part, path="s3://lake/merged")
+    assert len(merged) == len(SETS) + 1
+    reopened = pickle.loads(pickle.dumps(merged))
+    assert "new" in reopened.candidates(5)

@@ -13,6 +13,7 @@ from tamis import _native
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.merging import Origin, saved_origin
 from tamis.collection.prefixes import load_sliced, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility
@@ -83,6 +84,7 @@ class SearchIndex:
         self._tokenizer: Tokenizer = words if tokenizer is None else tokenizer
         self._budget: int | None = None
         self._texts_read = 0
+        self._origin: Origin | None = None
 
     @classmethod
     def build(
@@ -129,6 +131,7 @@ class SearchIndex:
         plan = _plan(filters, weights, size, sealed=True)
         filters = storage.seal_filters(path, filters, weights, key, filesystem)
         index._replace(filters, weights, size, plan)
+        index._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return index
 
     @classmethod
@@ -158,13 +161,25 @@ class SearchIndex:
             given = "a function" if tokenizer is not None else "None"
             raise ValueError(f"tokenizer must be {wanted}, not {given}")
         index = cls(filters, as_weights(saved), tokenizer)
+        in_file = index._utility
         with storage.path_in_errors(path):
             index.allocate(budget=budget, utility=utility)
+        index._origin = Origin.of(path, filters, in_file, filesystem=filesystem, cache=cache)
         return index
 
     def save(self, path: FilePath, *, filesystem: Any = None) -> None:
         """Write full signatures, texts and utilities to a file or object, atomically."""
         storage.save_filters(path, self._filters, self._utility, filesystem)
+        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        origin = saved_origin(self._origin, self._filters, "a search index")
+        utility = None if origin.utility is self._utility else self._utility
+        tokenizer = None if self._tokenizer is words else self._tokenizer
+        options = {
+            **origin.options, "budget": self._budget, "utility": utility, "tokenizer": tokenizer,
+        }  # fmt: skip
+        return _reopened, (type(self), origin.path, options)
 
     def search(self, query: str, k: int | None = 10, *, verify: bool | None = None) -> list[str]:
         """Return the ``k`` most useful documents that contain all terms of the query; None: all.
@@ -398,3 +413,7 @@ def _own_bytes(filters: _native.Filters, *, sealed: bool = False) -> int:
     """Memory of the directory and utilities."""
     weights = np.dtype(np.float32).itemsize * len(filters)
     return filters.size_in_bytes(sealed=sealed) + weights
+
+
+def _reopened(cls: type[SearchIndex], path: str, options: dict[str, Any]) -> SearchIndex:
+    return cls.open(path, **options)

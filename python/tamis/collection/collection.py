@@ -14,6 +14,7 @@ from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
+from tamis.collection.merging import Origin, merge_filters, reduce_collection
 from tamis.collection.prefixes import (
     Prefixes,
     load_prefixes,
@@ -96,6 +97,7 @@ class Collection:
         self._utility = utility
         self._accesses = Accesses()
         self._planned = _Plan()
+        self._origin: Origin | None = None
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
 
@@ -141,6 +143,36 @@ class Collection:
         plan = collection._plan(filters, weights, size, sealed=True)
         filters = storage.seal_filters(path, filters, weights, key, filesystem)
         collection._replace(collection._load(filters, weights, plan), weights, plan)
+        collection._origin = Origin.of(path, filters, weights, filesystem=filesystem)
+        return collection
+
+    @classmethod
+    def merge(
+        cls,
+        *parts: Collection,
+        budget: int | str | None = None,
+        path: FilePath | None = None,
+        filesystem: Any = None,
+        hybrid: bool = False,
+        key: bytes | None = None,
+    ) -> Self:
+        """Merge collections of different sets, such as those built by several processes.
+
+        The full filters are copied; sets come in the order of their names, so that the result has
+        the same bytes however they were divided. Names must differ, and seeds or secret keys agree;
+        ``key`` is the secret key. Utilities are those of the parts. See `build` for the others.
+
+        >>> parts = [Collection.build({name: [name]}) for name in "ba"]
+        >>> Collection.merge(*parts).candidates("a")
+        ['a']
+        """
+        filters, weights = merge_filters(parts, path, key, filesystem)
+        collection = cls(filters, weights, hybrid=hybrid, parts=parts[0]._parts)
+        size = None if budget is None else parse_budget(budget)
+        plan = collection._plan(filters, weights, size, sealed=True)
+        filters = storage.seal_filters(path, filters, weights, key, filesystem)
+        collection._replace(collection._load(filters, weights, plan), weights, plan)
+        collection._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return collection
 
     @classmethod
@@ -175,7 +207,8 @@ class Collection:
         filters, saved = storage.open_filters(
             path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
         )
-        weights, parts = as_weights(saved), _check_parts(parts)
+        weights = in_file = as_weights(saved)
+        parts = _check_parts(parts)
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
         plan = _Plan(np.zeros(len(saved), np.int64))
         with storage.path_in_errors(path):
@@ -184,11 +217,25 @@ class Collection:
                 size = None if budget is None else parse_budget(budget)
                 plan = collection._plan(filters, weights, size)
             collection._replace(collection._load(filters, weights, plan), weights, plan)
+        collection._origin = Origin.of(
+            path, filters, in_file, filesystem=filesystem, cache=cache, length=length
+        )
+        return collection
+
+    @classmethod
+    def unloaded(
+        cls, filters: _native.Filters, utility: Floats, *, hybrid: bool, parts: int
+    ) -> Self:
+        """Return a collection of full filters without any bits in memory."""
+        weights, plan = as_weights(utility), _Plan(np.zeros(len(filters), np.int64))
+        collection = cls(filters, weights, hybrid=hybrid, parts=parts)
+        collection._replace(collection._load(filters, weights, plan), weights, plan)
         return collection
 
     def save(self, path: FilePath, *, filesystem: Any = None) -> None:
         """Write the full filters and their utilities to a file or object, atomically."""
         storage.save_filters(path, self._filters, self._utility, filesystem)
+        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
@@ -408,6 +455,9 @@ class Collection:
             f"{self.size_in_bytes:,} bytes in memory, "
             f"{self._overhead / max(len(self), 1):.1f} per filter beside its bits>"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_collection(self)
 
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))

@@ -29,7 +29,7 @@ from tamis.planning.collection.allocation import utilities
 def build_state(
     lake: Lake,
     stamps: Mapping[str, Stamp],
-    columns: Sequence[str],
+    columns: Sequence[str] | Mapping[str, str],
     options: Options,
     utility: npt.ArrayLike | None,
     *,
@@ -37,11 +37,19 @@ def build_state(
     threads: int | None,
     progress: bool | None,
 ) -> State:
-    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1."""
+    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1.
+
+    With the families of ``columns``, files may lack all of them.
+    """
     reader = Reader(lake, stamps, columns, None, options, threads)
     collection = Collection.build((), parts=len(columns), seed=options.seed, hybrid=hybrid)
     collection.extend(reader.sets(0, progress), allocate=False)
     manifest = reader.manifest
+    absent = [name for name in manifest.columns if name not in manifest.schema.names]
+    for name in absent:
+        kind = families.DEFAULTS[manifest.columns[name]]
+        field = pa.field(name, kind, metadata={families.ABSENT: ""})
+        manifest = replace(manifest, schema=manifest.schema.append(field))
     weights = utilities(reader.utility if utility is None else utility, len(manifest.rows))
     return State(lake, options, manifest, collection, weights)
 

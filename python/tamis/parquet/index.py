@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -15,11 +16,12 @@ from tamis import _forks
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
+from tamis.collection.merging import check_picklable
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
-from tamis.parquet import building, scanning
+from tamis.parquet import building, merging, scanning
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, Flags, OnError, State
-from tamis.parquet.lake import FileWatch, Lake, Source, public_source
+from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_names
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
@@ -77,6 +79,8 @@ class SkippingIndex:
         self._accesses = Accesses()
         self._footers = scanning.Footers()
         self._rewrite = False
+        self._given: list[str] | None = None
+        """The sources as they were given, by which an index of URIs is pickled."""
         self._lock, self._updating = _forks.lock(), _forks.lock()
         self.stats = SkippingStats()
 
@@ -136,6 +140,7 @@ class SkippingIndex:
         index = cls(
             state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
         )
+        index._given = None if filesystem is not None else source_names(source)
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
@@ -179,6 +184,40 @@ class SkippingIndex:
         state = state.allocate(size)
         index = cls(state, location=location, memory=size, recheck=recheck, threads=threads)
         index._rewrite = not intact
+        if source is not None and filesystem is None:
+            index._given = source_names(source)
+        return index
+
+    @classmethod
+    def merge(
+        cls,
+        *parts: SkippingIndex,
+        path: FilePath | None = None,
+        index_filesystem: Any = None,
+        memory: int | str | None = None,
+        hybrid: bool = False,
+        recheck: float = 0.0,
+        threads: int | None = None,
+    ) -> Self:
+        """Merge indexes of different files, such as those built by several processes.
+
+        They must have the same columns and options of `build`, and their files must be in the same
+        file system. Row groups come in the order of the paths of their files, so that the result
+        has the same filters as one `build`, however the files were divided. The sources are those
+        of all parts.
+        """
+        if not parts:
+            raise ValueError("parts is empty: pass one or more indexes to merge")
+        states = [part._state for part in parts]
+        lake = merging.merge_lakes([state.lake for state in states])
+        state = merging.merge_states(states, lake, hybrid=hybrid)
+        location = None if path is None else Location.of(path, index_filesystem)
+        index = cls(
+            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        )
+        if None not in (given := [part._given for part in parts]):
+            index._given = [each for some in given for each in some or ()]
+        index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
     def row_groups(self, where: Where) -> list[RowGroup]:
@@ -256,7 +295,10 @@ class SkippingIndex:
             other.refuse_tables()
             if not other.files():
                 raise FileNotFoundError(f"source matches no files: {public_source(source)}")
-            return self._update(self._state.lake.with_source(other), progress)
+            read = self._update(self._state.lake.with_source(other), progress)
+            if self._given is not None:
+                self._given += source_names(source)
+            return read
 
     def remove(self, source: Source) -> None:
         """Remove files: queries ignore them until they are added again."""
@@ -374,6 +416,33 @@ class SkippingIndex:
             f"columns {', '.join(self.columns)}>"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        state, location = self._state, self._location
+        if location is None or self._rewrite:
+            raise TypeError(
+                "an index can be pickled only as it is in a file, because the pickle has its path: "
+                "build it with a path, or call refresh() if it is damaged"
+            )
+        lake = state.lake
+        check_picklable(location.path, location.filesystem, "an index")
+        source: list[str] | None = None
+        if not (lake.local and lake.folders is not None):
+            source = list(lake.sources) if lake.local else self._given
+        for each in source or ():
+            check_picklable(each, None, "an index of files")
+        if source is None and not lake.local and location.target is None:
+            check_picklable("", lake.filesystem, "an index of files")
+        path = location.path if location.target else os.path.abspath(location.path)
+        options = {
+            "source": source,
+            "cache": location.cache,
+            "hybrid": state.collection is not None and state.collection.hybrid,
+            "immutable": lake.immutable,
+            "recheck": self._watch.recheck,
+            "threads": self._threads,
+        }
+        return _reopened, (type(self), path, options, self._memory, state.utility)
+
     def _answer(self, predicates: list[families.Predicate]) -> Answer:
         state = self._state
         files = self._watch.check(state.lake, state.manifest.files)
@@ -441,6 +510,19 @@ class SkippingIndex:
         """Return the used rows per row of each row group, with a share spread evenly."""
         mean = self._accesses.array(len(state.utility)) / np.maximum(state.manifest.rows, 1)
         return with_unseen(mean, float(mean.sum()) or 1.0)
+
+
+def _reopened(
+    cls: type[SkippingIndex],
+    path: str,
+    options: dict[str, Any],
+    memory: int | None,
+    utility: Floats,
+) -> SkippingIndex:
+    index = cls.open(path, memory=memory, **options)
+    if len(index) == len(utility) and (index.utility != utility).any():
+        index.allocate(memory=memory, utility=utility)
+    return index
 
 
 def _memory(memory: int | str | None) -> int | None:

@@ -59,10 +59,7 @@ class Lake:
     @classmethod
     def of(cls, source: Source, filesystem: Any = None, *, immutable: bool = False) -> Lake:
         """Find the file system of sources: as given, by their URI, or the local one."""
-        given = [source] if isinstance(source, str | os.PathLike) else list(source)
-        if not given or not all(isinstance(each, str | os.PathLike) for each in given):
-            raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
-        names = [os.fspath(each) for each in given]
+        names = source_names(source)
         uri = lister = None
         if filesystem is not None:
             filesystem = as_filesystem(filesystem)
@@ -215,11 +212,19 @@ class Lake:
             return None
 
 
+def source_names(source: Source) -> list[str]:
+    """Return sources as a list of paths."""
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if not given or not all(isinstance(each, str | os.PathLike) for each in given):
+        raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
+    return [os.fspath(each) for each in given]
+
+
 def public_source(source: Source) -> str:
     """Return sources as they were given, but without credentials."""
     if isinstance(source, str | os.PathLike):
         return repr(public_name(source))
-    return repr([public_name(each) for each in source])
+    return repr([public_name(each) for each in source_names(source)])
 
 
 def describe(content: dict[str, Any]) -> str:
@@ -304,7 +309,7 @@ class FileWatch:
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
-        self._recheck, self._threads = recheck, threads
+        self.recheck, self._threads = recheck, threads
         self._confirmed: dict[str, Stamp] = {}
         self._last: tuple[float, Lake, Sequence[File], FileCheck] | None = None
 
@@ -312,7 +317,7 @@ class FileWatch:
         """Check the files, or return the last check if it is less than ``recheck`` seconds old."""
         last = self._last
         same = last is not None and last[1] is lake and last[2] is files
-        if last and same and time.monotonic() - last[0] < self._recheck:
+        if last and same and time.monotonic() - last[0] < self.recheck:
             return last[3]
         begin = time.monotonic()
         now = dict.fromkeys(lake.named(), Stamp(0, 0)) if lake.immutable else lake.files()

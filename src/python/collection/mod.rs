@@ -243,6 +243,14 @@ impl Filters {
         })?)
     }
 
+    /// Puts the filters, all of which were added, into another order: `order[i]` becomes filter i.
+    fn reorder(&self, order: Vec<usize>) -> PyResult<()> {
+        let mut directory = self.directory.write();
+        let refused = || PyValueError::new_err("order must have each number of a filter once");
+        *directory = Arc::new(directory.reordered(&order).ok_or_else(refused)?);
+        Ok(())
+    }
+
     /// The filters except these.
     fn without(&self, ids: Vec<usize>) -> Filters {
         let rest = self.directory().without(&ids.into_iter().collect());
