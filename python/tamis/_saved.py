@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
-from tamis._files import save_whole
+from tamis._objects import save_path
 from tamis._types import FilePath
 
 
@@ -19,9 +19,13 @@ class Saved(_native.Stored):
         """Bits per key of the capacity, or per stored key if there are more."""
         return self.size_in_bits / max(len(self), self.capacity, 1)
 
-    def save(self, path: FilePath) -> None:
-        """Write the filter to a file, atomically: complete and flushed, or not at all."""
-        save_whole(path, self._write)
+    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+        """Write the filter to a file, atomically: complete and flushed, or not at all.
+
+        ``path`` may be a URI such as "s3://bucket/key", or a path in a ``filesystem`` of fsspec or
+        pyarrow.
+        """
+        save_path(path, self._write, filesystem)
 
     def copy(self) -> Self:
         """Return an independent copy."""

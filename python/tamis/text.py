@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.merging import Origin, saved_origin
 from tamis.collection.prefixes import load_sliced, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility
@@ -82,6 +84,7 @@ class SearchIndex:
         self._tokenizer: Tokenizer = words if tokenizer is None else tokenizer
         self._budget: int | None = None
         self._texts_read = 0
+        self._origin: Origin | None = None
 
     @classmethod
     def build(
@@ -95,6 +98,7 @@ class SearchIndex:
         tokenizer: Tokenizer | None = None,
         keep_texts: bool = True,
         path: FilePath | None = None,
+        filesystem: Any = None,
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
@@ -104,9 +108,10 @@ class SearchIndex:
         or, as "64MB", in units of powers of ten, and counts prefixes, sizes and weights; None loads
         the full signatures. ``utility`` says how useful each document is, by name or in order.
         ``fpr`` is the false-positive rate of the full signatures, per term. Terms are `words`, or
-        the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, or to a
-        temporary file. With ``keep_texts=False`` the file holds no texts, and results cannot be
-        checked. ``key`` is a secret key for the hash, instead of a seed.
+        the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, which
+        may be a URI or a path in a ``filesystem`` of fsspec or pyarrow, or to a temporary file.
+        With ``keep_texts=False`` the file holds no texts, and results cannot be checked. ``key`` is
+        a secret key for the hash, instead of a seed.
 
         >>> index = SearchIndex.build({"a": "to be or not to be"}, stop_words=ENGLISH)
         >>> index.counts.tolist()
@@ -117,15 +122,16 @@ class SearchIndex:
         if wrong is not None:
             raise ValueError(f"stop_words must be words without line breaks, not {wrong!r}")
         options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
-        filters = storage.create_filters(path, seed, key, options)
+        filters = storage.create_filters(path, seed, key, options, filesystem)
         index = cls(filters, np.zeros(0, np.float32), tokenizer)
         index._add(filters, documents, fpr, key)
         # Check everything before a file is written.
         weights = read_utility(utility, Names(filters), np.ones(len(filters), np.float32))
         size = None if budget is None else parse_budget(budget)
         plan = _plan(filters, weights, size, sealed=True)
-        filters = storage.seal_filters(path, filters, weights, key)
+        filters = storage.seal_filters(path, filters, weights, key, filesystem)
         index._replace(filters, weights, size, plan)
+        index._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return index
 
     @classmethod
@@ -136,26 +142,44 @@ class SearchIndex:
         budget: int | str | None = None,
         utility: Mapping[str, float] | npt.ArrayLike | None = None,
         tokenizer: Tokenizer | None = None,
+        filesystem: Any = None,
+        cache: int | str = CACHE,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
         Everything that is read is checked; damage raises `FormatError`. Stop words, and utilities
-        unless given, come from the file. A tokenizer must be passed again.
+        unless given, come from the file. A tokenizer must be passed again. Of a URI or a path in a
+        ``filesystem``, only the parts that are needed are read; ``cache`` limits the bytes that
+        are cached on disk.
         """
-        filters, saved = storage.open_filters(path, key, texts=True)
+        filters, saved = storage.open_filters(
+            path, key, texts=True, filesystem=filesystem, cache=parse_budget(cache, "cache")
+        )
         if filters.texts is None or filters.texts.own_tokenizer != (tokenizer is not None):
             wanted = "None" if tokenizer is not None else "the one that the index was built with"
             given = "a function" if tokenizer is not None else "None"
             raise ValueError(f"tokenizer must be {wanted}, not {given}")
         index = cls(filters, as_weights(saved), tokenizer)
+        in_file = index._utility
         with storage.path_in_errors(path):
             index.allocate(budget=budget, utility=utility)
+        index._origin = Origin.of(path, filters, in_file, filesystem=filesystem, cache=cache)
         return index
 
-    def save(self, path: FilePath) -> None:
-        """Write full signatures, texts and utilities to a file, atomically."""
-        storage.save_filters(path, self._filters, self._utility)
+    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+        """Write full signatures, texts and utilities to a file or object, atomically."""
+        storage.save_filters(path, self._filters, self._utility, filesystem)
+        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        origin = saved_origin(self._origin, self._filters, "a search index")
+        utility = None if origin.utility is self._utility else self._utility
+        tokenizer = None if self._tokenizer is words else self._tokenizer
+        options = {
+            **origin.options, "budget": self._budget, "utility": utility, "tokenizer": tokenizer,
+        }  # fmt: skip
+        return _reopened, (type(self), origin.path, options)
 
     def search(self, query: str, k: int | None = 10, *, verify: bool | None = None) -> list[str]:
         """Return the ``k`` most useful documents that contain all terms of the query; None: all.
@@ -389,3 +413,7 @@ def _own_bytes(filters: _native.Filters, *, sealed: bool = False) -> int:
     """Memory of the directory and utilities."""
     weights = np.dtype(np.float32).itemsize * len(filters)
     return filters.size_in_bytes(sealed=sealed) + weights
+
+
+def _reopened(cls: type[SearchIndex], path: str, options: dict[str, Any]) -> SearchIndex:
+    return cls.open(path, **options)

@@ -198,6 +198,31 @@ pub struct Match {
     pub segments: u32,
 }
 
+/// The filters that [`Sliced::load`] reads, and the bytes of each. A layout that it refuses may give
+/// anything.
+pub fn prefixes<'a>(
+    layout: &'a Layout<'_>,
+    filters: &'a [&Filter],
+) -> impl Iterator<Item = (u32, u64)> + 'a {
+    let Layout { classes, ids, segments, .. } = *layout;
+    let mut first = 0usize;
+    let classes = classes.iter().map(move |&sets| {
+        let own = first..first.saturating_add(sets as usize);
+        first = own.end;
+        own
+    });
+    let classes = classes.filter_map(move |own| Some((ids.get(own.clone())?, segments.get(own)?)));
+    let blocks = classes.flat_map(|(ids, segments)| ids.chunks(64).zip(segments.chunks(64)));
+    blocks.flat_map(move |(ids, segments)| {
+        let most = u64::from(segments.iter().copied().max().unwrap_or(0));
+        ids.iter().filter_map(move |&id| {
+            let filter = filters.get(id as usize)?;
+            let bits = segment_length(filter)?.checked_mul(most.min(filter.hashes.into()))?;
+            Some((id, bits.div_ceil(8)))
+        })
+    })
+}
+
 impl Sliced {
     /// Loads segments and transposes them into rows: `read(set, bytes)` fills in the first bytes of
     /// a filter.

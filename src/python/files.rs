@@ -1,9 +1,12 @@
-//! Where the full filters of a collection are: in the file that was opened, whose pieces are
-//! checked as they are read, and in a temporary one for those added since.
+//! Where the full filters of a collection are: in the file or object that was opened, whose pieces
+//! are checked as they are read, and in a temporary file for those added since.
 
 use crate::collection::{Bits, PIECE};
 use crate::error::{Error, Result};
 use crate::lock::RwLock;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -21,8 +24,13 @@ pub struct Files {
     writer: u32,
 }
 
+/// An object of an object store, whose bytes are read by `tamis._objects.ObjectFile`.
+pub struct Object(pub Py<PyAny>);
+
 struct Base {
+    /// The file, or a copy of an object up to its bits.
     file: File,
+    object: Option<Object>,
     /// Where the bits begin, and how many bytes they are.
     bits: u64,
     length: u64,
@@ -30,9 +38,46 @@ struct Base {
     list: u64,
 }
 
+impl Object {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let copied = Python::attach(|py| {
+            let bytes = self.0.call_method1(py, "read_at", (offset, out.len()))?;
+            let bytes = bytes.bind(py).cast::<PyBytes>()?.as_bytes();
+            let whole = bytes.len() == out.len();
+            if whole {
+                out.copy_from_slice(bytes);
+            }
+            PyResult::Ok(whole)
+        });
+        if copied.map_err(unread)? { Ok(()) } else { Err(short()) }
+    }
+}
+
+/// The error of a read in Python, with its number.
+fn unread(error: PyErr) -> Error {
+    const EIO: i32 = 5;
+    Python::attach(|py| {
+        let value = error.value(py);
+        let attribute = |name| value.getattr(name).ok();
+        match attribute("errno").and_then(|number| number.extract().ok()) {
+            Some(number) if error.is_instance_of::<PyOSError>(py) => {
+                let text = |name| attribute(name).and_then(|text| text.extract::<String>().ok());
+                let why = text("strerror").unwrap_or_else(|| value.to_string());
+                let name = text("filename").map(|name| format!(": '{name}'"));
+                Error::Os(number, why + &name.unwrap_or_default())
+            }
+            _ => Error::Os(EIO, error.to_string()),
+        }
+    })
+}
+
+fn short() -> Error {
+    Error::Format("the file is cut short".into())
+}
+
 fn failed(error: io::Error) -> Error {
     match error.kind() {
-        ErrorKind::UnexpectedEof => Error::Format("the file is cut short".into()),
+        ErrorKind::UnexpectedEof => short(),
         _ => error.into(),
     }
 }
@@ -43,18 +88,45 @@ impl Files {
         Files { base: None, spill, written: RwLock::new(0), writer: std::process::id() }
     }
 
-    /// Also the bits of this file.
-    pub fn set_base(&mut self, file: File, bits: u64, length: u64, list: u64) {
-        self.base = Some(Base { file, bits, length, list });
+    /// Also the bits of this file, or of the object that it is the beginning of.
+    pub fn set_base(
+        &mut self,
+        file: File,
+        object: Option<Object>,
+        bits: u64,
+        length: u64,
+        list: u64,
+    ) {
+        self.base = Some(Base { file, object, bits, length, list });
+    }
+
+    /// Runs `work`, which reads `bytes` from each `place` on. Those of an object are fetched first,
+    /// because a request for many filters takes as long as one for a single filter.
+    pub fn staged<R>(
+        &self,
+        places: impl Iterator<Item = (u64, u64)>,
+        work: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let Some((base, object)) = self.base.as_ref().and_then(|b| Some((b, b.object.as_ref()?)))
+        else {
+            return work();
+        };
+        let (mut starts, mut ends) = (Vec::new(), Vec::new());
+        for (place, bytes) in places.filter(|&(place, bytes)| place & SPILL == 0 && bytes > 0) {
+            let (start, end) = base.pieces(place, bytes);
+            starts.push(base.bits + start);
+            ends.push(base.bits + end);
+        }
+        let token = Python::attach(|py| object.0.call_method1(py, "stage", (starts, ends)));
+        let token = token.map_err(unread)?;
+        let done = work();
+        Python::attach(|py| object.0.call_method1(py, "unstage", (token,))).map_err(unread)?;
+        done
     }
 
     /// Bytes of a file, whose length is known to reach so far.
     pub fn exact(&self, file: &File, offset: u64, length: u64) -> Result<Vec<u8>> {
-        let refused = || Error::Memory(format!("cannot allocate {length} bytes of a file"));
-        let length = usize::try_from(length).map_err(|_| refused())?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| refused())?;
-        bytes.resize(length, 0);
+        let mut bytes = zeros(length)?;
         file.read_exact_at(&mut bytes, offset).map_err(failed)?;
         Ok(bytes)
     }
@@ -109,12 +181,11 @@ impl Files {
             return self.spill.read_exact_at(out, place & !SPILL).map_err(failed);
         }
         let base = self.base.as_ref().ok_or_else(missing)?;
-        let first = place / BYTES as u64;
-        let end = (place + out.len() as u64).div_ceil(BYTES as u64) * BYTES as u64;
-        let (start, end) = (first * BYTES as u64, end.min(base.length));
-        let bytes = self.exact(&base.file, base.bits + start, end.saturating_sub(start))?;
+        let (start, end) = base.pieces(place, out.len() as u64);
+        let mut bytes = zeros(end.saturating_sub(start))?;
+        base.read(start, &mut bytes)?;
         let (listed, _) = list.as_chunks::<8>();
-        for (piece, content) in (first as usize..).zip(bytes.chunks(BYTES)) {
+        for (piece, content) in ((start / BYTES as u64) as usize..).zip(bytes.chunks(BYTES)) {
             let listed = listed.get(piece.wrapping_sub(listed_from as usize));
             check(piece as u64, content, listed)?;
         }
@@ -134,7 +205,7 @@ impl Files {
         }
         let base = self.base.as_ref().ok_or_else(missing)?;
         let here = base.length.saturating_sub(start).min(BYTES as u64) as usize;
-        base.file.read_exact_at(&mut out[..here], base.bits + start).map_err(failed)?;
+        base.read(start, &mut out[..here])?;
         if here > 0 {
             let mut listed = [0; 8];
             base.file.read_exact_at(&mut listed, base.list + 8 * piece).map_err(failed)?;
@@ -142,6 +213,31 @@ impl Files {
         }
         Ok(here)
     }
+}
+
+impl Base {
+    /// Where the pieces around some bytes of the bits begin and end.
+    fn pieces(&self, place: u64, bytes: u64) -> (u64, u64) {
+        let end = place.saturating_add(bytes).div_ceil(BYTES as u64) * BYTES as u64;
+        (place / BYTES as u64 * BYTES as u64, end.min(self.length))
+    }
+
+    /// Reads bits from a place on.
+    fn read(&self, place: u64, out: &mut [u8]) -> Result<()> {
+        match &self.object {
+            Some(object) => object.read(self.bits + place, out),
+            None => self.file.read_exact_at(out, self.bits + place).map_err(failed),
+        }
+    }
+}
+
+fn zeros(length: u64) -> Result<Vec<u8>> {
+    let refused = || Error::Memory(format!("cannot allocate {length} bytes of a file"));
+    let length = usize::try_from(length).map_err(|_| refused())?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| refused())?;
+    bytes.resize(length, 0);
+    Ok(bytes)
 }
 
 fn missing() -> Error {

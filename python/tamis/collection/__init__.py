@@ -2,6 +2,7 @@
 
 * `collection`: `Collection`, the filters of many sets
 * `storage`: full filters in a file, by name
+* `merging`: collections built in parts, and pickles
 * `prefixes`: what is in memory
 * `utility`: how often each set is queried
 * `runs`: `Runs`, the filters of an LSM-tree's runs, for one workload; `run`: one of them, and files

@@ -11,9 +11,12 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._files import open_regular
+from tamis._objects import is_object
+from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
 from tamis.collection.choosing import choose_for
+from tamis.collection.merging import Origin, merge_filters, reduce_collection
 from tamis.collection.planned import (
     Planned,
     Terms,
@@ -93,6 +96,7 @@ class Collection:
         self._present: Weights | None = None
         self._accesses = Accesses()
         self._planned = Planned()
+        self._origin: Origin | None = None
         self.chosen: str | None = None
         """Which kind `build` chose for a budget, and why; None if a kind was given."""
         self.hybrid = hybrid
@@ -109,6 +113,7 @@ class Collection:
         kind: Kind = "auto",
         fpr: float = 1e-4,
         path: FilePath | None = None,
+        filesystem: Any = None,
         hybrid: bool | None = None,
         present: Present | None = None,
         miss_cost: float | str = "1ms",
@@ -144,6 +149,7 @@ class Collection:
         workload: Workload | None = None,
         fpr: float = 1e-4,
         path: FilePath | None = None,
+        filesystem: Any = None,
         hybrid: bool | None = None,
         present: Present | None = None,
         miss_cost: float | str = "1ms",
@@ -156,14 +162,16 @@ class Collection:
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, or to a temporary file. ``parts`` consecutive sets belong together, such as the
-        columns of a row group: set i is in part i modulo ``parts``, and a query searches one part.
+        ``path``, which may be a URI such as "s3://bucket/key" or a path in a ``filesystem`` of
+        fsspec or pyarrow, or to a temporary file. ``parts`` consecutive sets belong together, such
+        as the columns of a row group: set i is in part i modulo ``parts``, and a query searches one
+        part.
 
         ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
         each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
         positive, in seconds or as "1ms", and `chosen` says why.
 
-        In ``hybrid`` mode (default: if there is a ``path``), if a prefix returns maybe, the rest of
+        In ``hybrid`` mode (default: with a ``path`` on this machine), if a prefix returns maybe, the rest of
         the filter is checked in the file. Prefixes return maybe for every key of their set, so
         ``present``, the share of present keys among the queries of each set, changes which filters
         should be whole in memory: reads are minimized.
@@ -179,14 +187,16 @@ class Collection:
         if kind == "stacked":
             if hybrid or parts != 1 or present is not None:
                 raise ValueError("hybrid, present and parts must not be given with kind 'stacked'")
+            if is_object(path, filesystem):
+                raise ValueError(f"path must be a local file with kind 'stacked', not {path!r}")
             return Runs.build(
                 sets, budget=budget, workload=workload, utility=utility, fpr=fpr, path=path,
                 seed=seed, key=key,
             )  # fmt: skip
         if workload is not None:
             raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
-        filters, chosen = storage.create_filters(path, seed, key), None
-        hybrid = path is not None if hybrid is None else hybrid
+        filters, chosen = storage.create_filters(path, seed, key, filesystem=filesystem), None
+        hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
         cost = duration("miss_cost", miss_cost)
         size = None if budget is None else parse_budget(budget)
         if kind == "auto" and size is not None and _check_parts(parts) == 1:
@@ -200,14 +210,45 @@ class Collection:
         # Check everything before a file is written.
         terms = collection._terms(utility, present, sealed=True)
         plan = plan_prefixes(filters, terms, size)
-        filters = storage.seal_filters(path, filters, terms.weights, key)
+        filters = storage.seal_filters(path, filters, terms.weights, key, filesystem)
         collection._replace(load_planned(filters, terms, plan), terms, plan)
+        collection._origin = Origin.of(path, filters, terms.weights, filesystem=filesystem)
+        return collection
+
+    @classmethod
+    def merge(
+        cls,
+        *parts: Collection,
+        budget: int | str | None = None,
+        path: FilePath | None = None,
+        filesystem: Any = None,
+        hybrid: bool | None = None,
+        key: bytes | None = None,
+    ) -> Self:
+        """Merge collections of different sets, such as those built by several processes.
+
+        The full filters are copied; sets come in the order of their names, so that the result has
+        the same bytes however they were divided. Names must differ, and seeds or secret keys agree;
+        ``key`` is the secret key. Utilities are those of the parts. See `build` for the others.
+
+        >>> parts = [Collection.build({name: [name]}) for name in "ba"]
+        >>> Collection.merge(*parts).candidates("a")
+        ['a']
+        """
+        filters, weights = merge_filters(parts, path, key, filesystem)
+        hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
+        collection = cls(filters, weights, hybrid=hybrid, parts=parts[0]._parts)
+        terms = collection._terms(None, None, sealed=True)
+        plan = plan_prefixes(filters, terms, None if budget is None else parse_budget(budget))
+        filters = storage.seal_filters(path, filters, weights, key, filesystem)
+        collection._replace(load_planned(filters, terms, plan), terms, plan)
+        collection._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return collection
 
     @classmethod
     def open(
         cls,
-        path: FilePath,
+        path: FilePath | ObjectFile,
         *,
         budget: int | str | None = None,
         utility: Utility | None = None,
@@ -218,6 +259,8 @@ class Collection:
         length: int | None = None,
         allocate: bool = True,
         workload: Workload | None = None,
+        filesystem: Any = None,
+        cache: int | str = CACHE,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
@@ -227,22 +270,28 @@ class Collection:
 
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
         `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
-        those of `build`; hybrid mode is the default, except with ``salvage``. ``length`` is the
-        length of the collection in bytes, if the file has other content after it. With
-        ``allocate=False`` no bits are loaded: all filters return maybe until `allocate` is called.
+        those of `build`; hybrid mode is the default for a file on this machine, except with
+        ``salvage``. ``length`` is the length of the collection in bytes, if the file has other
+        content after it. With ``allocate=False`` no bits are loaded: all filters return maybe until
+        `allocate` is called.
+
+        ``path`` may be a URI or a path in a ``filesystem`` of fsspec or pyarrow. Of an object, only
+        the parts that are needed are read; ``cache`` limits the bytes of it that are cached on
+        disk.
         """
-        with open_regular(path) as file:
-            stacked = is_runs(file)
-        if stacked:
+        at_hand = _is_at_hand(path, filesystem)
+        if at_hand and not isinstance(path, ObjectFile) and _has_runs(path):
             runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
             if utility is not None:
                 runs.allocate(budget=runs.budget, utility=utility)
             return runs  # type: ignore[no-any-return]
         if workload is not None:
             raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
-        filters, saved = storage.open_filters(path, key, length=length)
+        filters, saved = storage.open_filters(
+            path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
+        )
         weights, parts = as_weights(saved), _check_parts(parts)
-        hybrid = not salvage if hybrid is None else hybrid
+        hybrid = at_hand and not salvage if hybrid is None else hybrid
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
         size = None if budget is None else parse_budget(budget)
         with storage.path_in_errors(path):
@@ -251,11 +300,25 @@ class Collection:
             if allocate:
                 plan = plan_prefixes(filters, terms, size)
             collection._replace(load_planned(filters, terms, plan), terms, plan)
+        collection._origin = Origin.of(
+            path, filters, weights, filesystem=filesystem, cache=cache, length=length
+        )
         return collection
 
-    def save(self, path: FilePath) -> None:
-        """Write the full filters and their utilities to a file, atomically."""
-        storage.save_filters(path, self._filters, self._utility)
+    @classmethod
+    def unloaded(
+        cls, filters: _native.Filters, utility: Floats, *, hybrid: bool, parts: int
+    ) -> Self:
+        """Return a collection of full filters without any bits in memory."""
+        collection = cls(filters, as_weights(utility), hybrid=hybrid, parts=parts)
+        terms, plan = collection._terms(None, None), Planned(np.zeros(len(filters), np.int64))
+        collection._replace(load_planned(filters, terms, plan), terms, plan)
+        return collection
+
+    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+        """Write the full filters and their utilities to a file or object, atomically."""
+        storage.save_filters(path, self._filters, self._utility, filesystem)
+        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
@@ -503,6 +566,9 @@ class Collection:
             f"{self._overhead / max(len(self), 1):.1f} per filter beside its bits>"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_collection(self)
+
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))
         vars(twin).update(vars(self))
@@ -561,6 +627,16 @@ class Collection:
         self._prefixes, self._filters = prefixes, prefixes.filters
         self._utility, self._present = terms.weights, terms.present
         self._accesses, self._planned = counts, planned
+
+
+def _is_at_hand(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
+    """Whether the rest of a filter is a read from a local file away."""
+    return not (path is None or isinstance(path, ObjectFile) or is_object(path, filesystem))
+
+
+def _has_runs(path: FilePath) -> bool:
+    with open_regular(path) as file:
+        return is_runs(file)
 
 
 def _check_parts(parts: int) -> int:

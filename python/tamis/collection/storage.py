@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._files import name_in_errors, open_regular, save_whole
+from tamis._files import name_in_errors, open_regular
+from tamis._objects import is_object, locate, public_name, save_path, upload
+from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
@@ -35,20 +37,31 @@ def create_filters(
     seed: int,
     key: bytes | None,
     texts: _native.TextOptions | None = None,
+    filesystem: Any = None,
 ) -> _native.Filters:
-    """Create an empty set of filters in a temporary file, in the folder of ``path`` if given.
+    """Create an empty set of filters in a temporary file, in the folder of ``path`` if it is local.
 
     The native object duplicates the descriptor, so the file lives as long as the object.
     """
-    folder = None if path is None else Path(os.path.realpath(os.fsdecode(path))).parent
+    folder = None
+    if path is not None and not is_object(path, filesystem):
+        folder = Path(os.path.realpath(os.fsdecode(path))).parent
     with tempfile.TemporaryFile(prefix=".tamis-", dir=folder) as spill:
         return _native.Filters(spill.fileno(), seed, key, texts)
 
 
 def open_filters(
-    path: FilePath, key: bytes | None, *, texts: bool = False, length: int | None = None
+    path: FilePath | ObjectFile,
+    key: bytes | None,
+    *,
+    texts: bool = False,
+    length: int | None = None,
+    filesystem: Any = None,
+    cache: int = CACHE,
 ) -> tuple[_native.Filters, Floats]:
     """Open the file of a collection or text index; return its full filters and utilities."""
+    if isinstance(path, ObjectFile) or is_object(path, filesystem):
+        return _open_object(open_object(path, filesystem, cache), key, texts, length)
     with (
         open_regular(path) as file,
         tempfile.TemporaryFile(prefix=".tamis-") as spill,
@@ -57,36 +70,62 @@ def open_filters(
         return _native.Filters.open(file.fileno(), spill.fileno(), key, texts, length)
 
 
-def save_filters(path: FilePath, filters: _native.Filters, utility: Weights) -> None:
+def _open_object(
+    file: ObjectFile, key: bytes | None, texts: bool, length: int | None
+) -> tuple[_native.Filters, Floats]:
+    """Copy everything before the bits of the filters, which are read when they are needed."""
+    whole = file.size if length is None else length
+    with (
+        tempfile.TemporaryFile(prefix=".tamis-") as copy,
+        tempfile.TemporaryFile(prefix=".tamis-") as spill,
+        path_in_errors(file),
+    ):
+        start = file.read_at(0, min(whole, 4096))
+        before = _native.Filters.bits_offset(start, whole)
+        file.copy_to(copy.fileno(), max(before, len(start)))
+        return _native.Filters.open(copy.fileno(), spill.fileno(), key, texts, whole, file)
+
+
+def save_filters(
+    path: FilePath, filters: _native.Filters, utility: Weights, filesystem: Any = None
+) -> None:
     """Write full filters and utilities to a file, atomically."""
     numbers = utility.astype(np.float64)
-    save_whole(path, lambda descriptor: filters.write(descriptor, numbers))
+    save_path(path, lambda descriptor: filters.write(descriptor, numbers), filesystem)
 
 
 def seal_filters(
-    path: FilePath | None, filters: _native.Filters, utility: Weights, key: bytes | None
+    path: FilePath | None,
+    filters: _native.Filters,
+    utility: Weights,
+    key: bytes | None,
+    filesystem: Any = None,
 ) -> _native.Filters:
     """Write filters that were added to a file, and open it, so that their directory is on disk.
 
-    Without ``path`` the file is temporary.
+    Without ``path``, or if that is an object, the file is temporary.
     """
     texts = filters.texts is not None
-    if path is not None:
-        save_filters(path, filters, utility)
+    if path is not None and not is_object(path, filesystem):
+        save_filters(path, filters, utility, filesystem)
         return open_filters(path, key, texts=texts)[0]
-    with tempfile.TemporaryFile(prefix=".tamis-") as file, tempfile.TemporaryFile() as spill:
+    with tempfile.NamedTemporaryFile(prefix=".tamis-") as file, tempfile.TemporaryFile() as spill:
         filters.write(file.fileno(), utility.astype(np.float64))
+        if path is not None:
+            assert isinstance(path, str)
+            upload(file.name, locate(path, filesystem))
         return _native.Filters.open(file.fileno(), spill.fileno(), key, texts)[0]
 
 
 @contextmanager
-def path_in_errors(path: FilePath) -> Iterator[None]:
+def path_in_errors(path: FilePath | ObjectFile) -> Iterator[None]:
     """Put the path of a file that is damaged or cannot be read into the error."""
+    name = path.name if isinstance(path, ObjectFile) else public_name(path)
     try:
-        with name_in_errors(path):
+        with name_in_errors(name):
             yield
     except FormatError as error:
-        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
+        raise FormatError(f"{name}: {error}") from None
 
 
 class Names(Sequence[str]):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tamis import _native
+from tamis._objects import is_object, public_name
 from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.planning.kinds import BY_NUMBER, KINDS
@@ -78,6 +79,10 @@ _MODULES = {
 """The module of each name, imported when the name is first used."""
 
 
+_MAGIC = b"\x89tamis\r\n"
+"""The first bytes of every saved filter."""
+
+
 class _Classes(Mapping[str, "type[Saved]"]):
     """The class of each kind, imported when it is looked up."""
 
@@ -118,18 +123,44 @@ def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None
     return _public(_native.open_bytes(data, key))
 
 
-def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any:
+def load(
+    path: FilePath, *, mmap: bool = False, key: bytes | None = None, filesystem: Any = None
+) -> Any:
     """Open a filter from a file that `save` wrote; raise `FormatError` if it is damaged.
 
     With ``mmap``, the file is memory-mapped: it is verified in the same way, but not copied, and
     its memory is shared between processes. Insertions stay private to this process.
     While the file is mapped, it may be replaced (as `save` does) or deleted, but never written to
     in place or truncated: answers would be wrong, or the process would end with ``SIGBUS``.
+
+    ``path`` may be a URI such as "s3://bucket/key", or a path in a ``filesystem`` of fsspec or
+    pyarrow. A filter is read as a whole, because a query may need any of its bits; with ``mmap``,
+    to a temporary file.
     """
     try:
+        if is_object(path, filesystem):
+            return _public(_open_object(path, filesystem, mmap, key))
+        if filesystem is not None:
+            raise TypeError(f"path must be a str with filesystem, not {path!r}")
         return _public(_native.open_file(os.fsdecode(path), mmap, key))
     except FormatError as error:
-        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
+        raise FormatError(f"{public_name(path)}: {error}") from None
+
+
+def _open_object(path: str, filesystem: Any, mmap: bool, key: bytes | None) -> _native.Handle:
+    import tempfile
+
+    from tamis import _ranges
+
+    file = _ranges.open_object(path, filesystem)
+    start = file.read_at(0, min(file.size, len(_MAGIC)))
+    if start != _MAGIC:  # before all of it is fetched
+        return _native.open_bytes(start, key)
+    if not mmap:
+        return _native.open_bytes(_ranges.read_all(file), key)
+    with tempfile.NamedTemporaryFile(prefix=".tamis-") as copy:
+        file.copy_to(copy.fileno(), file.size)
+        return _native.open_file(copy.name, True, key)
 
 
 def _public(handle: _native.Handle) -> Saved:

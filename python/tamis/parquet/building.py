@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
-from tamis._files import save_whole
+from tamis._ranges import ObjectFile
 from tamis.collection import Collection
 from tamis.errors import FormatError
 from tamis.parquet import columns as families
@@ -21,6 +20,7 @@ from tamis.parquet import manifest as persisted
 from tamis.parquet.answering import Flags, State
 from tamis.parquet.lake import FileWatch, Lake, Source, as_filesystem, describe
 from tamis.parquet.listing import Stamp
+from tamis.parquet.location import Location
 from tamis.parquet.manifest import Manifest
 from tamis.parquet.reading import Options, Reader, join_schema, read_footer
 from tamis.planning.collection.allocation import utilities
@@ -29,7 +29,7 @@ from tamis.planning.collection.allocation import utilities
 def build_state(
     lake: Lake,
     stamps: Mapping[str, Stamp],
-    columns: Sequence[str],
+    columns: Sequence[str] | Mapping[str, str],
     options: Options,
     utility: npt.ArrayLike | None,
     *,
@@ -37,26 +37,40 @@ def build_state(
     threads: int | None,
     progress: bool | None,
 ) -> State:
-    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1."""
+    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1.
+
+    With the families of ``columns``, files may lack all of them.
+    """
     reader = Reader(lake, stamps, columns, None, options, threads)
     collection = Collection.build((), parts=len(columns), seed=options.seed, hybrid=hybrid)
     collection.extend(reader.sets(0, progress), allocate=False)
     manifest = reader.manifest
+    absent = [name for name in manifest.columns if name not in manifest.schema.names]
+    for name in absent:
+        kind = families.DEFAULTS[manifest.columns[name]]
+        field = pa.field(name, kind, metadata={families.ABSENT: ""})
+        manifest = replace(manifest, schema=manifest.schema.append(field))
     weights = utilities(reader.utility if utility is None else utility, len(manifest.rows))
     return State(lake, options, manifest, collection, weights)
 
 
 def open_state(
-    path: str, source: Source | None, filesystem: Any, *, hybrid: bool
+    location: Location,
+    source: Source | None,
+    filesystem: Any,
+    *,
+    hybrid: bool,
+    immutable: bool,
 ) -> tuple[State, bool]:
     """Open the file of an index; return its state, and whether the file is intact."""
+    path = location.open()
     try:
         opened = persisted.read(path)
     except FormatError:
         if source is None:
             raise
         opened = None
-    lake = _opened_lake(opened, path, source, filesystem)
+    lake = _opened_lake(opened, location, source, filesystem, immutable)
     options = Options("auto", 1e-4, 0, None)
     if opened:
         options = replace(options, **opened.sources["options"])
@@ -73,7 +87,11 @@ def open_state(
 
 
 def _opened_lake(
-    opened: persisted.Opened | None, path: str, source: Source | None, filesystem: Any
+    opened: persisted.Opened | None,
+    location: Location,
+    source: Source | None,
+    filesystem: Any,
+    immutable: bool,
 ) -> Lake:
     if source is None:
         assert opened is not None
@@ -82,8 +100,10 @@ def _opened_lake(
                 "source must be given with filesystem; the index was built over "
                 + describe(opened.sources)
             )
-        return Lake.from_json(opened.sources, os.path.dirname(os.path.abspath(path)))
-    lake = Lake.of(source, filesystem)
+        if immutable:
+            raise ValueError("source must be the list of current files if immutable=True, not None")
+        return Lake.beside(opened.sources, location)
+    lake = Lake.of(source, filesystem, immutable=immutable)
     lake.refuse_tables()
     if opened is None:
         return lake
@@ -110,12 +130,11 @@ def update_state(
 
     Returns None if there is nothing to do, unless ``force``.
     """
-    stamps = lake.files()
     files = FileWatch(0.0, threads).check(lake, state.manifest.files)
     gone = set(np.flatnonzero(~files.fresh).tolist()) | state.damaged_files()
     rest, remaining = state.manifest.without(gone)
     kept = {file.path for file in rest.files}
-    unread = {path: stamp for path, stamp in stamps.items() if path not in kept}
+    unread = lake.unlisted(kept)
     if not gone and not unread and lake == state.lake and not force:
         return None
     width = len(rest.columns)
@@ -137,25 +156,30 @@ def update_state(
     return Update(updated, remaining, len(reader.manifest.files), reader.unreadable)
 
 
-def write_state(state: State, path: str) -> int:
-    """Write the file of an index, atomically; return the length of its collection."""
+def writer_of(state: State) -> Callable[[int], None]:
+    """Return a function that writes the file of an index to an open file."""
     collection = state.collection
     if collection is None or len(collection.damaged):
         raise ValueError("filters of the index are damaged: call refresh() to rebuild them")
-    frame = 0
 
     def write(descriptor: int) -> None:
-        nonlocal frame
         collection.write(descriptor)
-        frame = os.fstat(descriptor).st_size
         persisted.write(descriptor, state.manifest, state.sources)
 
-    save_whole(path, write)
-    return frame
+    return write
+
+
+def write_state(state: State, location: Location) -> Collection | None:
+    """Write the file of an index, atomically; return its collection without bits in memory."""
+    assert state.collection is not None
+    hybrid = state.collection.hybrid
+    with location.written(writer_of(state)) as path:
+        frame = persisted.frame_length(path)
+        return open_collection(path, frame, state.manifest, state.options.seed, hybrid)
 
 
 def open_collection(
-    path: str, frame: int, manifest: Manifest, seed: int, hybrid: bool
+    path: str | ObjectFile, frame: int, manifest: Manifest, seed: int, hybrid: bool
 ) -> Collection | None:
     """Open the filters of an index; None if they are damaged or do not belong to the manifest."""
     parts = len(manifest.columns)

@@ -47,6 +47,9 @@ DEFAULTS = {
 READ_ONLY = b"tamis: view"
 """Metadata of a column whose type in a file pyarrow can read but not filter, see `filterable`."""
 
+ABSENT = b"tamis: absent"
+"""Metadata of a column that no file of an index has, and whose type is a default."""
+
 _SECOND = 10**9
 _NANOSECONDS = {
     "D": 86_400 * _SECOND,

@@ -13,13 +13,16 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tamis import _forks
+from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
+from tamis.collection.merging import check_picklable
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
-from tamis.parquet import building, scanning
+from tamis.parquet import building, merging, scanning
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, Flags, OnError, State
-from tamis.parquet.lake import FileWatch, Lake, Source
+from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_names
+from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
 from tamis.planning.arguments import parse_budget
@@ -65,17 +68,19 @@ class SkippingIndex:
         self,
         state: State,
         *,
-        path: str | None,
+        location: Location | None,
         memory: int | None,
         recheck: float,
         threads: int | None,
     ) -> None:
         self._state = state
-        self._path, self._memory, self._threads = path, memory, threads
+        self._location, self._memory, self._threads = location, memory, threads
         self._watch = FileWatch(recheck, threads)
         self._accesses = Accesses()
         self._footers = scanning.Footers()
         self._rewrite = False
+        self._given: list[str] | None = None
+        """The sources as they were given, by which an index of URIs is pickled."""
         self._lock, self._updating = _forks.lock(), _forks.lock()
         self.stats = SkippingStats()
 
@@ -87,6 +92,7 @@ class SkippingIndex:
         columns: str | Sequence[str],
         path: FilePath | None = None,
         filesystem: Any = None,
+        index_filesystem: Any = None,
         memory: int | str | None = None,
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
@@ -101,7 +107,8 @@ class SkippingIndex:
 
         ``source`` is a file, a folder, a pattern such as "events/*.parquet", or a list of them: on
         this machine, in a ``filesystem`` of pyarrow or fsspec, or as a URI. The index is saved to
-        ``path``; without one it is temporary. ``memory`` is the budget in bytes, or as "64MB".
+        ``path``, which may be a URI or a path in an ``index_filesystem``; without a path it is
+        temporary. ``memory`` is the budget in bytes, or as "64MB".
         ``utility`` says how often each row group is used: one number per row group, or the name of
         a column with a number per row. ``fpr`` is the false-positive rate of the full filters.
 
@@ -116,21 +123,24 @@ class SkippingIndex:
         lake.refuse_tables()
         stamps = lake.files()
         if not stamps:
-            raise FileNotFoundError(f"source matches no files: {source!r}")
+            raise FileNotFoundError(f"source matches no files: {public_source(source)}")
         by_row = utility if isinstance(utility, str) else None
         options = Options(kind, fpr, seed, by_row)
+        location = None if path is None else Location.of(path, index_filesystem)
         state = building.build_state(
             lake,
             stamps,
             names,
             options,
             None if by_row else utility,
-            hybrid=hybrid is not False,
+            hybrid=_is_hybrid(hybrid, location),
             threads=threads,
             progress=progress,
         )
-        target = None if path is None else os.fsdecode(path)
-        index = cls(state, path=target, memory=_memory(memory), recheck=recheck, threads=threads)
+        index = cls(
+            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        )
+        index._given = None if filesystem is not None else source_names(source)
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
@@ -142,7 +152,10 @@ class SkippingIndex:
         memory: int | str | None = None,
         source: Source | None = None,
         filesystem: Any = None,
+        index_filesystem: Any = None,
+        cache: int | str = CACHE,
         hybrid: bool | None = None,
+        immutable: bool = False,
         recheck: float = 0.0,
         threads: int | None = None,
     ) -> Self:
@@ -153,15 +166,61 @@ class SkippingIndex:
         need ``source``, and a ``filesystem`` if one was given to `build`.
 
         Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
-        of files is lost, that is a `FormatError`, unless ``source`` names them. If
-        the bits in memory return maybe, the rest of the filter is checked in the file of the index,
-        unless ``hybrid`` is False.
+        of files is lost, that is a `FormatError`, unless ``source`` names them. If the bits in
+        memory return maybe, the rest of the filter is checked in the file of the index, if that is
+        on this machine, or with ``hybrid``.
+
+        ``path`` may be a URI, or a path in an ``index_filesystem`` of pyarrow or fsspec. Only what
+        is needed of such an object is read, and ``cache`` limits the bytes of it that are cached on
+        disk. With ``immutable``, ``source`` is the list of the current files, which never change
+        under their names, as in a snapshot of a Delta or Iceberg table: no file is checked.
         """
-        target, size = os.fsdecode(path), _memory(memory)
-        state, intact = building.open_state(target, source, filesystem, hybrid=hybrid is not False)
+        location = Location.of(path, index_filesystem, parse_budget(cache, "cache"))
+        size = _memory(memory)
+        state, intact = building.open_state(
+            location,
+            source,
+            filesystem,
+            hybrid=_is_hybrid(hybrid, location),
+            immutable=immutable,
+        )
         state = state.allocate(size)
-        index = cls(state, path=target, memory=size, recheck=recheck, threads=threads)
+        index = cls(state, location=location, memory=size, recheck=recheck, threads=threads)
         index._rewrite = not intact
+        if source is not None and filesystem is None:
+            index._given = source_names(source)
+        return index
+
+    @classmethod
+    def merge(
+        cls,
+        *parts: SkippingIndex,
+        path: FilePath | None = None,
+        index_filesystem: Any = None,
+        memory: int | str | None = None,
+        hybrid: bool | None = None,
+        recheck: float = 0.0,
+        threads: int | None = None,
+    ) -> Self:
+        """Merge indexes of different files, such as those built by several processes.
+
+        They must have the same columns and options of `build`, and their files must be in the same
+        file system. Row groups come in the order of the paths of their files, so that the result
+        has the same filters as one `build`, however the files were divided. The sources are those
+        of all parts.
+        """
+        if not parts:
+            raise ValueError("parts is empty: pass one or more indexes to merge")
+        states = [part._state for part in parts]
+        lake = merging.merge_lakes([state.lake for state in states])
+        location = None if path is None else Location.of(path, index_filesystem)
+        state = merging.merge_states(states, lake, hybrid=_is_hybrid(hybrid, location))
+        index = cls(
+            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        )
+        if None not in (given := [part._given for part in parts]):
+            index._given = [each for some in given for each in some or ()]
+        index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
     def row_groups(self, where: Where) -> list[RowGroup]:
@@ -238,8 +297,11 @@ class SkippingIndex:
             other = self._state.lake.of_same(source)
             other.refuse_tables()
             if not other.files():
-                raise FileNotFoundError(f"source matches no files: {source!r}")
-            return self._update(self._state.lake.with_source(other), progress)
+                raise FileNotFoundError(f"source matches no files: {public_source(source)}")
+            read = self._update(self._state.lake.with_source(other), progress)
+            if self._given is not None:
+                self._given += source_names(source)
+            return read
 
     def remove(self, source: Source) -> None:
         """Remove files: queries ignore them until they are added again."""
@@ -247,7 +309,9 @@ class SkippingIndex:
             lake = self._state.lake
             rest = lake.without_source(lake.of_same(source))
             if rest == lake:
-                raise FileNotFoundError(f"source matches no files of the index: {source!r}")
+                raise FileNotFoundError(
+                    f"source matches no files of the index: {public_source(source)}"
+                )
             self._update(rest, None)
 
     def refresh(self, *, progress: bool | None = None) -> int:
@@ -294,12 +358,19 @@ class SkippingIndex:
                 used.append(int(state.starts[owner]) + number)
         self._use(state, used, rows)
 
-    def save(self, path: FilePath | None = None) -> None:
-        """Write the index and its utilities atomically, by default to its own file."""
-        target = self._path if path is None else os.fsdecode(path)
-        if target is None:
+    def save(self, path: FilePath | None = None, *, index_filesystem: Any = None) -> None:
+        """Write the index and its utilities atomically, by default to its own file.
+
+        An object that another process replaced since it was opened is not overwritten; that raises
+        `OSError`.
+        """
+        if path is not None:
+            Location.save(path, index_filesystem, building.writer_of(self._state))
+            return
+        if self._location is None:
             raise ValueError("path must be given: the index was built without one")
-        building.write_state(self._state, target)
+        with self._location.written(building.writer_of(self._state)):
+            pass
 
     @property
     def columns(self) -> dict[str, str]:
@@ -348,6 +419,33 @@ class SkippingIndex:
             f"columns {', '.join(self.columns)}>"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        state, location = self._state, self._location
+        if location is None or self._rewrite:
+            raise TypeError(
+                "an index can be pickled only as it is in a file, because the pickle has its path: "
+                "build it with a path, or call refresh() if it is damaged"
+            )
+        lake = state.lake
+        check_picklable(location.path, location.filesystem, "an index")
+        source: list[str] | None = None
+        if not (lake.local and lake.folders is not None):
+            source = list(lake.sources) if lake.local else self._given
+        for each in source or ():
+            check_picklable(each, None, "an index of files")
+        if source is None and not lake.local and location.target is None:
+            check_picklable("", lake.filesystem, "an index of files")
+        path = location.path if location.target else os.path.abspath(location.path)
+        options = {
+            "source": source,
+            "cache": location.cache,
+            "hybrid": state.collection is not None and state.collection.hybrid,
+            "immutable": lake.immutable,
+            "recheck": self._watch.recheck,
+            "threads": self._threads,
+        }
+        return _reopened, (type(self), path, options, self._memory, state.utility)
+
     def _answer(self, predicates: list[families.Predicate]) -> Answer:
         state = self._state
         files = self._watch.check(state.lake, state.manifest.files)
@@ -379,13 +477,10 @@ class SkippingIndex:
         ``remaining`` says which row groups of the state before are part of it.
         """
         state.check(self._memory)
-        if self._path is not None and state.collection is not None:
-            hybrid = state.collection.hybrid
+        if self._location is not None and state.collection is not None:
             # Writing needs no bits in memory.
-            frame = building.write_state(state.allocate(state.least_bytes), self._path)
+            saved = building.write_state(state.allocate(state.least_bytes), self._location)
             self._rewrite = False
-            seed = state.options.seed
-            saved = building.open_collection(self._path, frame, state.manifest, seed, hybrid)
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
         with self._lock:
@@ -417,6 +512,24 @@ class SkippingIndex:
         """Return the used rows per row of each row group, with a share spread evenly."""
         mean = self._accesses.array(len(state.utility)) / np.maximum(state.manifest.rows, 1)
         return with_unseen(mean, float(mean.sum()) or 1.0)
+
+
+def _reopened(
+    cls: type[SkippingIndex],
+    path: str,
+    options: dict[str, Any],
+    memory: int | None,
+    utility: Floats,
+) -> SkippingIndex:
+    index = cls.open(path, memory=memory, **options)
+    if len(index) == len(utility) and (index.utility != utility).any():
+        index.allocate(memory=memory, utility=utility)
+    return index
+
+
+def _is_hybrid(hybrid: bool | None, location: Location | None) -> bool:
+    """Whether to read the rest of filters: by default, of an index in a file on this machine."""
+    return location is None or location.target is None if hybrid is None else hybrid
 
 
 def _memory(memory: int | str | None) -> int | None:

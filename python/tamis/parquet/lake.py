@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
+from tamis._objects import EXTRAS, open_fsspec, open_uri, public_name
 from tamis.parquet.listing import (
     TABLE_LOGS,
     Stamp,
@@ -22,9 +23,11 @@ from tamis.parquet.listing import (
     list_local,
     list_names,
     list_remote,
+    list_tagged,
     refuse_table,
     split_pattern,
 )
+from tamis.parquet.location import Location
 from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
 
@@ -48,27 +51,32 @@ class Lake:
     sources: tuple[str, ...]
     excluded: frozenset[str] = frozenset()
     folders: tuple[str, ...] | None = None
+    lister: Any = field(default=None, compare=False)
+    """A file system of fsspec that lists files with their ETags, if there is one."""
+    immutable: bool = False
+    """Whether sources are files that never change, as those of a snapshot of a table."""
 
     @classmethod
-    def of(cls, source: Source, filesystem: Any = None) -> Lake:
+    def of(cls, source: Source, filesystem: Any = None, *, immutable: bool = False) -> Lake:
         """Find the file system of sources: as given, by their URI, or the local one."""
-        given = [source] if isinstance(source, str | os.PathLike) else list(source)
-        if not given or not all(isinstance(each, str | os.PathLike) for each in given):
-            raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
-        names = [os.fspath(each) for each in given]
-        uri = None
+        names = source_names(source)
+        uri = lister = None
         if filesystem is not None:
             filesystem = as_filesystem(filesystem)
+            lister = getattr(getattr(filesystem, "handler", None), "fs", None)
         elif "://" in names[0]:
             uri = names[0].split("://")[0]
-            roots = [_uri(name) for name in names]
-            filesystem, names = roots[0][0], [name for _, name in roots]
+            lister = _lister(names[0])
+            filesystem, names = _uris(names)
         else:
             filesystem = fs.LocalFileSystem()
         if isinstance(filesystem, fs.LocalFileSystem):
             names = [os.path.abspath(name) for name in names]
             names = [glob.escape(name) if os.path.exists(name) else name for name in names]
-        return cls(filesystem, uri, tuple(dict.fromkeys(names)))
+        lake = cls(filesystem, uri, tuple(dict.fromkeys(names)), lister=lister, immutable=immutable)
+        if immutable and any(split_pattern(each)[1] for each in lake.sources):
+            raise ValueError("source must be a list of files, without patterns, if immutable=True")
+        return lake
 
     @property
     def local(self) -> bool:
@@ -83,6 +91,33 @@ class Lake:
             "sources": list(self.sources),
             "excluded": sorted(self.excluded),
         }
+
+    @classmethod
+    def beside(cls, content: dict[str, Any], location: Location) -> Lake:
+        """Read the output of `to_json`, if all its sources are below the folder of the index."""
+        target, sources = location.target, content["sources"]
+        if target is None:
+            return cls.from_json(content, location.folder)
+        folder = location.folder.rstrip("/") + "/"
+        heads = (split_pattern(each)[0].rstrip("/") + "/" for each in sources)
+        below = all(each.startswith(folder) and ".." not in each.split("/") for each in heads)
+        if location.filesystem is None:
+            scheme, _, rest = location.path.partition("://")
+            options = rest.partition("?")[1] + rest.partition("?")[2]
+            user = rest.partition("/")[0].rpartition("@")[0]
+            start = f"{scheme}://{user}{'@' if user else ''}"
+            below = below and content["uri"] == scheme
+            lake = cls.of([f"{start}{each}{options}" for each in sources]) if below else None
+        else:
+            same = as_filesystem(location.filesystem).type_name == content["filesystem"]
+            below = below and same and content["uri"] is None
+            lake = cls.of(sources, location.filesystem) if below else None
+        if lake is None:
+            raise ValueError(
+                f"source must be given: the index was built over {describe(content)}, and without "
+                f"it an index opens only files below its own folder, {folder}"
+            )
+        return replace(lake, excluded=frozenset(content["excluded"]))
 
     @classmethod
     def from_json(cls, content: dict[str, Any], folder: str) -> Lake:
@@ -123,15 +158,32 @@ class Lake:
         for source in self.sources:
             if self.local:
                 found.update(list_local(source, self.folders))
+            elif self.lister is not None:
+                found.update(list_tagged(self.lister, source))
             else:
                 found.update(list_remote(self.filesystem, source))
         return {path: found[path] for path in sorted(found) if path not in self.excluded}
+
+    def unlisted(self, known: set[str]) -> dict[str, Stamp]:
+        """List the current files that are not known."""
+        lake = self
+        if self.immutable:  # those that are known need no request
+            rest = (path for path in self.named() if path not in known)
+            lake = replace(self, sources=tuple(map(glob.escape, rest)))
+        return {path: stamp for path, stamp in lake.files().items() if path not in known}
+
+    def named(self) -> list[str]:
+        """Return the paths of sources that are files, without asking whether they are there."""
+        named = (split_pattern(source)[0] for source in self.sources)
+        return [path for path in named if path not in self.excluded]
 
     def refuse_tables(self) -> None:
         """Raise if a source is within the folder of a table; listing finds tables within a source.
 
         Files that are named one by one may be those of a table.
         """
+        if self.immutable:
+            return
         heads = list(dict.fromkeys(split_pattern(source)[0] for source in self.sources))
         infos = self.filesystem.get_file_info(heads)
         waiting = [each.path for each in infos if each.type != fs.FileType.File]
@@ -160,6 +212,21 @@ class Lake:
             return None
 
 
+def source_names(source: Source) -> list[str]:
+    """Return sources as a list of paths."""
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if not given or not all(isinstance(each, str | os.PathLike) for each in given):
+        raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
+    return [os.fspath(each) for each in given]
+
+
+def public_source(source: Source) -> str:
+    """Return sources as they were given, but without credentials."""
+    if isinstance(source, str | os.PathLike):
+        return repr(public_name(source))
+    return repr([public_name(each) for each in source_names(source)])
+
+
 def describe(content: dict[str, Any]) -> str:
     """Return the sources of a lake as JSON, up to three of them, as text."""
     scheme = f"{content['uri']}://" if content["uri"] else ""
@@ -180,11 +247,48 @@ def as_filesystem(given: Any) -> fs.FileSystem:
     )
 
 
+def _lister(uri: str) -> Any:
+    """Return a file system of fsspec that lists the objects of a URI, if its client is there."""
+    if uri.split("://")[0] not in EXTRAS:
+        return None
+    try:
+        return open_fsspec(uri)[0]
+    except (ImportError, ValueError):
+        return None
+
+
+def _uris(names: Sequence[str]) -> tuple[fs.FileSystem, list[str]]:
+    """Return the file system of URIs and the paths in it; that of the first serves all others."""
+    filesystem, first = _uri(names[0])
+    paths = [first]
+    for name in names[1:]:
+        parts = [each.partition("://")[2].partition("?")[0] for each in (names[0], name)]
+        bucket = parts[0].partition("/")[0]
+        # A new client costs more than its first request, so others are made only where they must.
+        plain = glob.escape(parts[0].rpartition("@")[2]) == first and "%" not in name
+        options = [each.partition("?")[2] for each in (names[0], name)]
+        if plain and options[0] == options[1] and parts[1].startswith(f"{bucket}/"):
+            whole, wild = parts[1].rpartition("@")[2], split_pattern(parts[1])[1]
+            paths.append(whole if wild else glob.escape(whole))
+        else:
+            paths.append(_uri(name)[1])
+    return filesystem, paths
+
+
 def _uri(name: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URI and the path in it, in which ``*`` and ``[…]`` are wild."""
     base, mark, options = name.partition("?")  # options of the file system, such as its endpoint
     head, wild = split_pattern(base)
-    filesystem, path = fs.FileSystem.from_uri((head if wild else base) + mark + options)
+    whole = (head if wild else base) + mark + options
+    try:
+        filesystem, path = fs.FileSystem.from_uri(whole)
+    except (pa.ArrowException, OSError, ValueError, ImportError) as error:
+        if name.split("://")[0] not in EXTRAS or isinstance(error, FileNotFoundError):
+            raise ValueError(
+                f"source must be a URI that pyarrow opens: {public_name(name)}"
+            ) from None
+        inner, path = open_uri(whole)  # az://, which only fsspec knows
+        filesystem = as_filesystem(inner)
     return filesystem, path + base[len(head) :] if wild else glob.escape(path)
 
 
@@ -198,14 +302,14 @@ class FileCheck:
 
 
 class FileWatch:
-    """Checks which files are unchanged, by size, time and footer.
+    """Checks which files are unchanged: by their ETags, or else by size, time and footer.
 
     The footer of a file is read once after opening, and again if its size or times differ from
     those of the last check, or were so recent then that another change could go unnoticed.
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
-        self._recheck, self._threads = recheck, threads
+        self.recheck, self._threads = recheck, threads
         self._confirmed: dict[str, Stamp] = {}
         self._last: tuple[float, Lake, Sequence[File], FileCheck] | None = None
 
@@ -213,16 +317,24 @@ class FileWatch:
         """Check the files, or return the last check if it is less than ``recheck`` seconds old."""
         last = self._last
         same = last is not None and last[1] is lake and last[2] is files
-        if last and same and time.monotonic() - last[0] < self._recheck:
+        if last and same and time.monotonic() - last[0] < self.recheck:
             return last[3]
-        begin, now = time.monotonic(), lake.files()
+        begin = time.monotonic()
+        now = dict.fromkeys(lake.named(), Stamp(0, 0)) if lake.immutable else lake.files()
         found = FileCheck(np.zeros(len(files), np.bool_), [], now)
         doubtful: list[tuple[int, File, Stamp]] = []
         for number, file in enumerate(files):
             stamp = now.pop(file.path, None)
             if stamp is None:
                 continue
-            if (stamp.size, stamp.time) != (file.size, file.time):
+            if lake.immutable:
+                found.fresh[number] = True
+            elif stamp.tag is not None and file.tag is not None:
+                same = (stamp.tag, stamp.size) == (file.tag, file.size)
+                found.fresh[number] = same
+                if not same:
+                    found.stale.append(file.path)
+            elif (stamp.size, stamp.time) != (file.size, file.time):
                 found.stale.append(file.path)
             elif self._confirmed.get(file.path) == stamp:
                 found.fresh[number] = True

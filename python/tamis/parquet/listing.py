@@ -9,9 +9,13 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs
+
+from tamis._objects import listed_tag
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
@@ -43,15 +47,22 @@ FILES_OF_TABLES = {
 
 @dataclass(frozen=True)
 class Stamp:
-    """Size and times of a file. ``change``, its ctime and inode, is known for local files only."""
+    """Size and times of a file.
+
+    ``change``, its ctime and inode, is known for local files only, and ``tag``, its ETag, for
+    objects that fsspec lists.
+    """
 
     size: int
     time: int
     change: tuple[int, int] | None = None
+    tag: str | None = None
 
     @property
     def settled(self) -> bool:
         """Whether a later change would show: times are coarse."""
+        if self.tag is not None:
+            return True
         latest = max(self.time, self.change[0] if self.change else 0)
         coarse = 50_000_000 if self.change else 2_000_000_000
         return latest + coarse < time.time_ns()
@@ -97,6 +108,47 @@ def list_remote(filesystem: fs.FileSystem, source: str) -> Iterator[tuple[str, S
     for info in infos:
         if info.type == fs.FileType.File:
             yield info.path, Stamp(info.size, info.mtime_ns or 0)
+
+
+def list_tagged(lister: Any, source: str) -> Iterator[tuple[str, Stamp]]:
+    """List the files of a source with their ETags, in a file system of fsspec."""
+    head, wild = split_pattern(source)
+    matches = _matcher(source)
+    lister.invalidate_cache(head)
+    infos: Iterable[dict[str, Any]] = ()
+    try:
+        if not wild and lister.info(head)["type"] == "file":
+            infos, matches = [lister.info(head)], lambda path: True
+        elif _deep(source):
+            infos = lister.find(head, detail=True).values()
+        else:
+            infos = lister.ls(head, detail=True)
+    except FileNotFoundError:
+        return
+    infos = list(infos)
+    start = len(head.rstrip("/")) + 1
+    folders: dict[str, set[str]] = {}
+    for info in infos:
+        parts = info["name"][start:].split("/")
+        for depth, name in enumerate(parts):
+            folders.setdefault("/".join([head.rstrip("/"), *parts[:depth]]), set()).add(name)
+    for folder, names in folders.items():
+        refuse_table(folder, names, lambda path: [each.rpartition("/")[2] for each in lister.ls(
+            path, detail=False)])  # fmt: skip
+    for info in infos:
+        if info["type"] == "file" and matches(info["name"]):
+            yield info["name"], Stamp(int(info["size"]), _time(info), tag=listed_tag(info))
+
+
+def _time(info: dict[str, Any]) -> int:
+    """Return the time of a file in a listing of fsspec in nanoseconds, or 0."""
+    for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
+        value = info.get(name)
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1000) * 1_000_000
+        if isinstance(value, int | float):
+            return int(value * 1000) * 1_000_000
+    return 0
 
 
 def list_names(filesystem: fs.FileSystem, folder: str) -> list[str]:

@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tamis._files import open_regular
+from tamis._ranges import ObjectFile
 from tamis.errors import FormatError
 from tamis.parquet.columns import ACCEPTED, Codes, holds
 from tamis.parquet.listing import check_pattern
@@ -45,6 +47,8 @@ class File:
     time: int
     footer: str
     groups: int
+    tag: str | None = None
+    """The ETag of an object, if a listing told it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Manifest:
         return {
             "columns": list(self.columns.items()),
             "schema": _text(self.schema.serialize().to_pybytes()),
-            "files": [[f.path, f.size, f.time, f.footer, f.groups] for f in self.files],
+            "files": [_described(file) for file in self.files],
             "rows": _text(self.rows.astype("<i8").tobytes()),
             "low": _text(self.low.astype("<u8").tobytes()),
             "high": _text(self.high.astype("<u8").tobytes()),
@@ -192,10 +196,16 @@ def _columns(value: Any) -> list[tuple[str, str]]:
 
 
 def _file(value: Any) -> File:
-    _require(isinstance(value, list) and len(value) == 5, "files")
-    path, size, time, footer, groups = value
+    _require(isinstance(value, list) and len(value) in (5, 6), "files")
+    path, size, time, footer, groups, *tag = value
     sizes = _integer(size, 0, 2**63), _integer(time, -(2**63), 2**63)
-    return File(_path(path), *sizes, _string(footer), _integer(groups, 0, 2**31))
+    tags = [_string(each) for each in tag]
+    return File(_path(path), *sizes, _string(footer), _integer(groups, 0, 2**31), *tags)
+
+
+def _described(file: File) -> list[Any]:
+    tag = [] if file.tag is None else [file.tag]
+    return [file.path, file.size, file.time, file.footer, file.groups, *tag]
 
 
 _FILE = 300  # bytes of a `File` apart from its path
@@ -228,27 +238,41 @@ def write(descriptor: int, manifest: Manifest, sources: dict[str, Any]) -> None:
         file.write(content)
 
 
-def read(path: str) -> Opened:
+def frame_length(path: str) -> int:
+    """Return the length of the frame in a file that was just written."""
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(_FRAME_LENGTH.stop)[_FRAME_LENGTH], "little")
+
+
+def read(file: str | ObjectFile) -> Opened:
     """Read the manifest and the tail of an index, as far as they are intact."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        end = size - _DIGEST - 8 - len(MAGIC)
-        file.seek(max(end, 0))
-        digest, length, magic = file.read(_DIGEST), file.read(8), file.read()
-        tail = None
-        start = end - int.from_bytes(length, "little")
-        if magic == MAGIC and start >= 0:
-            file.seek(start)
-            tail = _checked(file.read(end - start), digest)
-        file.seek(0)
-        head = file.read(_FRAME_HEADER)
-        frame = tail.get("frame") if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
-        body = None
-        if isinstance(frame, int) and _FRAME_HEADER <= frame <= size - _DIGEST - 8:
-            file.seek(frame)
-            digest, length = file.read(_DIGEST), file.read(8)
-            if int.from_bytes(length, "little") <= size:
-                body = _checked(file.read(int.from_bytes(length, "little")), digest)
+    if isinstance(file, ObjectFile):
+        return _read(file.name, file.size, file.read_at)
+    with open_regular(file) as opened:
+        descriptor = opened.fileno()
+        size = os.fstat(descriptor).st_size
+        return _read(file, size, lambda at, length: os.pread(descriptor, length, at))
+
+
+def _read(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Opened:
+    def at(start: int, length: int) -> bytes:
+        return read_at(start, max(min(length, size - start), 0))
+
+    end = size - _DIGEST - 8 - len(MAGIC)
+    last = at(max(end, 0), _DIGEST + 8 + len(MAGIC))
+    digest, length, magic = last[:_DIGEST], last[_DIGEST:-8], last[_DIGEST + 8 :]
+    tail = None
+    start = end - int.from_bytes(length, "little")
+    if magic == MAGIC and start >= 0:
+        tail = _checked(at(start, end - start), digest)
+    head = at(0, _FRAME_HEADER)
+    frame = tail.get("frame") if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
+    body = None
+    if isinstance(frame, int) and _FRAME_HEADER <= frame <= size - _DIGEST - 8:
+        first = at(frame, _DIGEST + 8)
+        stated = int.from_bytes(first[_DIGEST:], "little")
+        if stated <= size:
+            body = _checked(at(frame + _DIGEST + 8, stated), first[:_DIGEST])
     readable = body or tail
     if readable is None:
         raise FormatError(f"{path}: not a skipping index, or damaged beyond recovery")

@@ -169,7 +169,7 @@ class Reader:
         self,
         lake: Lake,
         stamps: Mapping[str, Stamp],
-        columns: Sequence[str],
+        columns: Sequence[str] | Mapping[str, str],
         known: Manifest | None,
         options: Options,
         threads: int | None,
@@ -181,7 +181,12 @@ class Reader:
         found = map_in_order(self._read_footer, stamps.items(), threads)
         self._files = [each for each in found if each is not None]
         schemas = [footer.schema.to_arrow_schema() for _, footer in self._files]
-        self.columns = known.columns if known else _families(columns, schemas)
+        if known:
+            self.columns = known.columns
+        elif isinstance(columns, Mapping):
+            self.columns = dict(columns)
+        else:
+            self.columns = column_families(columns, schemas)
         self.schema = known.schema if known else unify_schemas(schemas[:1])
         self._files = [
             each
@@ -198,7 +203,8 @@ class Reader:
             self._fail(path, error)
             return None
         digest = self._lake.footer(path) or ""
-        return File(path, stamp.size, stamp.time, digest, footer.num_row_groups), footer
+        groups = footer.num_row_groups
+        return File(path, stamp.size, stamp.time, digest, groups, stamp.tag), footer
 
     def _fail(self, path: str, error: Exception) -> None:
         if not self._skip:
@@ -310,7 +316,7 @@ def _unify_fields(fields: list[pa.Field]) -> pa.Field:
     return merged.with_metadata({families.READ_ONLY: ""}) if read_only else merged
 
 
-def _families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
+def column_families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
     """Return the family of each column, by the first file that has it."""
     types = {field.name: field.type for schema in reversed(schemas) for field in schema}
     found = {}

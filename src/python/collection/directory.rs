@@ -346,6 +346,21 @@ impl Directory {
         Ok(())
     }
 
+    /// The filters in another order: `order[i]` is the number of filter i. None unless all were added
+    /// and each has one place.
+    pub fn reordered(&self, order: &[usize]) -> Option<Directory> {
+        let mut places = vec![None; self.added.len()];
+        for (place, &added) in order.iter().enumerate() {
+            *places.get_mut(added)? = Some(place as u32);
+        }
+        if self.base.is_some() || order.len() != places.len() || places.contains(&None) {
+            return None;
+        }
+        let added = order.iter().map(|&added| self.added[added]).collect();
+        let names = self.names.renumbered(|added| places.get(added as usize).copied().flatten());
+        Some(Directory { added, names, ..Directory::default() })
+    }
+
     /// The filters except these.
     pub fn without(&self, gone: &HashSet<usize>) -> Directory {
         if gone.is_empty() {

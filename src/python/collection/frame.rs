@@ -1,7 +1,7 @@
 //! The file of a collection or of a text index, which is a collection with texts. Opening reads
 //! everything except the filters' bits; writing streams them.
 
-use super::super::files::Files;
+use super::super::files::{Files, Object};
 use super::directory::{Base, Directory, Row, Sections};
 use super::names::{NameTable, hash_name};
 use crate::bits::LINE;
@@ -43,6 +43,9 @@ pub struct Opened {
     pub texts: Option<TextOptions>,
 }
 
+/// Bytes that the header of a frame has at most.
+pub const LONGEST_HEADER: u64 = 1 << 12;
+
 fn damaged(what: &str) -> Error {
     Error::Format(format!("the collection is damaged: {what}"))
 }
@@ -62,10 +65,23 @@ fn piece(section: u32) -> u32 {
     if section == SECTION_BITS { PIECE } else { 0 }
 }
 
-/// Checks a frame except its bits, which are read later, piece by piece.
-pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened> {
+/// Where the bits of a frame begin, by its first bytes.
+pub fn bits_offset(start: &[u8], length: u64) -> Result<u64> {
+    let (_, parts, _) = format::read_header(start, length)?;
+    parts.last().map(|part| part.offset).ok_or_else(|| damaged("it has the wrong sections"))
+}
+
+/// Checks a frame except its bits, which are read later, piece by piece. That of an `object` is a
+/// file with everything before them.
+pub fn read(
+    file: File,
+    object: Option<Object>,
+    length: u64,
+    spill: File,
+    texts: bool,
+) -> Result<Opened> {
     let mut files = Files::new(spill);
-    let start = files.exact(&file, 0, length.min(1 << 12))?;
+    let start = files.exact(&file, 0, length.min(LONGEST_HEADER))?;
     let (head, parts, mut end) = format::read_header(&start, length)?;
     expect_kind(head.kind, texts)?;
     let kinds = parts.iter().map(|part| (part.kind, part.piece));
@@ -111,7 +127,7 @@ pub fn read(file: File, length: u64, spill: File, texts: bool) -> Result<Opened>
         return Err(damaged("the number of keys or filters does not match"));
     }
     base.table = (files.append(&names.to_bytes())?, names.slots());
-    files.set_base(file, bits.offset, bits.length, list.offset);
+    files.set_base(file, object, bits.offset, bits.length, list.offset);
     let directory = Directory::of(base);
     Ok(Opened { head, files, directory, utilities, texts: options })
 }
@@ -233,37 +249,46 @@ pub fn write(
         lengths = rows.iter().flat_map(|row| row.text.to_le_bytes()).collect();
     }
     let keys = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.filter.count));
-    let (pieces, length) = checksums(&rows, files)?;
-    let mut contents = vec![&records[..], &levels, &ends, names.as_bytes()];
-    let count = rows.len() as u64;
-    let (mut kind, mut parameters) = (collection::KIND, vec![count]);
-    if let Some(texts) = texts {
-        contents.extend([&lengths[..], texts.stop_words.as_bytes()]);
-        kind = text::KIND;
-        parameters.extend([u64::from(!texts.own_tokenizer), u64::from(texts.keep_texts)]);
-    }
-    contents.push(&pieces);
-    let lengths = contents.iter().map(|content| content.len() as u64).chain([length]);
-    let checksums = contents.iter().map(|content| xxh3_64(content)).chain([xxh3_64(&pieces)]);
-    let parts = sections(texts.is_some()).into_iter().zip(lengths).zip(checksums);
-    let part =
-        |((kind, length), checksum)| Part { kind, piece: piece(kind), offset: 0, length, checksum };
-    let parts: Vec<Part> = parts.map(part).collect();
-    let head = Head { kind, hash, tag, count: keys, capacity: count, parameters };
-    let header = format::header(&head, &parts);
-    out.write_all(&header)?;
-    let mut end = header.len();
-    let mut pad = |out: &mut dyn Write, length: usize| {
-        let zeros = end.next_multiple_of(LINE) - end;
-        end += zeros + length;
-        out.write_all(&[0; LINE][..zeros])
-    };
-    for content in contents {
-        pad(out, content.len())?;
-        out.write_all(content)?;
-    }
-    pad(out, 0)?;
-    each_chunk(&rows, files, |bytes| Ok(out.write_all(bytes)?))
+    let places = rows.iter().map(|row| Ok((row.place, row.bytes()?)));
+    let places = places.collect::<Result<Vec<_>>>()?;
+    files.staged(places.into_iter(), || {
+        let (pieces, length) = checksums(&rows, files)?;
+        let mut contents = vec![&records[..], &levels, &ends, names.as_bytes()];
+        let count = rows.len() as u64;
+        let (mut kind, mut parameters) = (collection::KIND, vec![count]);
+        if let Some(texts) = texts {
+            contents.extend([&lengths[..], texts.stop_words.as_bytes()]);
+            kind = text::KIND;
+            parameters.extend([u64::from(!texts.own_tokenizer), u64::from(texts.keep_texts)]);
+        }
+        contents.push(&pieces);
+        let lengths = contents.iter().map(|content| content.len() as u64).chain([length]);
+        let checksums = contents.iter().map(|content| xxh3_64(content)).chain([xxh3_64(&pieces)]);
+        let parts = sections(texts.is_some()).into_iter().zip(lengths).zip(checksums);
+        let part = |((kind, length), checksum)| Part {
+            kind,
+            piece: piece(kind),
+            offset: 0,
+            length,
+            checksum,
+        };
+        let parts: Vec<Part> = parts.map(part).collect();
+        let head = Head { kind, hash, tag, count: keys, capacity: count, parameters };
+        let header = format::header(&head, &parts);
+        out.write_all(&header)?;
+        let mut end = header.len();
+        let mut pad = |out: &mut dyn Write, length: usize| {
+            let zeros = end.next_multiple_of(LINE) - end;
+            end += zeros + length;
+            out.write_all(&[0; LINE][..zeros])
+        };
+        for content in contents {
+            pad(out, content.len())?;
+            out.write_all(content)?;
+        }
+        pad(out, 0)?;
+        each_chunk(&rows, files, |bytes| Ok(out.write_all(bytes)?))
+    })
 }
 
 /// The checksums of all pieces, and the total bytes of filters and documents.

@@ -16,7 +16,7 @@ pub use resident::Resident;
 pub use sliced::Sliced;
 
 use super::batch::Distinct;
-use super::files::Files;
+use super::files::{Files, Object};
 use super::handle::hasher_of;
 use super::keys::{self, Secret, hasher};
 use crate::collection::{self, Filter, Kind};
@@ -99,6 +99,10 @@ impl Filters {
     }
 }
 
+fn not_text() -> Error {
+    Error::Format("the text index is damaged: a text is not valid UTF-8".into())
+}
+
 fn duplicate(descriptor: RawFd) -> Result<File> {
     // SAFETY: the caller keeps the descriptor open during this call.
     Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)?)
@@ -119,9 +123,16 @@ impl Filters {
         Ok(Filters { files, hasher, directory: RwLock::default(), texts: texts.cloned() })
     }
 
-    /// Takes an open file, or its first `length` bytes; returns its filters and their utilities.
+    /// Where the bits of a collection of `length` bytes begin; `start` is the first 4096 of them.
     #[staticmethod]
-    #[pyo3(signature = (descriptor, spill, key=None, texts=false, length=None))]
+    fn bits_offset(start: &[u8], length: u64) -> PyResult<u64> {
+        Ok(frame::bits_offset(start, length)?)
+    }
+
+    /// Takes an open file, or its first `length` bytes; returns its filters and their utilities.
+    /// With `object`, the file is a copy of what an object of `length` bytes has before its bits.
+    #[staticmethod]
+    #[pyo3(signature = (descriptor, spill, key=None, texts=false, length=None, object=None))]
     fn open<'py>(
         py: Python<'py>,
         descriptor: RawFd,
@@ -129,13 +140,18 @@ impl Filters {
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
         texts: bool,
         length: Option<u64>,
+        object: Option<Py<PyAny>>,
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
         let spill = duplicate(spill)?;
         let file = duplicate(descriptor)?;
-        let whole = file.metadata()?.len();
+        let whole = match object {
+            Some(_) => u64::MAX,
+            None => file.metadata()?.len(),
+        };
         let length = whole.min(length.unwrap_or(whole));
-        let opened = py.detach(|| frame::read(file, length, spill, texts))?;
+        let object = object.map(Object);
+        let opened = py.detach(|| frame::read(file, object, length, spill, texts))?;
         let Opened { head, files, directory, utilities, texts } = opened;
         let (hasher, directory) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(directory)));
         let filters = Filters { files: Arc::new(files), hasher, directory, texts };
@@ -189,9 +205,50 @@ impl Filters {
             self.files.read_alone(row.place + row.filter.bytes()?, &mut bytes)?;
             Result::Ok(bytes)
         })?;
-        let damaged =
-            |_| Error::Format("the text index is damaged: a text is not valid UTF-8".into());
-        Ok(Some(String::from_utf8(bytes).map_err(damaged)?))
+        Ok(Some(String::from_utf8(bytes).map_err(|_| not_text())?))
+    }
+
+    /// Adds filters of another collection with the same hash, and their documents, under new names.
+    fn copy_from(
+        &self,
+        py: Python<'_>,
+        other: &Filters,
+        ids: Vec<usize>,
+        names: Vec<String>,
+    ) -> PyResult<()> {
+        if !self.hasher.same_as(&other.hasher) || self.texts != other.texts {
+            let message = "collections must have the same seed or secret key to be merged".into();
+            return Err(Error::Incompatible(message).into());
+        }
+        let from = other.directory();
+        if ids.len() != names.len() || ids.iter().any(|&id| id >= from.len()) {
+            return Err(PyValueError::new_err("ids must be numbers of filters, one per name"));
+        }
+        Ok(py.detach(|| {
+            let (rows, list) = (from.all_rows(&other.files)?, other.files.list()?);
+            let places = ids.iter().map(|&id| Ok((rows[id].place, rows[id].bytes()?)));
+            let places = places.collect::<Result<Vec<_>>>()?;
+            other.files.staged(places.clone().into_iter(), || {
+                let mut directory = Directory::clone(&self.directory());
+                for ((&id, name), (place, bytes)) in ids.iter().zip(&names).zip(places) {
+                    let mut bits = vec![0; bytes as usize];
+                    other.files.read(place, &mut bits, &list)?;
+                    let text = bits.split_off(rows[id].filter.bytes()? as usize);
+                    let text = str::from_utf8(&text).map_err(|_| not_text())?;
+                    directory.add(&self.files, name, &rows[id].filter, &bits, Some(text))?;
+                }
+                *self.directory.write() = Arc::new(directory);
+                Ok(())
+            })
+        })?)
+    }
+
+    /// Puts the filters, all of which were added, into another order: `order[i]` becomes filter i.
+    fn reorder(&self, order: Vec<usize>) -> PyResult<()> {
+        let mut directory = self.directory.write();
+        let refused = || PyValueError::new_err("order must have each number of a filter once");
+        *directory = Arc::new(directory.reordered(&order).ok_or_else(refused)?);
+        Ok(())
     }
 
     /// The filters except these.
@@ -287,11 +344,25 @@ impl Filters {
             let wanted = wanted.map(|(&id, &kept)| (id, &rows[id as usize].filter, kept));
             let positions = loaded.map(|loaded| loaded.positions(rows.len(), before));
             let loaded = loaded.zip(positions.as_ref());
+            let had: Vec<u64> = match loaded {
+                Some((loaded, _)) => loaded.resident.kept().map(|(_, kept)| kept).collect(),
+                None => Vec::new(),
+            };
+            let had = |id: u32| {
+                let at = loaded.and_then(|(_, positions)| positions.get(id as usize));
+                at.and_then(|&at| had.get(at as usize).copied()).unwrap_or(0)
+            };
+            let unloaded = wanted.clone().filter(|&(id, _, kept)| kept > had(id));
+            let unloaded: Vec<(u64, u64)> =
+                unloaded.map(|(id, _, kept)| (rows[id as usize].place, kept.div_ceil(8))).collect();
             let loaded = loaded.map(|(loaded, positions)| loaded.at(positions));
             let list = self.files.list()?;
-            collection::Resident::load(wanted, rows.len(), loaded, |id, out| {
-                self.files.read(rows[id as usize].place, out, &list)
-            })
+            let load = || {
+                collection::Resident::load(wanted, rows.len(), loaded, |id, out| {
+                    self.files.read(rows[id as usize].place, out, &list)
+                })
+            };
+            self.files.staged(unloaded.into_iter(), load)
         })?;
         Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
@@ -352,8 +423,12 @@ impl Filters {
         let sliced = py.detach(|| {
             let (all, list) = (directory.all_rows(&self.files)?, self.files.list()?);
             let filters: Vec<&Filter> = all.iter().map(|row| &row.filter).collect();
-            collection::sliced::Sliced::load(&layout, &filters, |id, out| {
-                self.files.read(all[id as usize].place, out, &list)
+            let places = collection::sliced::prefixes(&layout, &filters);
+            let places = places.map(|(id, bytes)| (all[id as usize].place, bytes));
+            self.files.staged(places.collect::<Vec<_>>().into_iter(), || {
+                collection::sliced::Sliced::load(&layout, &filters, |id, out| {
+                    self.files.read(all[id as usize].place, out, &list)
+                })
             })
         })?;
         Ok(Sliced::new(sliced, self.files.clone(), directory, self.hasher.clone()))

@@ -1,0 +1,257 @@
+"""Read parts of an object, with few requests and a cache of bounded size.
+
+A request takes as long as the transfer of some megabytes, so ranges that are near each other are
+fetched together, large ones in parallel. What is read again, such as the rest of a filter in hybrid
+mode, is cached in blocks in a temporary file; those that were not used for the longest time are
+dropped first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import IO, Any, NamedTuple
+
+from tamis import _forks
+from tamis._objects import Object, failure, locate
+
+CACHE = 256_000_000
+"""Bytes of an object that are cached, by default."""
+
+BLOCK = 1 << 16
+"""Bytes of a block of the cache, and of the smallest request."""
+
+SMALL = 1 << 20
+"""An object of at most this size is read by one request."""
+
+GAP = 1 << 18
+"""Ranges with at most so many bytes between them are fetched together."""
+
+SPANS = 64
+"""Ranges that are fetched at once; with more, those that are nearest to each other are joined."""
+
+REQUEST = 8 << 20
+"""Most bytes of one request."""
+
+PARALLEL = 8
+"""Requests at a time."""
+
+ATTEMPTS = 3
+"""How often a request is made, beside the retries of the client itself."""
+
+_PAUSE = 0.1  # seconds before the second attempt; four times as long before each further one
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError)
+
+
+class _Staged(NamedTuple):
+    """Ranges of an object in a temporary file."""
+
+    starts: list[int]
+    ends: list[int]
+    places: list[int]
+    file: IO[bytes]
+
+
+class ObjectFile:
+    """An object that is open for reading; several threads may read at once."""
+
+    def __init__(self, target: Object, cache: int = CACHE) -> None:
+        self.target = target
+        self._staged: dict[int, _Staged] = {}
+        self._file: IO[bytes] | None = None
+        try:
+            (self.size, self.tag), self._read = target.store.reader(target.path)
+        except Exception as error:
+            raise failure(target.name, error) from None
+        self._process = os.getpid()
+        self._lock = _forks.lock()
+        self._whole: bytes | None = None
+        self._count = max(cache, 0) // BLOCK  # of blocks
+        self._slots: dict[int, int] = {}  # blocks in the order of their last use
+
+    def __del__(self) -> None:
+        for file in (self._file, *(s.file for s in self._staged.values())):
+            if file is not None:
+                file.close()
+
+    @property
+    def name(self) -> str:
+        """The URI or path, without credentials."""
+        return self.target.name
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes, which must be within the object."""
+        end = offset + length
+        if not 0 <= offset <= end <= self.size:
+            raise OSError(errno.EINVAL, f"bytes {offset} to {end} are not all there", self.name)
+        if self.size <= SMALL:
+            if self._whole is None:
+                self._whole = self._fetch(0, self.size)
+            return self._whole[offset:end]
+        with self._lock:  # held while reading, so that no other thread closes the file
+            for staged in self._staged.values():
+                found = bisect_right(staged.starts, offset) - 1
+                if found >= 0 and end <= staged.ends[found]:
+                    place = staged.places[found] + offset - staged.starts[found]
+                    return os.pread(staged.file.fileno(), length, place)
+        first, last = offset // BLOCK, -(-end // BLOCK)
+        if last - first > self._count:
+            return self._fetch(offset, end)
+        return self._cached(first, last)[offset - first * BLOCK : end - first * BLOCK]
+
+    def _cached(self, first: int, last: int) -> bytes:
+        """Return blocks, and fetch those that are not in the cache."""
+        found: dict[int, bytes] = {}
+        with self._lock:
+            for block in range(first, last):
+                slot = self._slots.pop(block, None)
+                if slot is not None and self._file is not None:
+                    self._slots[block] = slot
+                    found[block] = os.pread(self._file.fileno(), BLOCK, slot * BLOCK)
+        # Blocks are as long as they were when written: only the last one is shorter.
+        missing = [block for block in range(first, last) if block not in found]
+        runs: list[list[int]] = []
+        for block in missing:
+            if runs and runs[-1][-1] == block - 1:
+                runs[-1].append(block)
+            else:
+                runs.append([block])
+        for run in runs:
+            content = self._fetch(run[0] * BLOCK, min((run[-1] + 1) * BLOCK, self.size))
+            for i, block in enumerate(run):
+                found[block] = content[i * BLOCK : (i + 1) * BLOCK]
+        with self._lock:
+            for block in missing:
+                self._keep(block, found[block])
+        return b"".join(found[block] for block in range(first, last))
+
+    def _keep(self, block: int, content: bytes) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix=".tamis-")  # noqa: SIM115
+        slot = self._slots.pop(block, None)
+        if slot is None:
+            full = len(self._slots) >= self._count
+            slot = self._slots.pop(next(iter(self._slots))) if full else len(self._slots)
+        os.pwrite(self._file.fileno(), content.ljust(BLOCK, b"\0"), slot * BLOCK)
+        self._slots[block] = slot
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the blocks in the cache."""
+        return len(self._slots) * BLOCK
+
+    def stage(self, starts: Sequence[int], ends: Sequence[int]) -> int:
+        """Fetch ranges that are about to be read, until `unstage` is called with the result."""
+        if self.size <= SMALL:
+            return -1
+        ranges = sorted(zip(starts, ends, strict=True))
+        spans = _join(ranges, GAP)
+        if len(spans) > SPANS:
+            gaps = (after[0] - before[1] for before, after in pairwise(spans))
+            spans = _join(spans, sorted(gaps)[-SPANS])
+        places, total = [], 0
+        for start, end in spans:
+            places.append(total)
+            total += end - start
+        file = tempfile.TemporaryFile(prefix=".tamis-")  # noqa: SIM115
+        try:
+            pairs = zip(places, spans, strict=True)
+            self._fetch_into(file.fileno(), [(place, *span) for place, span in pairs])
+        except BaseException:
+            file.close()
+            raise
+        staged = _Staged([s for s, _ in spans], [e for _, e in spans], places, file)
+        with self._lock:
+            token = max(self._staged, default=0) + 1
+            self._staged[token] = staged
+        return token
+
+    def unstage(self, token: int) -> None:
+        """Delete what `stage` fetched."""
+        with self._lock:
+            staged = self._staged.pop(token, None)
+        if staged is not None:
+            staged.file.close()
+
+    def copy_to(self, descriptor: int, end: int) -> None:
+        """Write the first ``end`` bytes to an open file."""
+        self._fetch_into(descriptor, [(0, 0, end)])
+
+    def _fetch_into(self, descriptor: int, spans: Sequence[tuple[int, ...]]) -> None:
+        """Write spans (place in the file, start, end) to an open file, by requests in parallel."""
+
+        def move(piece: tuple[int, int, int]) -> None:
+            place, start, end = piece
+            content = self._fetch(start, end)
+            if os.pwrite(descriptor, content, place) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        pieces = [
+            (place + at - start, at, min(at + REQUEST, end))
+            for place, start, end in spans
+            for at in range(start, end, REQUEST)
+        ]
+        if len(pieces) <= 1:
+            for piece in pieces:
+                move(piece)
+            return
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="tamis-objects") as pool:
+            for _ in pool.map(move, pieces):
+                pass
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        """Make a request; again if it fails or returns too little."""
+        if os.getpid() != self._process:
+            text = "the parent process opened it: open it again in a forked process"
+            raise OSError(errno.EPERM, text, self.name)
+        if start == end:
+            return b""
+        if self._whole is not None:
+            return self._whole[start:end]
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE * 4 ** (attempt - 1))
+            try:
+                content = self._read(start, end - start)
+            except _FINAL as error:
+                raise failure(self.name, error) from None
+            except Exception as error:
+                failed = failure(self.name, error)
+                continue
+            if len(content) == end - start:
+                return content
+            text = f"{len(content)} bytes instead of {end - start} were read from {start} on"
+            failed = OSError(errno.EIO, text, self.name)
+        raise failed from None
+
+
+def _join(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Join sorted ranges that have at most ``gap`` bytes between them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if joined and start - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def open_object(path: str | ObjectFile, filesystem: Any = None, cache: int = CACHE) -> ObjectFile:
+    """Open an object by its URI or by its path in a file system, unless it is open already."""
+    return path if isinstance(path, ObjectFile) else ObjectFile(locate(path, filesystem), cache)
+
+
+def read_all(file: ObjectFile) -> bytes:
+    """Read a whole object."""
+    if file.size <= SMALL:
+        return file.read_at(0, file.size)
+    with tempfile.TemporaryFile(prefix=".tamis-") as copy:
+        file.copy_to(copy.fileno(), file.size)
+        copy.seek(0)
+        return copy.read()
