@@ -33,6 +33,7 @@ from tamis.advice.text import explained, table
 from tamis.collection import Utility
 from tamis.pictures import draw_costs
 from tamis.planning.arguments import (
+    MOST_BITS_PER_KEY,
     MOST_KEYS,
     check_rate_or_budget,
     check_workload,
@@ -58,9 +59,10 @@ class Advice:
 
     Each `Choice` has a ``name``, ``family``, ``expected_fpr``, ``fpr_bound``, ``expected_fnr``,
     ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
-    ``ruled_out`` lists the filters that do not fit, each with a ``name`` and ``reason``;
-    ``unjudged`` lists what is unknown, and what to pass to find out. `str` is a table, `explain`
-    derives the numbers, `measure` compares them with a sample, and `to_json` is for programs.
+    With ``fpr``, the smallest is first. ``ruled_out`` lists the filters that do not fit, each with
+    a ``name`` and ``reason``; ``unjudged`` lists what is unknown, and what to pass to find out.
+    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample, and
+    `to_json` is for programs.
 
     >>> import tamis
     >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -76,7 +78,7 @@ class Advice:
 
     @property
     def best(self) -> Choice:
-        """The choice with the lowest predicted cost of a query."""
+        """The first choice: the lowest cost of a query, or with ``fpr`` the smallest."""
         if not self.choices:
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.ruled_out)
             raise ValueError(f"no filter fits: {reasons}")
@@ -120,7 +122,8 @@ class Advice:
         s = self.situation
         given = {
             "keys": s.keys,
-            "budget_bits": s.budget,
+            "fpr": s.fpr,
+            "budget_bits": s.budget if s.fpr is None else None,
             "needs": sorted(s.needs),
             "present": s.present,
             "queries": s.queries,
@@ -152,6 +155,7 @@ def advise(
     keys: Keys | SupportsIndex | Mapping[str, Keys],
     workload: Workload | None = None,
     *,
+    fpr: float | None = None,
     bits_per_key: float | None = None,
     budget: int | str | None = None,
     miss_cost: float | str = "1ms",
@@ -169,9 +173,10 @@ def advise(
 
     ``keys`` are the keys, or only their number; for a stream, how many of the latest to remember.
     The budget is ``bits_per_key`` (default: 10), or ``budget`` in bytes or as a size such as
-    "64MB". Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a wasted read,
-    ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``), ``check_cost``
-    of a query of a standard Bloom filter on your machine (default: that of
+    "64MB". With ``fpr`` instead, each filter is the smallest with at most this rate, and the
+    smallest is first. Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a
+    wasted read, ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``),
+    ``check_cost`` of a query of a standard Bloom filter on your machine (default: that of
     `tamis.planning.kinds`). ``present`` is the fraction of queries for keys in the set (default:
     that of the workload). ``expected_queries`` is the number of queries for absent keys to plan
     for (default: as many as the workload counted).
@@ -198,7 +203,9 @@ def advise(
     wanted = _needs(needs)
     counts = [_count(each) for each in keys.values()] if isinstance(keys, Mapping) else None
     n = _count(keys) if counts is None else sum(counts)
-    bits = _budget(n, bits_per_key, budget)
+    bits = _budget(n, fpr, bits_per_key, budget)
+    if fpr is not None and isinstance(keys, Mapping):
+        raise ValueError("fpr cannot be combined with a mapping of sets; pass budget=")
     miss = duration("miss_cost", miss_cost)
     denial = miss if denial_cost is None else duration("denial_cost", denial_cost)
     scale = 1.0
@@ -216,7 +223,7 @@ def advise(
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
-    situation = Situation(n, bits, workload, wanted, there, queries, miss, denial, scale, gaps)
+    situation = Situation(n, bits, workload, wanted, there, queries, miss, denial, scale, gaps, fpr)
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
         unjudged = [_NO_UTILITY] if utility is None else []
@@ -236,7 +243,10 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
     alike = list(plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
-    yield from stacked(situation, min(costs, default=math.inf))
+    # Where the smallest is first, a slower stack is not ruled out by its time.
+    yield from stacked(
+        situation, min(costs, default=math.inf) if situation.fpr is None else math.inf
+    )
     yield from adaptive(situation)
     yield learned(situation, keys, features, nonmembers)
     yield from streams(situation)
@@ -256,9 +266,12 @@ def _count(keys: Any) -> int:
     return len(_native.Distinct(keys))
 
 
-def _budget(n: int, bits_per_key: float | None, budget: int | str | None) -> int:
-    if bits_per_key is not None and budget is not None:
-        raise ValueError("pass at most one of bits_per_key and budget")
+def _budget(n: int, fpr: float | None, bits_per_key: float | None, budget: int | str | None) -> int:
+    if sum(each is not None for each in (fpr, bits_per_key, budget)) > 1:
+        raise ValueError("pass at most one of fpr, bits_per_key and budget")
+    if fpr is not None:
+        check_rate_or_budget(fpr, None)
+        return MOST_BITS_PER_KEY * max(n, 1)
     if budget is not None:
         return 8 * parse_budget(budget)
     bits_per_key = 10.0 if bits_per_key is None else bits_per_key

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.costs import check_seconds, format_duration
+from tamis.planning.costs import check_seconds
+from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 
@@ -68,7 +69,8 @@ class Situation:
 
     ``queries`` (H) is the expected number of queries for absent keys, ``scale`` how much slower
     this machine is than the table of times, ``gaps`` after how many records of a stream values are
-    repeated.
+    repeated. With ``fpr``, each filter is the smallest with at most this rate, and ``budget`` is
+    only the most that is tried.
     """
 
     keys: int
@@ -81,6 +83,14 @@ class Situation:
     denial_cost: float
     scale: float = 1.0
     gaps: Gaps | None = None
+    fpr: float | None = None
+
+    @property
+    def sizing(self) -> dict[str, Any]:
+        """The rate or the budget per key, as the argument of a size or a plan."""
+        if self.fpr is not None:
+            return {"fpr": self.fpr}
+        return {"bits_per_key": self.bits_per_key}
 
     @property
     def bits_per_key(self) -> float:
@@ -179,10 +189,25 @@ class RuledOut:
 Found = Choice | RuledOut
 
 
+NEAR = 1.02
+"""Costs within this factor count as equal: times differ by more between machines."""
+
+
 def ranked(situation: Situation, found: list[Choice]) -> list[Choice]:
-    """Compute the cost of each choice, and sort by it; of equal ones, the smaller is first."""
+    """Compute the cost of each choice, and sort by it; of near-equal ones, the smaller is first.
+
+    If a rate is given rather than a budget, the smallest is first, and of equally small ones the
+    one of lower cost.
+    """
     costed = [replace(each, cost=situation.cost(each)) for each in found]
-    return sorted(costed, key=lambda each: (each.cost, each.bits))
+    if situation.fpr is not None:
+        return sorted(costed, key=lambda each: (round(each.bits_per_key, 2), each.cost))
+    left, order = sorted(costed, key=lambda each: (each.cost, each.bits)), []
+    while left:
+        near = [each for each in left if each.cost <= left[0].cost * NEAR]
+        left = left[len(near) :]
+        order += sorted(near, key=lambda each: (round(each.bits_per_key, 2), each.cost))
+    return order
 
 
 def unfit(situation: Situation, *, inserts: bool, deletes: bool, adapts: bool = False) -> str:
@@ -209,15 +234,17 @@ def secret(situation: Situation) -> str:
 def line(choice: Choice, situation: Situation) -> str:
     """Write the cost of a choice as a sum."""
     absent = (
-        f"{1 - situation.present:.3g} × ({format_duration(choice.absent_time)} + "
-        f"{choice.weighted_fpr:.3g} × {format_duration(situation.miss_cost)})"
+        f"{format_rate(1 - situation.present)} × ({format_duration(choice.absent_time)} + "
+        f"{format_rate(choice.weighted_fpr)} × {format_duration(situation.miss_cost)})"
     )
     if not situation.present:
         return f"{absent} = {format_duration(choice.cost)}"
     there = format_duration(choice.present_time)
     if choice.expected_fnr:
-        there = f"({there} + {choice.expected_fnr:.3g} × {format_duration(situation.denial_cost)})"
-    return f"{situation.present:.3g} × {there} + {absent} = {format_duration(choice.cost)}"
+        denied = format_rate(choice.expected_fnr)
+        there = f"({there} + {denied} × {format_duration(situation.denial_cost)})"
+    present = format_rate(situation.present)
+    return f"{present} × {there} + {absent} = {format_duration(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

@@ -15,9 +15,10 @@ import tamis
 from tamis._columns import as_list, join
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
-from tamis.cli._output import note, progress, say, share, show_json, size, table
+from tamis.cli._output import note, progress, say, show_json, table
 from tamis.cli._scene import Scene, scene
 from tamis.pictures import figure_axes
+from tamis.planning.formats import format_rate, format_size
 from tamis.report import Report
 
 _BATCH = 1 << 16
@@ -63,6 +64,8 @@ def command(
     integers: bool,
     queries: str | None,
     queries_column: str | None,
+    regex: str | None,
+    log_format: Any,
     hosts: int,
     visits: int,
     bits_per_key: float,
@@ -83,7 +86,7 @@ def command(
     say_text: Callable[[str], None] = (lambda text: None) if as_json else say
     if keys is not None and queries is not None:
         source = Source(keys, column, format, integers)
-        data = _own(source, log_source(source, queries, queries_column))
+        data = _own(source, log_source(source, queries, queries_column, regex, log_format))
     else:
         data = scene(hosts, visits, seed)
     folder = Path(output)
@@ -177,7 +180,7 @@ def _cells(runs: list[Run]) -> list[list[str]]:
     return [["filter", "memory", "reads saved", "reads wasted", "predicted"]] + [
         [
             f"{run.filter}{' (recommended)' if run.recommended else ''}",
-            size(run.bits),
+            format_size(run.bits),
             f"{run.reads_saved:,}",
             f"{run.reads_wasted:,}",
             f"{run.predicted:,.0f}",
@@ -197,7 +200,7 @@ def _verdict(runs: list[Run]) -> str:
             lines.append(f"{other.filter} wastes {times:.1f} times as many")
     others = f"; {', '.join(lines)}" if lines else ""
     asked = chosen.reads_saved + chosen.reads_wasted
-    rate = share(chosen.reads_wasted / max(asked, 1))
+    rate = format_rate(chosen.reads_wasted / max(asked, 1))
     return f"{chosen.filter} wastes a read on {rate} of the queries for absent keys{others}."
 
 
