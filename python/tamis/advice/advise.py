@@ -7,12 +7,14 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
 from tamis import _native
 from tamis.advice.adaptive import adaptive, horizon
+from tamis.advice.frame import to_frame
 from tamis.advice.learned import learned
 from tamis.advice.measuring import measured
 from tamis.advice.page import page
@@ -29,7 +31,7 @@ from tamis.advice.situation import (
 )
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
-from tamis.advice.text import explained, table
+from tamis.advice.text import cells, explained, head, table
 from tamis.collection import Utility
 from tamis.pictures import draw_costs
 from tamis.planning.arguments import (
@@ -41,6 +43,7 @@ from tamis.planning.arguments import (
     whole,
 )
 from tamis.planning.costs import check_seconds, duration
+from tamis.planning.formats import table_html
 from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ _NO_UTILITY = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """Ranked choices: ``choices`` by the cost of a query, ``best`` the first of them.
 
@@ -61,8 +64,8 @@ class Advice:
     ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
     With ``fpr``, the smallest is first. ``ruled_out`` lists the filters that do not fit, each with
     a ``name`` and ``reason``; ``unjudged`` lists what is unknown, and what to pass to find out.
-    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample, and
-    `to_json` is for programs.
+    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample,
+    `to_frame` is a data frame, and `to_json` is for programs.
 
     >>> import tamis
     >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -147,8 +150,31 @@ class Advice:
         """Write a self-contained HTML report with charts."""
         page(self).save(path)
 
+    def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """Return the choices as a data frame of pandas or Polars, one row per choice.
+
+        By default, the library is the one that is already imported, or else installed.
+
+        >>> import tamis
+        >>> frame = tamis.advise(1000).to_frame()
+        >>> list(frame.columns)[:4], frame["name"][0]
+        (['name', 'family', 'bits_per_key', 'expected_fpr'], 'Ribbon')
+        """
+        return to_frame(self.choices, library)
+
     def __str__(self) -> str:
         return "\n".join(table(self))
+
+    def __repr__(self) -> str:
+        first = f"{self.choices[0].name} first of " if self.choices else ""
+        return (
+            f"<tamis.Advice: {first}{len(self.choices)} choices for {self.situation.keys:,} keys>"
+        )
+
+    def _repr_html_(self) -> str:
+        columns, *rows = cells(self)
+        reason = f"<p>{escape(self.best.reason)}</p>" if self.choices else ""
+        return table_html(head(self), columns, rows) + reason
 
 
 def advise(

@@ -15,8 +15,8 @@ References: Deeds, Hentschel, Idreos 2021 (stacks, theorem 3); Lee, McCauley, Si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,11 @@ from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tamis._types import Keys
+    from tamis.collection import Collection
+    from tamis.filters.contract import Filter
     from tamis.workload import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +123,7 @@ class Situation:
         return self.present * there + (1 - self.present) * absent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
     """A filter that can be built, and its predicted size, rate and cost.
 
@@ -133,7 +137,7 @@ class Choice:
     name: str
     family: str
     filter: str
-    arguments: dict[str, Any] = field(repr=False)
+    arguments: dict[str, Any]
     expected_fpr: float
     fpr_bound: float
     bits: int
@@ -143,7 +147,7 @@ class Choice:
     reason: str
     expected_fnr: float = 0.0
     cost: float = math.nan
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Plan | None = None
     measured_fpr: float | None = None
     measured_error: float | None = None
     measured_fnr: float | None = None
@@ -163,7 +167,17 @@ class Choice:
             return self.expected_fpr
         return self.plan.expected_cost / (self.plan.workload.mean_cost or 1.0)
 
-    def build(self, keys: Keys, **arguments: Any) -> Any:
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.bits_per_key:.2f} bits per key, expected rate "
+            f"{format_rate(self.expected_fpr)}, {format_duration(self.cost)} per query>"
+        )
+
+    @overload
+    def build(self, keys: Mapping[str, Keys], **arguments: Any) -> Collection: ...
+    @overload
+    def build(self, keys: Keys, **arguments: Any) -> Filter: ...
+    def build(self, keys: Any, **arguments: Any) -> Filter | Collection:
         """Build the filter of these keys; other arguments are those of the class's ``build``.
 
         >>> import tamis
@@ -175,7 +189,8 @@ class Choice:
             return self.plan.build(keys, **arguments)
         import tamis
 
-        return getattr(tamis, self.filter).build(keys, **{**self.arguments, **arguments})
+        built: Filter = getattr(tamis, self.filter).build(keys, **{**self.arguments, **arguments})
+        return built
 
 
 @dataclass(frozen=True)

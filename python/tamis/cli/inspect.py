@@ -25,6 +25,7 @@ def command(file: str, secret: bytes | None, as_json: bool) -> None:
 
     FILE is a saved filter, static function, classifier or collection. All checksums are verified.
     """
+    content: Any
     try:
         content = tamis.load(file, mmap=True, key=secret)
     except tamis.FormatError as error:

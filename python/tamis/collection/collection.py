@@ -37,6 +37,7 @@ from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.prices import optimal_price
 from tamis.planning.collection.sliced import plan_segments
+from tamis.planning.formats import facts_html, format_rate, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -396,6 +397,15 @@ class Collection:
             f"{self.size_in_bytes:,} bytes in memory, "
             f"{self._overhead / max(len(self), 1):.1f} per filter beside its bits>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "filters": f"{len(self):,}",
+            "keys": f"{int(self.counts.sum()):,}",
+            "in memory": format_size(8 * self.size_in_bytes),
+            "expected false-positive rate": format_rate(self.expected_fpr),
+        }
+        return facts_html("tamis.Collection", facts)
 
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))

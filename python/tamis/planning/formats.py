@@ -1,6 +1,11 @@
-"""How rates, sizes and durations are written for people, the same in every table and message."""
+"""How rates, sizes and durations are written for people, the same in every table and message.
 
+`facts_html` and `table_html` are what a notebook shows of a filter, a plan or an advice.
+"""
+
+import html
 import math
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def format_rate(rate: float) -> str:
@@ -38,3 +43,26 @@ def format_duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def facts_html(title: str, facts: Mapping[str, str]) -> str:
+    """Write names and values as a table of two columns, in the colours of the page.
+
+    >>> facts_html("Bloom", {"keys": "3"})
+    '<table><caption>Bloom</caption><tr><th>keys</th><td>3</td></tr></table>'
+    """
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"
+
+
+def table_html(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write rows under a header as a table, in the colours of the page."""
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    lines = (
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return f"<table>{caption}<tr>{names}</tr>{''.join(lines)}</table>"

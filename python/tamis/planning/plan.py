@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, one_of, whole
-from tamis.planning.formats import format_rate
+from tamis.planning.formats import facts_html, format_rate, table_html
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks, lower_bound
@@ -88,7 +88,7 @@ class Layer:
         return replace(self, rate=rate, fingerprint=shorter)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The layers of a filter, and its predicted size and rates.
 
@@ -232,6 +232,29 @@ class Plan:
                 f"{layer.bits:>12,} {each:>10.2f} {rate:>10}"
             )
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<tamis.Plan: {self.describe().lower()} for {self.n_keys:,} keys, "
+            f"{self.bits_per_key:.2f} bits per key, "
+            f"predicted rate {format_rate(self.expected_fpr)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "keys": f"{self.n_keys:,}",
+            "size": f"{self.bits_per_key:.2f} bits per key",
+            "predicted rate": format_rate(self.expected_fpr),
+            "bound under any workload": format_rate(self.fpr_bound),
+            "frequent negatives stored": f"{self.negatives:,}",
+        }
+        rows = [
+            [layer.kind, layer.stores, f"{layer.items:,}", f"{layer.bits:,}",
+             "exact" if layer.kind == "function" else format_rate(layer.rate)]
+            for layer in self.layers
+        ]  # fmt: skip
+        layers = table_html("layers", ["kind", "stores", "items", "bits", "rate"], rows)
+        return facts_html(f"tamis.Plan: {self.describe().lower()}", facts) + layers
 
     def describe(self) -> str:
         """Describe the layers in a few words."""

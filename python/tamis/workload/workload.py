@@ -18,7 +18,7 @@ from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
-from tamis.planning.formats import format_rate
+from tamis.planning.formats import facts_html, format_rate
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.costs import QueryCosts
@@ -484,6 +484,19 @@ class Workload:
     def __repr__(self) -> str:
         what = "values" if self._values is not None else "ranks"
         return f"<tamis.Workload: {len(self):,} {what}, {format_rate(self.unseen)} unseen>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "known negatives": f"{len(self):,}",
+            "queries for others": format_rate(self.unseen),
+            "queries for keys in the set": format_rate(self.present),
+        }
+        for share, n in zip((0.5, 0.9), self.quantiles((0.5, 0.9)), strict=True):
+            if n is not None:
+                facts[f"{format_rate(share)} of the queries"] = f"for the {n:,} most frequent"
+        if self._values is not None and len(self):
+            facts["most frequent"] = ", ".join(map(show_key, as_list(self._values[:5])))
+        return facts_html("tamis.Workload", facts)
 
     def __str__(self) -> str:
         how = "" if self.unseen_method == "given" else f" ({self.unseen_method})"
