@@ -339,6 +339,23 @@ def test_demo(run, folder, monkeypatch):
     assert page.count("<svg") == 2
 
 
+@pytest.mark.parametrize(
+    "line", ["demo --hosts 500 --visits 900 -o bare", "advise 1000 --report bare/report.html"]
+)
+def test_reports_need_no_matplotlib(run, folder, monkeypatch, line):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (folder / "bare").mkdir(exist_ok=True)
+    code, _, err = run(line)
+    assert code == 0
+    page = (folder / "bare/report.html").read_text()
+    assert "<svg" not in page
+    assert "<td data-name" in page
+    assert "pip install tamis[plot]" in err + page
+    assert not list((folder / "bare").glob("*.png"))
+
+
 def test_demo_of_own_keys_and_log(run, monkeypatch):
     from tamis.cli import demo
 

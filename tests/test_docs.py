@@ -12,11 +12,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+import tamis
 from tamis import cli
 
 ROOT = Path(__file__).parent.parent
@@ -80,3 +82,39 @@ def test_shell_sessions(page, shims, tmp_path, monkeypatch):
         if shown.strip() or code:
             same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
             assert same, f"{page.name}: {command}\nshown:\n{shown}\nprinted:\n{printed}"
+
+
+HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+RAW = HOME.replace("//github.com", "//raw.githubusercontent.com")
+
+
+def test_links_of_the_readme_work_on_a_package_index():
+    """A package index shows the README alone, so that its links must be absolute, and lead home."""
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    for image, link in links:
+        start = f"{RAW}/main/" if image else rf"{HOME}/(blob|tree)/main/"
+        found = re.match(start, link)
+        assert found, f"{link} is not below {start}"
+        path, _, anchor = link[found.end() :].partition("#")
+        if (ROOT / "src").exists():  # else these are the tests of an installed package
+            assert (ROOT / path).exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor in slugs, link
+
+
+def test_the_home_is_in_one_place():
+    for name in ("CITATION.cff", "mkdocs.yml"):
+        if (ROOT / name).exists():
+            assert set(
+                re.findall(r"https://github.com/[\w-]+/[\w-]+", (ROOT / name).read_text())
+            ) <= {HOME}
+    version = (
+        re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+        if (ROOT / "CITATION.cff").exists()
+        else None
+    )
+    assert version is None or version[1] == tamis.__version__
