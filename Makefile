@@ -92,7 +92,7 @@ soak: $(VENV)/built $(VENV)/tools
 
 docs: $(VENV)/built
 	$(BIN)/python -m pip install --quiet --group docs
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 wheel: $(VENV)/builder
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --out dist

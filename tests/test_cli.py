@@ -326,6 +326,8 @@ def test_advise(run, folder):
 
 def test_demo(run, folder, monkeypatch):
     pytest.importorskip("matplotlib")
+    from matplotlib import image
+
     from tamis.cli import demo
 
     monkeypatch.setattr(demo, "_BUDGETS", (1.0,))
@@ -334,8 +336,11 @@ def test_demo(run, folder, monkeypatch):
     assert "(recommended)" in out
     assert "reads_wasted.png" in err
     assert (folder / "demo/reads_wasted.png").stat().st_size > 10_000
+    picture = image.imread(folder / "demo/reads_wasted.png")
+    assert picture[..., 3:].min(initial=1) == 1, "readable on a dark page"
     page = (folder / "demo/report.html").read_text()
     assert "(recommended)" in page
+    assert "a few hot keys" in page
     assert page.count("<svg") == 2
 
 

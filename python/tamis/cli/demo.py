@@ -285,12 +285,13 @@ def _save_report(
     except ImportError as error:
         note(f"tamis: {error}; the report has no charts")
     else:
-        report.picture(ax, f"Lower is better. {_JUMPS}")
         # In a file of its own, the picture carries the note with it.
-        ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 110), fontsize=8, va="top")
+        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 110), fontsize=8, va="top")
         for ending in ("png", "svg"):
             path = folder / f"reads_wasted.{ending}"
             ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
+        below.remove()
+        report.picture(ax, f"Lower is better. {_JUMPS}")
         saved = f"chart: {folder / 'reads_wasted.png'} (and .svg); report: "
     report.heading("Workload").text(str(workload).splitlines()[0] + ".")
     with suppress(ImportError):
