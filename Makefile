@@ -9,14 +9,18 @@ RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
 
 all: format lint types build test
 
-$(VENV)/tools: pyproject.toml
+$(VENV)/builder: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tamis needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group build --group test --group lint
+	$(BIN)/python -m pip install --quiet --group build
 	touch $@
 
-$(VENV)/built: $(VENV)/tools $(RUST)
+$(VENV)/tools: $(VENV)/builder
+	$(BIN)/python -m pip install --quiet --group test --group lint
+	touch $@
+
+$(VENV)/built: $(VENV)/builder $(RUST)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release
 	touch $@
 
@@ -42,17 +46,19 @@ lint: $(VENV)/tools
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-types: $(VENV)/built
+types: $(VENV)/built $(VENV)/tools
 	$(BIN)/mypy
 	$(BIN)/stubtest tamis._native
 
-test: $(VENV)/built $(VENV)/spark
+test: $(VENV)/built $(VENV)/tools $(VENV)/spark
 	.ci/servers
 	cargo test --quiet
 	$(BIN)/python -m pytest --quiet --numprocesses auto
 
 # A blocklist, a log, advice, and each filter before a store: one table and one picture.
+# Without matplotlib, the report has no picture.
 demo: $(VENV)/built
+	-$(BIN)/python -m pip install --quiet "matplotlib>=3.8"
 	$(BIN)/python -m tamis demo
 
 # Side by side with other packages, and the kernels beside a yardstick.
@@ -72,13 +78,13 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/peers.py
 
 # The papers' settings and real data, measured: an hour or so. What lacks its data says so.
-experiments: $(VENV)/built
+experiments: $(VENV)/built $(VENV)/tools
 	@for script in experiments/*/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 # The long runs: a hundred million keys, fuzzing, a thousand faults under guards, and many more examples
 # per property, drawn at random.
 # `make test` draws the same ones every time: what soak finds becomes an @example.
-soak: $(VENV)/built
+soak: $(VENV)/built $(VENV)/tools
 	.ci/servers
 	PYTHONPATH=tests $(BIN)/python -m campaign --faults 1000
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
@@ -86,9 +92,9 @@ soak: $(VENV)/built
 
 docs: $(VENV)/built
 	$(BIN)/python -m pip install --quiet --group docs
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-wheel: $(VENV)/tools
+wheel: $(VENV)/builder
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --out dist
 
 # The tests against the wheel, on the newest Python that this machine has or can get.

@@ -401,6 +401,12 @@ def says_what_it_can(specimen):
     if not specimen.layered:
         assert hasattr(f, "add") == hasattr(f, "update") == cls.inserts
         assert hasattr(f, "remove") == cls.deletes
+        for name, able in (("add", cls.inserts), ("remove", cls.deletes)):
+            if not able:
+                with pytest.raises(
+                    AttributeError, match=f"{cls.__name__} filter; use one of .*Cuckoo"
+                ):
+                    getattr(f, name)
     if not cls.merges:
         with pytest.raises(tamis.IncompatibleError, match="cannot be merged"):
             f | f

@@ -6,17 +6,21 @@ than 0 is shown as ``exit code N``.
 """
 
 import doctest
+import importlib.util
 import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import tamis
 from tamis import cli
 
 ROOT = Path(__file__).parent.parent
@@ -80,3 +84,80 @@ def test_shell_sessions(page, shims, tmp_path, monkeypatch):
         if shown.strip() or code:
             same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
             assert same, f"{page.name}: {command}\nshown:\n{shown}\nprinted:\n{printed}"
+
+
+def hook(name):
+    """Import a hook of the site, which is not part of the package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["bloom", "ribbon", "stacked", "stable_learned", "learned"])
+def test_the_page_of_a_filter_shows_its_rate_by_its_size(kind):
+    pytest.importorskip("matplotlib")
+    rates = hook("rates")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=f"{kind}.md"))
+    text = rates.on_page_markdown((ROOT / f"docs/{kind}.md").read_text(), page)
+    before, _, after = text.partition('<figure class="plot"><svg')
+    assert before.startswith("# ")
+    assert after.count("\n") > 20
+    figure = after.partition("</figure>")[0]
+    assert "\n" not in figure
+    assert "bits per key" in figure
+    assert ("bound" in figure) == (kind != "stable_learned")
+
+
+def test_every_filter_has_a_picture():
+    rates = hook("rates")
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} & tamis.planning.kinds.KINDS.keys()
+    assert pages - {"collection", "text"} <= set(rates.PAGES)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guard.md"))
+    assert rates.on_page_markdown("as it is", page) == "as it is"
+
+
+def test_the_line_of_a_kind_is_that_of_its_filters():
+    """The points are predictions of the sizes that are built."""
+    rates = hook("rates")
+    line = dict(rates.plain("quotient")["Quotient"])
+    bits, rate = next((bits, rate) for bits, rate in line.items() if rate < 0.01)
+    f = tamis.Quotient.build(range(200_000), fpr=rate * 1.01)
+    assert f.bits_per_key == pytest.approx(bits, rel=0.02)
+    assert f.expected_fpr == pytest.approx(rate, rel=0.02)
+
+
+HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+RAW = HOME.replace("//github.com", "//raw.githubusercontent.com")
+
+
+def test_links_of_the_readme_work_on_a_package_index():
+    """A package index shows the README alone, so that its links must be absolute, and lead home."""
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    for image, link in links:
+        start = f"{RAW}/main/" if image else rf"{HOME}/(blob|tree)/main/"
+        found = re.match(start, link)
+        assert found, f"{link} is not below {start}"
+        path, _, anchor = link[found.end() :].partition("#")
+        if (ROOT / "src").exists():  # else these are the tests of an installed package
+            assert (ROOT / path).exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor in slugs, link
+
+
+def test_the_home_is_in_one_place():
+    for name in ("CITATION.cff", "mkdocs.yml"):
+        if (ROOT / name).exists():
+            assert set(
+                re.findall(r"https://github.com/[\w-]+/[\w-]+", (ROOT / name).read_text())
+            ) <= {HOME}
+    version = (
+        re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+        if (ROOT / "CITATION.cff").exists()
+        else None
+    )
+    assert version is None or version[1] == tamis.__version__

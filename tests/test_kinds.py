@@ -14,7 +14,7 @@ from contract import SPECIMENS
 from reference import frame, parts
 from tamis import _native, filters
 from tamis.filters import CLASSES
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning.kinds import KINDS, LayerKind
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +83,7 @@ def test_every_kind_has_a_native_class_with_a_stub(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in INDEXES])
 def test_every_filter_has_a_specimen(name):
-    if issubclass(CLASSES[name], Contract):
+    if issubclass(CLASSES[name], Filter):
         assert name in {specimen.cls._kind for specimen in SPECIMENS}
 
 

@@ -351,7 +351,7 @@ def test_the_exact_layer_is_near_its_lower_bound(zipf):
     least = metrics.lower_bound(plan.fpr_bound, plan.negatives / MILLION)
     assert least < plan.bits_per_key < 1.015 * least
     assert plan.lower_bound == least
-    assert f"takes {least:.3f} bits per key or more" in str(plan)
+    assert f"above the {least:.3f} bits per key that any" in str(plan)
 
 
 @pytest.mark.parametrize(

@@ -375,9 +375,9 @@ def test_drift_of_shapes():
 
 def test_description_and_plot():
     w = Workload.from_queries(["a", "b", "a"] * 3 + ["k"], keys=["k"])
-    assert "1 queries (10.0%) for keys in the set were removed" in str(w)
+    assert "1 queries (10 %) for keys in the set were removed" in str(w)
     assert "most frequent: 'a', 'b'" in str(w)
-    assert repr(w) == "<tamis.Workload: 2 values, unseen 0>"
+    assert repr(w) == "<tamis.Workload: 2 values, 0 % unseen>"
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
     ax = w.plot()

@@ -14,7 +14,7 @@ from dataclasses import replace
 import workloads
 
 import tamis
-from tamis.planning.costs import format_duration
+from tamis.planning.formats import format_duration
 
 WITHIN = 1.10
 TARGET = 9

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tamis import spark as spark
     from tamis import stores, traces
     from tamis import text as text
+    from tamis._versions import show_versions
     from tamis.advice.advise import Advice, advise
     from tamis.collection import Collection
     from tamis.deduplication import dedup
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         Bloom,
         Cuckoo,
         Extending,
+        Filter,
         Fuse,
         LearnedBloom,
         Quotient,
@@ -74,6 +76,7 @@ __all__ = [
     "Collection",
     "Cuckoo",
     "Extending",
+    "Filter",
     "FormatError",
     "Fuse",
     "Guard",
@@ -104,6 +107,7 @@ __all__ = [
     "plan",
     "plan_collection",
     "plan_stable",
+    "show_versions",
     "split",
     "stores",
     "traces",
@@ -132,6 +136,7 @@ _MODULES = {
     "plan": "tamis.planning.planner",
     "plan_collection": "tamis.planning.collection.allocation",
     "plan_stable": "tamis.planning.stable.groups",
+    "show_versions": "tamis._versions",
 }
 """The modules of public names; those of `tamis.filters` are all that are not here."""
 

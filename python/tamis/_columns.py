@@ -78,6 +78,20 @@ def as_list(values: Any) -> list[Any]:
     return list(values.tolist() if isinstance(values, np.ndarray) else values.to_pylist())
 
 
+def show_key(key: Any) -> str:
+    """Write a key for people; bytes that are text, such as the lines of a file, as text.
+
+    >>> show_key(b"ada"), show_key("ada"), show_key(7), show_key(bytes([255]))[0]
+    ("'ada'", "'ada'", '7', 'b')
+    """
+    if isinstance(key, bytes):
+        try:
+            key = key.decode()
+        except UnicodeDecodeError:
+            return repr(key)
+    return repr(key)
+
+
 def pyarrow(what: str) -> Any:
     """Import pyarrow, or raise ImportError that names the extra to install."""
     try:

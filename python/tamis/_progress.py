@@ -1,20 +1,32 @@
-"""Progress bars on standard error."""
+"""Progress bars: on standard error of a terminal, or in the output of a notebook."""
 
 from __future__ import annotations
 
+import html
+import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_SECONDS = 0.2
+"""Between two updates of a bar in a notebook: each is a message to the browser."""
 
 
 @contextmanager
 def progress_bar(
     description: str, total: int | None, *, show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar and yield a function that advances it; by default only on a terminal.
+    """Show a progress bar and yield a function that advances it.
 
-    The bar disappears from a terminal when it ends; elsewhere only its final state is printed.
+    By default it is shown only on a terminal and in a notebook, and disappears when it ends; if
+    ``show`` is true, it is also printed elsewhere, in its final state.
     """
+    if show is not False and _in_notebook():
+        with _notebook_bar(description, total) as advance:
+            yield advance
+        return
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda done: None
         return
@@ -25,3 +37,36 @@ def progress_bar(
     with Progress(console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda done: bar.advance(task, done)
+
+
+def _in_notebook() -> bool:
+    """Tell whether a notebook runs this code; IPython on a terminal is not one."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+@contextmanager
+def _notebook_bar(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    display: Any = importlib.import_module("IPython.display")
+
+    done, drawn = 0, time.monotonic()
+
+    def bar() -> Any:
+        value = f" value={done}" if total else ""
+        return display.HTML(
+            f"{html.escape(description)} <progress max={total or 1}{value}></progress> {done:,}"
+            + (f" of {total:,}" if total else "")
+        )
+
+    def advance(more: int) -> None:
+        nonlocal done, drawn
+        done += more
+        if time.monotonic() - drawn >= _SECONDS:
+            handle.update(bar())
+            drawn = time.monotonic()
+
+    handle: Any = display.display(bar(), display_id=True)
+    try:
+        yield advance
+    finally:
+        handle.update(display.HTML(""))

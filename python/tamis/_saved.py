@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, cast
 from tamis import _native
 from tamis._objects import save_path
 from tamis._types import FilePath
+from tamis.planning.formats import facts_html, format_rate, format_size
 
 
 class Saved(_native.Stored):
@@ -50,6 +51,21 @@ class Saved(_native.Stored):
             f"<tamis.{type(self).__name__}: {len(self):,} of {self.capacity:,} keys, "
             f"{self.size_in_bits:,} bits, {self._describe()}>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "keys": f"{len(self):,} of {self.capacity:,}",
+            "size": f"{format_size(self.size_in_bits)}, {self.bits_per_key:.2f} bits per key",
+        }
+        for name, attribute in (
+            ("expected false-positive rate", "expected_fpr"),
+            ("bound under any workload", "fpr_bound"),
+        ):
+            if hasattr(self, attribute):
+                facts[name] = format_rate(getattr(self, attribute))
+        facts["structure"] = self._describe()
+        facts["hash"] = "secret key" if self.seed is None else f"seed {self.seed}"
+        return facts_html(f"tamis.{type(self).__name__}", facts)
 
     _kind: ClassVar[str]
     """The name of the kind in `tamis.planning.kinds`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis.planning.costs import format_duration
+from tamis.planning.formats import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice

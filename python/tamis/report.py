@@ -26,13 +26,23 @@ h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top:
 p.note { color: var(--soft); } figure { margin: 1.2rem 0; }
 figure svg { width: 100%; height: auto; display: block; font-family: system-ui, sans-serif; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; }
+table { border-collapse: collapse; font-size: .92rem; }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; }
 th { color: var(--soft); font-weight: 600; } tr.first td { font-weight: 600; }
-pre { overflow-x: auto; font-size: .82rem; line-height: 1.4; padding: .8rem;
-  border: 1px solid var(--line); border-radius: .4rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: min(.82rem, 1.9vw);
+  line-height: 1.4; padding: .8rem; border: 1px solid var(--line); border-radius: .4rem; }
+@media (max-width: 44rem) {
+  pre { padding: .8rem 0; border-width: 1px 0; border-radius: 0; }
+  tr.head { display: none; } table, tbody { display: block; }
+  tr { display: grid; grid-template-columns: auto auto; padding: .4rem 0;
+    border-bottom: 1px solid var(--line); }
+  td { border: 0; padding: .1rem 0; white-space: normal; }
+  td:first-child { grid-column: 1 / -1; font-weight: 600; }
+  td:not(:first-child) { display: flex; justify-content: space-between; grid-column: 1 / -1; }
+  td:not(:first-child)::before { content: attr(data-name); color: var(--soft); font-weight: 400;
+    padding-right: 1rem; } }
 """
 
 
@@ -41,7 +51,7 @@ class Report:
 
     >>> page = Report("Filters").text("Two of them.")
     >>> page = page.table(["filter", "bits"], [["Bloom", "10.00"], ["Ribbon", "9.04"]])
-    >>> "<td>9.04</td>" in str(page)
+    >>> '<td data-name="bits">9.04</td>' in str(page)
     True
     """
 
@@ -65,13 +75,20 @@ class Report:
     def table(
         self, head: Sequence[str], rows: Iterable[Sequence[str]], *, first: bool = False
     ) -> Self:
-        """Add a table; ``first`` highlights its first row."""
+        """Add a table; ``first`` highlights its first row.
+
+        On a phone, each row becomes a block of names and values, so that nothing is cut off.
+        """
         cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
-        lines = [f"<tr>{cells}</tr>"]
+        lines = [f"<tr class=head>{cells}</tr>"]
+        names = [html.escape(each) for each in head]
         for index, row in enumerate(rows):
-            cells = "".join(f"<td>{html.escape(str(each))}</td>" for each in row)
+            cells = "".join(
+                f'<td data-name="{name}">{html.escape(str(each))}</td>'
+                for name, each in zip(names, row, strict=True)
+            )
             lines.append(f"<tr{' class=first' if first and not index else ''}>{cells}</tr>")
-        return self._add(f"<div class=wide><table>{''.join(lines)}</table></div>")
+        return self._add(f"<table>{''.join(lines)}</table>")
 
     def picture(self, ax: Any, caption: str = "") -> Self:
         """Add the figure of matplotlib axes, as SVG."""

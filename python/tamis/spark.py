@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tamis import filters, planning
 from tamis._types import FilePath
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import MOST_SHARDS, Sharded, split
 from tamis.filters.stacked import Stacked
@@ -57,7 +57,7 @@ def build(
     df: DataFrame,
     column: str,
     *,
-    filter: type[Contract] = Ribbon,
+    filter: type[Filter] = Ribbon,
     shards: int = SHARDS,
     capacity: int | None = None,
     workload: Workload | None = None,
@@ -105,7 +105,7 @@ def _key_column(df: DataFrame, column: str) -> Column:
 
 def _sharded(
     keys: DataFrame,
-    filter: type[Contract],
+    filter: type[Filter],
     shards: int,
     seed: int,
     key: bytes | None,
@@ -317,7 +317,7 @@ def _join_key(df: DataFrame, names: list[str]) -> DataFrame:
 
 def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
     """Return a Spark function that says which keys of a column may be in the filter."""
-    if isinstance(filter, Contract):
+    if isinstance(filter, Filter):
         name = _ship(spark, filter)
         get: Any = SparkFiles.get
     else:
@@ -336,7 +336,7 @@ def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
     return functions.arrow_udf(contains, "boolean")
 
 
-def _ship(spark: SparkSession, filter: Contract) -> str:
+def _ship(spark: SparkSession, filter: Filter) -> str:
     """Send a filter to all workers as a file; return its name there."""
     name = f"tamis-{secrets.token_hex(8)}"
     path = os.path.join(_shipped().name, name)

@@ -12,6 +12,7 @@ from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
 from tamis.advice.stacked import stack_times
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
 from tamis.planning.adaptive_stacked import Wish, plan_adaptive
+from tamis.planning.formats import format_rate
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
 
@@ -42,18 +43,22 @@ def adaptive(situation: Situation) -> Iterator[Found]:
 
 
 def _telescoping(situation: Situation) -> Found:
-    """Find the longest remainders that leave room for the selectors."""
+    """Find the longest remainders that leave room for the selectors, or the shortest for a rate."""
     n = situation.keys
     count = quotient.quotients(n)
     beside = telescoping.selector_bits(count, "growing")
-    for length in range(32, 0, -1):
+    for length in range(32, 0, -1) if situation.fpr is None else range(1, 33):
         slots, rate = fingerprint_layer("quotient", n, length)
         if not rate or math.isinf(_moves(situation, rate)):
             continue
         code = telescoping.selector_entropy(max(situation.distinct, 1) / max(n, 1), rate, load=1.0)
         bits = math.ceil(slots + beside + n * code)
         if bits <= situation.budget:
-            return _adapting(situation, "telescoping", rate, bits, {"fpr": rate})
+            found = _adapting(situation, "telescoping", rate, bits, {"fpr": rate})
+            if found.expected_fpr <= (situation.fpr or 1.0):
+                return found
+    if situation.fpr is not None:
+        return RuledOut("Telescoping", f"its rate is above {format_rate(situation.fpr)}")
     return RuledOut(
         "Telescoping", f"its selectors do not fit into {situation.bits_per_key:.3g} bits per key"
     )
@@ -62,10 +67,13 @@ def _telescoping(situation: Situation) -> Found:
 def _adaptive_cuckoo(situation: Situation) -> Found:
     n = situation.keys
     try:
-        size = adaptive_cuckoo.size(n, bits_per_key=situation.bits_per_key)
+        size = adaptive_cuckoo.size(n, **situation.sizing)
     except ValueError as error:
         return RuledOut("AdaptiveCuckoo", str(error))
     held = math.ceil(_HASHES_BITS * size.slots)
+    if situation.fpr is not None:
+        rate, bits = size.rate(n), held + size.bits
+        return _adapting(situation, "adaptive_cuckoo", rate, bits, dict(situation.sizing))
     if held + size.bits > situation.budget:
         return RuledOut(
             "AdaptiveCuckoo",
@@ -90,7 +98,7 @@ def _adaptive_stacked(situation: Situation) -> Found:
         "sizing": "lifetime",
         "lifetime": max(round(situation.queries), 1),
         "layer": "quotient" if "delete" in situation.needs else "auto",
-        "bits_per_key": situation.bits_per_key,
+        **situation.sizing,
     }
     try:
         found = plan_adaptive(Wish(situation.keys, **arguments), w)

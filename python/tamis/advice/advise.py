@@ -7,12 +7,14 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
 from tamis import _native
 from tamis.advice.adaptive import adaptive, horizon
+from tamis.advice.frame import to_frame
 from tamis.advice.learned import learned
 from tamis.advice.measuring import measured
 from tamis.advice.page import page
@@ -29,10 +31,11 @@ from tamis.advice.situation import (
 )
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
-from tamis.advice.text import explained, table
+from tamis.advice.text import cells, explained, head, table
 from tamis.collection import Utility
 from tamis.pictures import draw_costs
 from tamis.planning.arguments import (
+    MOST_BITS_PER_KEY,
     MOST_KEYS,
     check_rate_or_budget,
     check_workload,
@@ -40,6 +43,7 @@ from tamis.planning.arguments import (
     whole,
 )
 from tamis.planning.costs import check_seconds, duration
+from tamis.planning.formats import table_html
 from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -52,15 +56,16 @@ _NO_UTILITY = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """Ranked choices: ``choices`` by the cost of a query, ``best`` the first of them.
 
     Each `Choice` has a ``name``, ``family``, ``expected_fpr``, ``fpr_bound``, ``expected_fnr``,
     ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
-    ``ruled_out`` lists the filters that do not fit, each with a ``name`` and ``reason``;
-    ``unjudged`` lists what is unknown, and what to pass to find out. `str` is a table, `explain`
-    derives the numbers, `measure` compares them with a sample, and `to_json` is for programs.
+    With ``fpr``, the smallest is first. ``ruled_out`` lists the filters that do not fit, each with
+    a ``name`` and ``reason``; ``unjudged`` lists what is unknown, and what to pass to find out.
+    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample,
+    `to_frame` is a data frame, and `to_json` is for programs.
 
     >>> import tamis
     >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -76,7 +81,7 @@ class Advice:
 
     @property
     def best(self) -> Choice:
-        """The choice with the lowest predicted cost of a query."""
+        """The first choice: the lowest cost of a query, or with ``fpr`` the smallest."""
         if not self.choices:
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.ruled_out)
             raise ValueError(f"no filter fits: {reasons}")
@@ -120,7 +125,8 @@ class Advice:
         s = self.situation
         given = {
             "keys": s.keys,
-            "budget_bits": s.budget,
+            "fpr": s.fpr,
+            "budget_bits": s.budget if s.fpr is None else None,
             "needs": sorted(s.needs),
             "present": s.present,
             "queries": s.queries,
@@ -144,14 +150,38 @@ class Advice:
         """Write a self-contained HTML report with charts."""
         page(self).save(path)
 
+    def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """Return the choices as a data frame of pandas or Polars, one row per choice.
+
+        By default, the library is the one that is already imported, or else installed.
+
+        >>> import tamis
+        >>> frame = tamis.advise(1000).to_frame()
+        >>> list(frame.columns)[:4], frame["name"][0]
+        (['name', 'family', 'bits_per_key', 'expected_fpr'], 'Ribbon')
+        """
+        return to_frame(self.choices, library)
+
     def __str__(self) -> str:
         return "\n".join(table(self))
+
+    def __repr__(self) -> str:
+        first = f"{self.choices[0].name} first of " if self.choices else ""
+        return (
+            f"<tamis.Advice: {first}{len(self.choices)} choices for {self.situation.keys:,} keys>"
+        )
+
+    def _repr_html_(self) -> str:
+        columns, *rows = cells(self)
+        reason = f"<p>{escape(self.best.reason)}</p>" if self.choices else ""
+        return table_html(head(self), columns, rows) + reason
 
 
 def advise(
     keys: Keys | SupportsIndex | Mapping[str, Keys],
     workload: Workload | None = None,
     *,
+    fpr: float | None = None,
     bits_per_key: float | None = None,
     budget: int | str | None = None,
     miss_cost: float | str = "1ms",
@@ -169,9 +199,10 @@ def advise(
 
     ``keys`` are the keys, or only their number; for a stream, how many of the latest to remember.
     The budget is ``bits_per_key`` (default: 10), or ``budget`` in bytes or as a size such as
-    "64MB". Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a wasted read,
-    ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``), ``check_cost``
-    of a query of a standard Bloom filter on your machine (default: that of
+    "64MB". With ``fpr`` instead, each filter is the smallest with at most this rate, and the
+    smallest is first. Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a
+    wasted read, ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``),
+    ``check_cost`` of a query of a standard Bloom filter on your machine (default: that of
     `tamis.planning.kinds`). ``present`` is the fraction of queries for keys in the set (default:
     that of the workload). ``expected_queries`` is the number of queries for absent keys to plan
     for (default: as many as the workload counted).
@@ -198,7 +229,9 @@ def advise(
     wanted = _needs(needs)
     counts = [_count(each) for each in keys.values()] if isinstance(keys, Mapping) else None
     n = _count(keys) if counts is None else sum(counts)
-    bits = _budget(n, bits_per_key, budget)
+    bits = _budget(n, fpr, bits_per_key, budget)
+    if fpr is not None and isinstance(keys, Mapping):
+        raise ValueError("fpr cannot be combined with a mapping of sets; pass budget=")
     miss = duration("miss_cost", miss_cost)
     denial = miss if denial_cost is None else duration("denial_cost", denial_cost)
     scale = 1.0
@@ -216,7 +249,7 @@ def advise(
     if workload is not None and workload.present != there:
         workload = copy.copy(workload)
         workload.present = there
-    situation = Situation(n, bits, workload, wanted, there, queries, miss, denial, scale, gaps)
+    situation = Situation(n, bits, workload, wanted, there, queries, miss, denial, scale, gaps, fpr)
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
         unjudged = [_NO_UTILITY] if utility is None else []
@@ -236,7 +269,10 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
     alike = list(plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
-    yield from stacked(situation, min(costs, default=math.inf))
+    # Where the smallest is first, a slower stack is not ruled out by its time.
+    yield from stacked(
+        situation, min(costs, default=math.inf) if situation.fpr is None else math.inf
+    )
     yield from adaptive(situation)
     yield learned(situation, keys, features, nonmembers)
     yield from streams(situation)
@@ -256,9 +292,12 @@ def _count(keys: Any) -> int:
     return len(_native.Distinct(keys))
 
 
-def _budget(n: int, bits_per_key: float | None, budget: int | str | None) -> int:
-    if bits_per_key is not None and budget is not None:
-        raise ValueError("pass at most one of bits_per_key and budget")
+def _budget(n: int, fpr: float | None, bits_per_key: float | None, budget: int | str | None) -> int:
+    if sum(each is not None for each in (fpr, bits_per_key, budget)) > 1:
+        raise ValueError("pass at most one of fpr, bits_per_key and budget")
+    if fpr is not None:
+        check_rate_or_budget(fpr, None)
+        return MOST_BITS_PER_KEY * max(n, 1)
     if budget is not None:
         return 8 * parse_budget(budget)
     bits_per_key = 10.0 if bits_per_key is None else bits_per_key

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from tamis._columns import as_list, column, take
-from tamis.advice.situation import Choice, Found, RuledOut, Situation
+from tamis.advice.situation import Choice, Found, RuledOut, Situation, ranked
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
-from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN, format_duration
+from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN
+from tamis.planning.formats import format_duration
 from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
@@ -56,7 +57,7 @@ def learned(
             found.append(choice)
     if not found:
         return RuledOut(NAME, "the smallest model exceeds the budget")
-    best = min(found, key=situation.cost)
+    best = ranked(situation, found)[0]
     if features is not None:
         best.arguments["features"] = features
     return best
@@ -81,7 +82,10 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         return None
     parts = planning.segments(inside, absent)
     spare_halvings = spare / halving * len(inside) / max(situation.keys, 1)
-    found = planning.plan(parts, regions=_REGIONS, bits=spare_halvings, mixed=True)
+    target: dict[str, Any] = (
+        {"bits": spare_halvings} if situation.fpr is None else {"fpr": situation.fpr}
+    )
+    found = planning.plan(parts, regions=_REGIONS, mixed=True, **target)
     bits = model.size_in_bits + _REGIONS * _REGION_BITS
     bits += round(halving * found.filter_bits * situation.keys / max(len(inside), 1))
     worst = found.rate(
@@ -92,7 +96,7 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
         NAME,
         "learned",
         NAME,
-        {"nonmembers": held, "model": model, "bits_per_key": situation.bits_per_key},
+        {"nonmembers": held, "model": model, **situation.sizing},
         expected_fpr=found.expected_fpr,
         fpr_bound=worst,
         bits=bits,

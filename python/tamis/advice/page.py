@@ -18,17 +18,10 @@ def page(advice: Advice) -> Report:
     report.text(head(advice) + ".").text(advice.best.reason)
     columns, *rows = cells(advice)
     report.table(columns, rows, first=True)
-    report.heading("Cost of a query")
-    report.picture(
-        draw_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices))),
-        "The time of the filter plus its wasted reads, averaged over all queries.",
-    )
-    report.heading("False-positive rate and size")
-    report.picture(
-        compare(advice.choices, ax=figure_axes(6, 4.2)),
-        "Lower left is better; the line is the Pareto front.",
-    )
-    _known(report, advice)
+    try:
+        _charts(report, advice)
+    except ImportError as error:
+        report.text(f"Without charts: {error}", note=True)
     if advice.ruled_out:
         report.heading("Ruled out")
         report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
@@ -37,6 +30,21 @@ def page(advice: Advice) -> Report:
         report.bullets(advice.unjudged)
     report.heading("How the numbers are derived")
     return report.lines("\n".join(explained(advice, brief=True)))
+
+
+def _charts(report: Report, advice: Advice) -> None:
+    """Plot costs, rates and sizes."""
+    costs = draw_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices)))
+    report.heading("Cost of a query")
+    report.picture(
+        costs, "The time of the filter plus its wasted reads, averaged over all queries."
+    )
+    report.heading("False-positive rate and size")
+    report.picture(
+        compare(advice.choices, ax=figure_axes(6, 4.2)),
+        "Lower left is better; the line is the Pareto front.",
+    )
+    _known(report, advice)
 
 
 def _known(report: Report, advice: Advice) -> None:

@@ -19,7 +19,7 @@ def plain(situation: Situation) -> Iterator[Found]:
 def _plain(situation: Situation, kind: Kind, option: Option) -> Found:
     if reason := unfit(situation, inserts=kind.inserts, deletes=kind.deletes):
         return RuledOut(option.name, reason)
-    arguments = {**option.arguments, "bits_per_key": situation.bits_per_key}
+    arguments = {**option.arguments, **situation.sizing}
     assert kind.sizes is not None
     try:
         size = kind.sizes.size(situation.keys, **arguments)

@@ -15,18 +15,23 @@ References: Deeds, Hentschel, Idreos 2021 (stacks, theorem 3); Lee, McCauley, Si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.costs import check_seconds, format_duration
+from tamis.planning.costs import check_seconds
+from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tamis._types import Keys
+    from tamis.collection import Collection
+    from tamis.filters.contract import Filter
     from tamis.workload import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -68,7 +73,8 @@ class Situation:
 
     ``queries`` (H) is the expected number of queries for absent keys, ``scale`` how much slower
     this machine is than the table of times, ``gaps`` after how many records of a stream values are
-    repeated.
+    repeated. With ``fpr``, each filter is the smallest with at most this rate, and ``budget`` is
+    only the most that is tried.
     """
 
     keys: int
@@ -81,6 +87,14 @@ class Situation:
     denial_cost: float
     scale: float = 1.0
     gaps: Gaps | None = None
+    fpr: float | None = None
+
+    @property
+    def sizing(self) -> dict[str, Any]:
+        """The rate or the budget per key, as the argument of a size or a plan."""
+        if self.fpr is not None:
+            return {"fpr": self.fpr}
+        return {"bits_per_key": self.bits_per_key}
 
     @property
     def bits_per_key(self) -> float:
@@ -109,7 +123,7 @@ class Situation:
         return self.present * there + (1 - self.present) * absent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
     """A filter that can be built, and its predicted size, rate and cost.
 
@@ -123,7 +137,7 @@ class Choice:
     name: str
     family: str
     filter: str
-    arguments: dict[str, Any] = field(repr=False)
+    arguments: dict[str, Any]
     expected_fpr: float
     fpr_bound: float
     bits: int
@@ -133,7 +147,7 @@ class Choice:
     reason: str
     expected_fnr: float = 0.0
     cost: float = math.nan
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Plan | None = None
     measured_fpr: float | None = None
     measured_error: float | None = None
     measured_fnr: float | None = None
@@ -153,7 +167,17 @@ class Choice:
             return self.expected_fpr
         return self.plan.expected_cost / (self.plan.workload.mean_cost or 1.0)
 
-    def build(self, keys: Keys, **arguments: Any) -> Any:
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name}: {self.bits_per_key:.2f} bits per key, expected rate "
+            f"{format_rate(self.expected_fpr)}, {format_duration(self.cost)} per query>"
+        )
+
+    @overload
+    def build(self, keys: Mapping[str, Keys], **arguments: Any) -> Collection: ...
+    @overload
+    def build(self, keys: Keys, **arguments: Any) -> Filter: ...
+    def build(self, keys: Any, **arguments: Any) -> Filter | Collection:
         """Build the filter of these keys; other arguments are those of the class's ``build``.
 
         >>> import tamis
@@ -165,7 +189,8 @@ class Choice:
             return self.plan.build(keys, **arguments)
         import tamis
 
-        return getattr(tamis, self.filter).build(keys, **{**self.arguments, **arguments})
+        built: Filter = getattr(tamis, self.filter).build(keys, **{**self.arguments, **arguments})
+        return built
 
 
 @dataclass(frozen=True)
@@ -179,10 +204,25 @@ class RuledOut:
 Found = Choice | RuledOut
 
 
+NEAR = 1.02
+"""Costs within this factor count as equal: times differ by more between machines."""
+
+
 def ranked(situation: Situation, found: list[Choice]) -> list[Choice]:
-    """Compute the cost of each choice, and sort by it; of equal ones, the smaller is first."""
+    """Compute the cost of each choice, and sort by it; of near-equal ones, the smaller is first.
+
+    If a rate is given rather than a budget, the smallest is first, and of equally small ones the
+    one of lower cost.
+    """
     costed = [replace(each, cost=situation.cost(each)) for each in found]
-    return sorted(costed, key=lambda each: (each.cost, each.bits))
+    if situation.fpr is not None:
+        return sorted(costed, key=lambda each: (round(each.bits_per_key, 2), each.cost))
+    left, order = sorted(costed, key=lambda each: (each.cost, each.bits)), []
+    while left:
+        near = [each for each in left if each.cost <= left[0].cost * NEAR]
+        left = left[len(near) :]
+        order += sorted(near, key=lambda each: (round(each.bits_per_key, 2), each.cost))
+    return order
 
 
 def unfit(situation: Situation, *, inserts: bool, deletes: bool, adapts: bool = False) -> str:
@@ -209,15 +249,17 @@ def secret(situation: Situation) -> str:
 def line(choice: Choice, situation: Situation) -> str:
     """Write the cost of a choice as a sum."""
     absent = (
-        f"{1 - situation.present:.3g} × ({format_duration(choice.absent_time)} + "
-        f"{choice.weighted_fpr:.3g} × {format_duration(situation.miss_cost)})"
+        f"{format_rate(1 - situation.present)} × ({format_duration(choice.absent_time)} + "
+        f"{format_rate(choice.weighted_fpr)} × {format_duration(situation.miss_cost)})"
     )
     if not situation.present:
         return f"{absent} = {format_duration(choice.cost)}"
     there = format_duration(choice.present_time)
     if choice.expected_fnr:
-        there = f"({there} + {choice.expected_fnr:.3g} × {format_duration(situation.denial_cost)})"
-    return f"{situation.present:.3g} × {there} + {absent} = {format_duration(choice.cost)}"
+        denied = format_rate(choice.expected_fnr)
+        there = f"({there} + {denied} × {format_duration(situation.denial_cost)})"
+    present = format_rate(situation.present)
+    return f"{present} × {there} + {absent} = {format_duration(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 from tamis.advice.situation import (
     Choice,
@@ -14,7 +14,7 @@ from tamis.advice.situation import (
     secret,
     unfit,
 )
-from tamis.planning.costs import format_duration
+from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan
@@ -66,12 +66,10 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
         found = plan(
             situation.keys,
             w,
-            bits_per_key=situation.bits_per_key,
             layer=cast(LayerKind, kind.name),
             last=last,
             rates="equal",  # varied rates save a few percent, and take a second to find
-            miss_cost=max(situation.miss_cost, 1e-12),
-            check_cost=_bloom_check(situation),
+            **_goal(situation),
         )
     except ValueError as error:
         return RuledOut(name, str(error))
@@ -85,7 +83,7 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
         why = f"none of the {found.negatives:,} most frequent negatives is ever a false positive"
     else:
         most = f"{found.negatives:,} most frequent negatives"
-        why = f"the {most} have a rate of {found.frequent_fpr:.2g}"
+        why = f"the {most} have a rate of {format_rate(found.frequent_fpr)}"
     return Choice(
         name,
         "exact" if last == "exact" else "stacked",
@@ -97,16 +95,24 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
         keys=situation.keys,
         absent_time=absent,
         present_time=present,
-        reason=f"{found.psi:.0%} of the queries are known: {why}." + secret(situation),
+        reason=f"{format_rate(found.psi)} of the queries are known: {why}." + secret(situation),
         plan=found,
     )
 
 
-def _bloom_check(situation: Situation) -> float:
-    """Return the time of a query of a Bloom layer; other layers are relative to it."""
+def _goal(situation: Situation) -> dict[str, Any]:
+    """Return what the plan minimizes: its size for a rate, or the cost of a query in a budget.
+
+    The times of other layers are relative to that of a Bloom layer.
+    """
+    if situation.fpr is not None:
+        return situation.sizing
     bloom = KINDS["bloom"].layer
     assert bloom is not None
-    return situation.check(bloom, present=False)
+    return situation.sizing | {
+        "miss_cost": max(situation.miss_cost, 1e-12),
+        "check_cost": situation.check(bloom, present=False),
+    }
 
 
 def stack_times(situation: Situation, found: Plan) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from tamis.advice.situation import (
     groups,
 )
 from tamis.planning import stable, windowed
+from tamis.planning.formats import format_rate
 from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -38,7 +39,14 @@ def streams(situation: Situation) -> Iterator[Found]:
     else:
         yield _windowed(situation)
         if "false negatives allowed" in situation.needs:
-            yield _stable(situation)
+            yield (
+                _stable(situation)
+                if situation.fpr is None
+                else RuledOut(
+                    "StableBloom",
+                    "its size depends on how many keys it may forget, not on its rate",
+                )
+            )
         else:
             yield RuledOut("StableBloom", "it forgets keys (needs: 'false negatives allowed')")
         yield RuledOut("StableLearned", _scores(situation))
@@ -106,7 +114,7 @@ def _scores(situation: Situation) -> str:
 
 def _windowed(situation: Situation) -> Found:
     try:
-        size = windowed.size(situation.keys, bits_per_key=situation.bits_per_key)
+        size = windowed.size(situation.keys, **situation.sizing)
     except ValueError as error:
         return RuledOut("Windowed", str(error))
     # A value repeated within a generation sets bits that are already set.
@@ -116,7 +124,7 @@ def _windowed(situation: Situation) -> Found:
         "Windowed",
         "stream",
         "Windowed",
-        {"window": situation.keys, "bits_per_key": situation.bits_per_key},
+        {"window": situation.keys, **situation.sizing},
         expected_fpr=rate,
         fpr_bound=size.rate(),
         bits=size.bits,
@@ -152,8 +160,8 @@ def _stable(situation: Situation) -> Found:
             absent_time=situation.check(KINDS["stable"].options[0], present=False),
             present_time=situation.check(KINDS["stable"].options[0], present=True),
             reason=(
-                f"Its rate is bounded for any stream; {lost:.2g} of the keys repeated within "
-                f"{situation.keys:,} records are forgotten before that."
+                f"Its rate is bounded for any stream; {format_rate(lost)} of the keys repeated "
+                f"within {situation.keys:,} records are forgotten before that."
             ),
         )
         if best is None or situation.cost(found) < situation.cost(best):

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tamis.advice.situation import line
 from tamis.advice.theory import figure_12, theorem_3
 from tamis.planning import bloom
-from tamis.planning.costs import format_duration
+from tamis.planning.formats import format_duration, format_rate
 
 if TYPE_CHECKING:
     from tamis.advice.advise import Advice
 
+WIDTH = 80
+"""Columns of a line of text."""
+
 
 def head(advice: Advice) -> str:
-    """Return the inputs in one line."""
+    """Return the inputs in a sentence."""
     s = advice.situation
+    if s.fpr is None:
+        target = f"{s.bits_per_key:.3g} bits per key"
+    else:
+        target = f"false-positive rate at most {format_rate(s.fpr)}"
     return (
-        f"{s.keys:,} keys, {s.bits_per_key:.3g} bits per key, {s.present:.1%} of the queries for "
-        f"keys in the set, {format_duration(s.miss_cost)} per wasted read"
+        f"{s.keys:,} keys, {target}, {format_rate(s.present)} of the queries for keys in the set, "
+        f"{format_duration(s.miss_cost)} per wasted read"
     )
 
 
@@ -31,12 +39,13 @@ def cells(advice: Advice) -> list[list[str]]:
     heads += ["measured", "denied", "cost"] if measured else []
     rows = [heads]
     for each in advice.choices:
-        row = [each.name, f"{each.bits_per_key:.2f}", f"{each.expected_fpr:.3g}"]
-        row += [f"{each.fpr_bound:.3g}", f"{each.expected_fnr:.3g}", format_duration(each.cost)]
+        row = [each.name, f"{each.bits_per_key:.2f}", format_rate(each.expected_fpr)]
+        row += [format_rate(each.fpr_bound), format_rate(each.expected_fnr)]
+        row += [format_duration(each.cost)]
         if measured:
-            error = "" if each.measured_error is None else f" ± {each.measured_error:.1g}"
+            error = "" if each.measured_error is None else f" ± {format_rate(each.measured_error)}"
             cost = "–" if each.measured_cost is None else format_duration(each.measured_cost)
-            row += [_number(each.measured_fpr) + error, _number(each.measured_fnr), cost]
+            row += [_rate(each.measured_fpr) + error, _rate(each.measured_fnr), cost]
         rows.append(row)
     shown = [i for i, name in enumerate(heads) if forget or name != "denied"]
     return [[row[i] for i in shown] for row in rows]
@@ -44,18 +53,22 @@ def cells(advice: Advice) -> list[list[str]]:
 
 def table(advice: Advice) -> Iterable[str]:
     """Yield the lines of the table, followed by what was ruled out and what is unknown."""
-    yield head(advice)
+    yield from _wrapped(head(advice))
     yield ""
     yield from _aligned(cells(advice))
     if advice.choices:
         yield ""
-        yield f"{advice.best.name}: {advice.best.reason}"
+        yield from _wrapped(f"{advice.best.name}: {advice.best.reason}")
     yield from _listed("Ruled out:", (f"{each.name}: {each.reason}" for each in advice.ruled_out))
     yield from _listed("Unknown:", advice.unjudged)
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+def _rate(value: float | None) -> str:
+    return "–" if value is None else format_rate(value)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
 def _aligned(rows: list[list[str]]) -> Iterable[str]:
@@ -71,7 +84,8 @@ def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
     if lines:
         yield ""
         yield head
-        yield from (f"- {each}" for each in lines)
+        for each in lines:
+            yield from _wrapped(f"- {each}", "  ")
 
 
 def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
@@ -84,27 +98,26 @@ def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
     yield from figure_12(s)
     w = s.workload
     if w is not None and len(w) and s.bits_per_key > 0 and "stream" not in s.needs:
-        size = bloom.size(s.keys, bits_per_key=s.bits_per_key, layout="standard")
+        size = bloom.size(s.keys, layout="standard", **s.sizing)
         rate = size.rate(s.keys)
         if rate < 0.5:
             yield ""
-            yield (
+            yield from _wrapped(
                 f"When a stack of Bloom layers is smaller than one Bloom filter at its rate of "
-                f"{rate:.3g} (Deeds et al. 2021, theorem 3 and figure 2c):"
+                f"{format_rate(rate)} (Deeds et al. 2021, theorem 3 and figure 2c):"
             )
             yield from theorem_3(s, rate)
     if "store" in s.needs:
         yield ""
-        yield (
+        yield from _wrapped(
             f"Of {s.queries:,.0f} queries for absent keys, {s.distinct:,.0f} are expected to be "
             f"for distinct keys: c = {s.distinct / max(s.keys, 1):.3g} per stored key. An adaptive "
             "filter has e^(c·rate) − 1 false positives per stored key in total (Lee et al. 2021)."
         )
     yield ""
     yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"
-    width = max((len(each.name) for each in advice.choices), default=0)
     for each in advice.choices:
-        yield f"  {each.name:<{width}}  {line(each, s)}"
+        yield from _wrapped(f"  {each.name}: {line(each, s)}", "    ")
     for each in advice.choices:
         if each.plan is not None and each is advice.choices[0]:
             yield ""

@@ -41,10 +41,10 @@ def aspects(situation: Situation) -> dict[str, bool]:
 
 def figure_12(situation: Situation) -> Iterator[str]:
     """Yield the lines of figure 12 for the aspects that hold."""
-    yield f"  {'':<22}" + "".join(f"{kind:>16}" for kind in KINDS)
+    yield f"  {'':<18}" + "".join(f"{kind:>15}" for kind in KINDS)
     for name, holds in aspects(situation).items():
         if holds:
-            yield f"  {name:<22}" + "".join(f"{each:>16}" for each in SUITS[name])
+            yield f"  {name:<18}" + "".join(f"{each:>15}" for each in SUITS[name])
 
 
 def theorem_3(situation: Situation, rate: float) -> Iterator[str]:

@@ -13,32 +13,72 @@ import re
 import sqlite3
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from tamis import __version__
+from tamis.cli._output import colours, drop_output, note, say
 
-_COMMANDS = {
-    "advise": "Rank filters for keys, a workload and a budget.",
-    "bench": "Measure filters on this machine, next to other packages.",
-    "build": "Build a filter from a file of keys.",
-    "dedup": "Drop records of a stream that were seen before.",
-    "demo": "Compare filters in front of a database.",
-    "guard": "Replay a query log against a filter in front of a table.",
-    "inspect": "Describe a saved filter.",
-    "merge": "Merge filters.",
-    "plan": "Find the best filter for a workload, without building it.",
-    "query": "Look up keys in a filter.",
-    "search": "Search documents by words.",
-    "skip": "Skip row groups of Parquet files.",
-    "verify": "Check a filter: its bytes, its keys, its false-positive rate.",
+_GROUPS = {
+    "Choose a filter": {
+        "advise": "Rank filters for keys, a workload and a budget or a rate.",
+        "plan": "Find the best filter for a workload, without building it.",
+        "demo": "Compare filters in front of a database.",
+        "bench": "Measure filters on this machine, next to other packages.",
+    },
+    "Build and query filters": {
+        "build": "Build a filter from a file of keys.",
+        "query": "Look up keys in a filter.",
+        "inspect": "Describe a saved filter.",
+        "verify": "Check a filter: its bytes, its keys, its false-positive rate.",
+        "merge": "Merge filters.",
+    },
+    "Use filters": {
+        "guard": "Replay a query log against a filter in front of a table.",
+        "skip": "Skip row groups of Parquet files.",
+        "search": "Search documents by words.",
+        "dedup": "Drop records of a stream that were seen before.",
+    },
 }
+"""The commands as the help lists them."""
+
+_COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
+
+
+class _Formatter(click.HelpFormatter):
+    """Help with colours; `click.echo` removes them where the output is not a terminal."""
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, click.style("Usage: ", bold=True))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        named = [(click.style(name, fg="cyan"), text) for name, text in rows]
+        super().write_dl(named, col_max, col_spacing)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+def _with_colours(command: click.Command) -> click.Command:
+    """Let the command, and those of a group, write their help with colours."""
+    command.context_class = _Context
+    for each in getattr(command, "commands", {}).values():
+        each.context_class = _Context
+    return command
 
 
 class _Commands(click.Group):
     """The commands by name; a module is imported when its command runs."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -46,8 +86,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tamis.cli.{name}").command
-        return command
+        return _with_colours(importlib.import_module(f"tamis.cli.{name}").command)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
@@ -57,8 +96,10 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        width = max(map(len, _COMMANDS))
+        for heading, group in _GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in group.items()])
 
 
 # Not a raw docstring: click recognizes the character \b, which keeps a paragraph as it is.
@@ -72,11 +113,14 @@ class _Commands(click.Group):
     is in the set.
 
     \b
+      tamis demo
+      tamis advise blocked.txt --queries log.txt --bits-per-key 10
       tamis build blocked.txt --fpr 0.001 -o blocked.tamis
       tamis query blocked.tamis example.org
 
-    Input is text (one key per line), CSV, Parquet or Arrow, optionally compressed; "-" is standard
-    input. Exit codes: 0 success, 1 the answer is no, 2 invalid input.
+    `tamis COMMAND --help` shows the options of a command and an example. Input is text (one key
+    per line), CSV, Parquet or Arrow, optionally compressed; "-" is standard input. Exit codes:
+    0 success, 1 the answer is no, 2 invalid input.
     """,
 )
 @click.version_option(__version__, prog_name="tamis")
@@ -84,7 +128,7 @@ class _Commands(click.Group):
 def commands(ctx: click.Context) -> None:
     """Print the help if no command is given."""
     if ctx.invoked_subcommand is None:
-        print(ctx.get_help())
+        say(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,7 +140,9 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
-            code = commands.main(arguments, prog_name="tamis", standalone_mode=False)
+            code = commands.main(
+                arguments, prog_name="tamis", standalone_mode=False, color=colours()
+            )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
@@ -105,11 +151,10 @@ def _run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        print("tamis: interrupted", file=sys.stderr)
+        note("tamis: interrupted")
         return 130
     except BrokenPipeError:
-        # The reader has closed the pipe; the flush at exit would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except Exception as error:
         if "TAMIS_TRACEBACK" in os.environ or not _about_input(error):
@@ -129,7 +174,7 @@ _INPUT_ERRORS = (
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print("tamis:", message, file=sys.stderr)
+    note(f"tamis: {message}")
 
 
 def _about_input(error: Exception) -> bool:
@@ -179,5 +224,5 @@ def _command(arguments: Sequence[str]) -> click.Command:
 
 
 def _fail(message: str) -> int:
-    print("tamis:", " ".join(message.split()), file=sys.stderr)
+    note(click.style("tamis:", fg="red") + " " + " ".join(message.split()))
     return 2

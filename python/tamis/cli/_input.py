@@ -1,7 +1,8 @@
 """Input records: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
 
 Records are read in batches: lists of lines (bytes) or Arrow record batches, large enough that the
-cost per batch does not matter and nothing here runs once per key in Python.
+cost per batch does not matter and nothing here runs once per key in Python, except a regular
+expression, and CSV without pyarrow (`tamis.cli._rows`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,11 +18,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from tamis._columns import drop_null, join, pyarrow
 from tamis._compressed import DAMAGED, LONGEST_LINE, decompress
-from tamis.cli._output import progress
+from tamis.cli._output import note, progress
+from tamis.cli._rows import Rows, names_of, read_rows
 
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
+
+LogFormat = Literal["combined", "common"]
+
+_ACCESS_LOG = re.compile(
+    rb"(?P<host>\S+) \S+ (?P<user>\S+) \[(?P<time>[^\]]+)\] "
+    rb'"(?P<method>[A-Z]+) (?P<path>[^ "]+)[^"]*" (?P<status>\d{3}) (?P<size>\d+|-)'
+    rb'(?: "(?P<referer>[^"]*)" "(?P<agent>[^"]*)")?'
+)
+"""A line of a web server's log, in the common log format or the longer combined one."""
 
 _BLOCK = 4 << 20
 """Bytes of text read at a time."""
@@ -41,6 +55,13 @@ class Source:
     """The column to read if ``column`` is not given and the table has one of this name."""
     column_option: str = "--column"
     """The option that sets ``column``, for error messages."""
+    regex: str | None = None
+    """Finds the key in a line: its first group, or all of it if it has none."""
+    log_format: LogFormat | None = None
+    """The format of a web server's log, of which ``column`` names a field."""
+    is_log: bool = False
+    """Whether ``regex`` and ``log_format`` can be given, and a web server's log is refused unless
+    one of them is."""
     prints: bool = False
     """Whether results are printed while reading: then there is no progress bar."""
 
@@ -84,14 +105,25 @@ class Source:
                     f"--cost-column is {column!r}, but {self.name} is text, which has no columns; "
                     "use a table"
                 )
-            if column not in batch.schema.names:
-                columns = ", ".join(batch.schema.names)
+            if column not in names_of(batch):
+                columns = ", ".join(names_of(batch))
                 raise ValueError(f"{self.name} has no column {column!r}; its columns are {columns}")
             keys, costs = self.key_column(batch), batch.column(column)
+            if isinstance(batch, Rows):
+                yield keys, self._costs(column, costs)
+                continue
             filled = keys.is_valid()
             yield keys.filter(filled), self._costs(column, costs.filter(filled))
 
     def _costs(self, name: str, column: Any) -> Any:
+        if isinstance(column, list):
+            try:
+                return np.array(column, dtype=float)
+            except ValueError as error:
+                raise ValueError(
+                    f"--cost-column must be a column of numbers, but {name!r} of {self.name} is "
+                    f"not: {error}"
+                ) from None
         arrow = pyarrow("a table")
         try:
             costs = column.cast(arrow.float64())
@@ -107,8 +139,14 @@ class Source:
     def key_column(self, batch: Any) -> Any:
         """Return the keys of a batch, one per record."""
         if isinstance(batch, list):
+            if (pattern := self._pattern()) is not None:
+                group = self._group(pattern)
+                batch = [match[group] for line in batch if (match := pattern.search(line))]
             return _integers(self.name, batch) if self.integers else batch
-        column = batch.column(self.column_of(batch.schema.names))
+        column = batch.column(self.column_of(names_of(batch)))
+        if isinstance(batch, Rows):
+            keys = [key.encode() for key in column]
+            return _integers(self.name, keys) if self.integers else keys
         if not self.integers:
             return column
         types = pyarrow("a table").types
@@ -142,7 +180,10 @@ class Source:
             _open(self.path, advance) as file,
         ):
             stream = decompress(file, _BLOCK)
-            match self._detect(stream):
+            pattern = self._pattern()
+            match "text" if pattern is not None else self._detect(stream):
+                case "text" if pattern is not None:
+                    yield from self._matching(pattern, _lines(self.name, stream))
                 case "text":
                     if self.column is not None:
                         raise ValueError(
@@ -167,13 +208,23 @@ class Source:
             return "parquet"
         if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
             return "arrow"
+        if self.is_log and _ACCESS_LOG.match(start := stream.peek(_BLOCK)[:_BLOCK]):
+            raise ValueError(
+                f"{self.name} looks like the log of a web server: pass --log-format combined to "
+                "use the path of each request, or --regex to use another part of each line "
+                "('.+' for all of it)"
+            )
         endings = self.path.lower().split("/")[-1].split(".")[1:]
         return next((e for e in reversed(endings) if e in ("csv", "tsv", "parquet")), "text")
 
     def _csv(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
         """Read every value as text, unchanged: 007 is not 7."""
-        arrow = pyarrow("a CSV file")
-        from pyarrow import csv as arrow_csv
+        try:
+            import pyarrow as arrow
+            from pyarrow import csv as arrow_csv
+        except ImportError:
+            yield from self._rows(stream, delimiter, whole)
+            return
 
         header = stream.peek(_BLOCK).split(b"\n")[0].decode("utf-8-sig").rstrip("\r")
         if not header:
@@ -190,6 +241,56 @@ class Source:
                 column_types=dict.fromkeys(names, arrow.string()), include_columns=wanted
             ),
         )
+
+    def _rows(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
+        """Read CSV without pyarrow."""
+        for batch in read_rows(self.name, stream, delimiter, _ROWS):
+            if not whole or self.column is not None:
+                self.column_of(batch.names)
+            yield batch
+
+    def _pattern(self) -> re.Pattern[bytes] | None:
+        if self.regex is not None and self.log_format is not None:
+            raise ValueError("pass at most one of --regex and --log-format")
+        if (self.regex or self.log_format) and self.format not in ("auto", "text"):
+            raise ValueError(f"--regex and --log-format read text, not --format {self.format}")
+        if self.log_format is not None:
+            return _ACCESS_LOG
+        try:
+            return None if self.regex is None else re.compile(self.regex.encode())
+        except re.error as error:
+            raise ValueError(f"--regex is not a regular expression: {error}") from None
+
+    def _group(self, pattern: re.Pattern[bytes]) -> int | str:
+        """Return the group of the pattern that is the key."""
+        if self.log_format is None:
+            return min(pattern.groups, 1)
+        fields = list(pattern.groupindex)
+        for field in (self.column, self.default_column):
+            if field in fields:
+                return str(field)
+        if self.column is not None:
+            raise ValueError(
+                f"{self.column_option} must be a field of the log ({', '.join(fields)}), "
+                f"not {self.column!r}"
+            )
+        return "path"
+
+    def _matching(
+        self, pattern: re.Pattern[bytes], batches: Iterator[list[bytes]]
+    ) -> Iterator[list[bytes]]:
+        """Yield the lines that match and have a key; say how many others there are."""
+        group, lines, skipped = self._group(pattern), 0, 0
+        for batch in batches:
+            found = [line for line in batch if (m := pattern.search(line)) and m[group]]
+            filled = sum(map(bool, batch))
+            lines, skipped = lines + filled, skipped + filled - len(found)
+            yield found
+        option = "--log-format" if self.regex is None else "--regex"
+        if skipped == lines > 0:
+            raise ValueError(f"{self.name} has no line that matches {option}")
+        if skipped:
+            note(f"tamis: {skipped:,} of {lines:,} lines of {self.name} do not match {option}")
 
     def _parquet(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
         pyarrow("a Parquet file")

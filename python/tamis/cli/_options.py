@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from tamis.cli._input import Format, Source
+from tamis.cli._input import Format, LogFormat, Source
 from tamis.workload import Workload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -73,8 +73,28 @@ def sizing(command: _F) -> _F:
     return command
 
 
+def log_lines(command: _F) -> _F:
+    """Add the ways to find the key in a line of a log."""
+    for option in (
+        click.option(
+            "--log-format",
+            type=click.Choice(get_args(LogFormat)),
+            help="Read a web server's log; the column is one of host, user, time, method, path, "
+            "status, size, referer and agent (default: path).",
+        ),
+        click.option(
+            "--regex",
+            metavar="PATTERN",
+            help="Find the query in each line of a log: the first group, or the whole match.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def query_log(command: _F) -> _F:
     """Add a log of queries."""
+    command = log_lines(command)
     for option in (
         click.option(
             "--queries-column", help="Column of the query log (default: same name as --column)."
@@ -112,10 +132,17 @@ def zipf_shape(command: _F) -> _F:
     )(command)
 
 
-def log_source(keys: Source, path: str, column: str | None) -> Source:
+def log_source(
+    keys: Source,
+    path: str,
+    column: str | None,
+    regex: str | None = None,
+    log_format: LogFormat | None = None,
+) -> Source:
     """Return the source of a query log for these keys."""
     return Source(path, column, "auto", keys.integers, default_column=keys.column,
-                  column_option="--queries-column")  # fmt: skip
+                  column_option="--queries-column", regex=regex, log_format=log_format,
+                  is_log=True)  # fmt: skip
 
 
 def secret(command: _F) -> _F:

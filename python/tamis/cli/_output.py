@@ -6,23 +6,45 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, BinaryIO, cast
 
+import click
+
+from tamis._columns import pyarrow
 from tamis._progress import progress_bar
+from tamis.cli._rows import Rows, names_of
 
 
 def say(text: str) -> None:
-    """Print to standard output."""
-    print(text, flush=True)
+    """Print to standard output, with colours only on a terminal.
+
+    If the reader has closed the pipe (``| head``), the rest is dropped and the command goes on: it
+    may have a report or a filter to write.
+    """
+    try:
+        click.echo(text, color=colours())
+    except BrokenPipeError:
+        drop_output()
+
+
+def drop_output() -> None:
+    """Discard what is still printed, since the flush at exit would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def colours() -> bool | None:
+    """Return False if the environment asks for no colours, or None: only on a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def note(text: str) -> None:
     """Print a message to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    click.echo(text, err=True, color=colours())
 
 
 def show_json(facts: Any) -> None:
@@ -37,6 +59,8 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if hasattr(value, "item"):
         value = value.item()
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)
@@ -65,29 +89,6 @@ def facts(pairs: Mapping[str, str]) -> str:
     """Format names and values, one pair per line."""
     width = max(map(len, pairs))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs.items())
-
-
-def share(rate: float) -> str:
-    """Format a rate: as a percentage unless it is tiny.
-
-    >>> share(0.0123), share(0.0000012), share(0)
-    ('1.23 %', '1.2e-06', '0')
-    """
-    if rate >= 0.0001:
-        return f"{100 * rate:.3g} %"
-    return f"{rate:.2g}"
-
-
-def size(bits: float) -> str:
-    """Format a size in bytes.
-
-    >>> size(8 * 1_500_000), size(800)
-    ('1.50 MB', '100 bytes')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if bits / 8 >= scale:
-            return f"{bits / 8 / scale:.2f} {unit}"
-    return f"{math.ceil(bits / 8)} bytes"
 
 
 def progress(
@@ -126,37 +127,42 @@ class Writer:
                 self._file.flush()
             return
         if self._table is None:
-            self._table = self._writer(batch.schema)
+            self._table = self._writer(batch)
         self._table.write(batch)
 
     def write_table(self, table: Any) -> None:
         """Write an Arrow table, or only its header if it has no rows."""
         if self._table is None:
-            self._table = self._writer(table.schema)
+            self._table = self._writer(table)
         for batch in table.to_batches():
             self.write(batch)
 
-    def _writer(self, schema: Any) -> Any:
+    def _writer(self, batch: Any) -> Any:
         if self._extension in ("parquet", "pq"):
+            pyarrow("a Parquet file")
             from pyarrow import parquet
 
-            return parquet.ParquetWriter(self._file, schema)
+            return parquet.ParquetWriter(self._file, batch.schema)
         if self._extension in ("arrow", "feather", "ipc"):
+            pyarrow("an Arrow file")
             from pyarrow import ipc
 
-            return ipc.new_file(self._file, schema)
-        return _CSV(self._file, schema, "\t" if self._extension == "tsv" else ",")
+            return ipc.new_file(self._file, batch.schema)
+        return _CSV(self._file, names_of(batch), "\t" if self._extension == "tsv" else ",")
 
 
 class _CSV:
-    """Writes record batches as CSV, quoting only where necessary."""
+    """Writes batches as CSV, quoting only where necessary."""
 
-    def __init__(self, file: BinaryIO, schema: Any, delimiter: str) -> None:
+    def __init__(self, file: BinaryIO, names: list[str], delimiter: str) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
         self._rows = csv.writer(self._text, delimiter=delimiter, lineterminator="\n")
-        self._rows.writerow(schema.names)
+        self._rows.writerow(names)
 
     def write(self, batch: Any) -> None:
+        if isinstance(batch, Rows):
+            self._rows.writerows(batch.tolist())
+            return
         self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
     def close(self) -> None:

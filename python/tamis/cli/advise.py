@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -28,8 +30,9 @@ from tamis.cli.plan import read_zipf
 @click.command(
     "advise",
     epilog=example(
-        "tamis advise users.csv -c email --queries log.csv --bits-per-key 10 -o users.tamis",
-        "tamis advise 1000000 --zipf 1.0,100000000,50000000 --budget 2MB --need delete",
+        "tamis advise users.csv -c email --queries log.csv -o users.tamis",
+        "tamis advise paths.txt --queries access.log --log-format combined",
+        "tamis advise 1000000 --fpr 0.001 --need delete",
     ),
 )
 @click.argument("keys")
@@ -39,6 +42,7 @@ from tamis.cli.plan import read_zipf
 @zipf_shape
 @click.option("--bits-per-key", type=float, help="Memory budget in bits per key (default: 10).")
 @click.option("--budget", help="Total memory budget, such as 64MB, instead of --bits-per-key.")
+@click.option("--fpr", type=float, help="Find the smallest filters with this false-positive rate.")
 @click.option("--miss-cost", default="1ms", help="Cost of a wasted read.")
 @click.option("--denial-cost", help="Cost of rejecting a key that is in the set.")
 @click.option("--check-cost", help="Time of a lookup in a standard Bloom filter on this machine.")
@@ -53,7 +57,8 @@ from tamis.cli.plan import read_zipf
     "needs",
     type=click.Choice(NEEDS),
     multiple=True,
-    help="Required capability; can be repeated.",
+    metavar="NEED",
+    help=f"What the filter must support or may use: {', '.join(NEEDS)}; repeatable.",
 )
 @click.option(
     "--measure",
@@ -72,6 +77,8 @@ def command(
     queries: str | None,
     queries_column: str | None,
     cost_column: str | None,
+    regex: str | None,
+    log_format: Any,
     zipf: str | None,
     measure: bool,
     explain: bool,
@@ -80,7 +87,7 @@ def command(
     as_json: bool,
     **situation: Any,
 ) -> None:
-    """Rank all filters for KEYS by the cost of a query.
+    """Rank all filters for KEYS by the cost of a query, or by size with --fpr.
 
     KEYS is a file of keys, "-", or the number of keys. The workload is a query log (--queries) or
     a distribution (--zipf). -o builds the filter that ranks first.
@@ -102,7 +109,7 @@ def command(
         raise click.UsageError("pass at most one of --measure and --cost-column")
     sample = later = None
     if queries is not None:
-        log = log_source(source, queries, queries_column)
+        log = log_source(source, queries, queries_column, regex, log_format)
         if measure:
             sample, later = split_log(log)
             workload = tamis.Workload.from_queries(sample, keys=known)
@@ -115,10 +122,53 @@ def command(
     if as_json:
         say(advice.to_json())
     else:
-        say(advice.explain() if explain else str(advice))
+        shown = _with_options(advice)
+        text = shown.explain() if explain else str(shown)
+        say(_first_in_bold(text, advice.best.name) if advice.choices else text)
     if report is not None:
         advice.report(report)
     if output is not None:
         f = advice.best.build(known)
         f.save(output)
         note(f"{output}: {f!r}")
+
+
+_TYPED = {
+    "Pass a workload, such as Workload.from_queries(log, keys=keys),": "Pass --queries",
+    "Pass log=, the queries in order, or run measure(keys, queries) on later ones.":
+        "Pass --measure to run the second half of the log.",
+    "Pass log=, the records in order.": "Use tamis.advise(log=...) in Python, with the records.",
+    "pass negatives= to build a stack": "pass a query log (--queries) to build a stack",
+    ", or a workload that was counted with keys=": ", or a log (--queries) and the keys",
+    "needs={'classifier'}, the keys, and a workload with values":
+        "--need classifier, the keys, and a query log",
+}  # fmt: skip
+"""What the advice says to pass in Python, and the options that do the same."""
+
+
+def _with_options(advice: tamis.Advice) -> tamis.Advice:
+    """Return the advice with hints that name the options of the command."""
+    return replace(
+        advice,
+        ruled_out=tuple(replace(each, reason=_typed(each.reason)) for each in advice.ruled_out),
+        unjudged=tuple(map(_typed, advice.unjudged)),
+    )
+
+
+def _typed(text: str) -> str:
+    """Replace the arguments of `tamis.advise` in a text by the options of the command.
+
+    >>> _typed("no store reports its false positives (needs: 'store'). Pass present=.")
+    'no store reports its false positives (--need store). Pass --present.'
+    """
+    for python, typed in _TYPED.items():
+        text = text.replace(python, typed)
+    text = re.sub(r"needs: '([a-z]+)'", r"--need \1", text)
+    text = re.sub(r"needs: ('[a-z ]+')", r"--need \1", text)
+    return re.sub(r"\b(present|expected_queries)=", lambda m: "--" + m[1].replace("_", "-"), text)
+
+
+def _first_in_bold(text: str, name: str) -> str:
+    """Mark the first row of the table, which starts with this name."""
+    return re.sub(rf"^{re.escape(name)} .*$", lambda m: click.style(m[0], bold=True), text,
+                  count=1, flags=re.MULTILINE)  # fmt: skip

@@ -21,6 +21,7 @@ import tamis
 from tamis.cli._options import as_json, example
 from tamis.cli._output import progress, say, show_json, table
 from tamis.filters import CLASSES
+from tamis.planning.formats import format_rate
 from tamis.planning.kinds import KINDS
 
 _COLUMNS = (
@@ -60,7 +61,7 @@ def command(keys: int, fpr: float, seed: int, as_json: bool) -> None:
             }
         )
         return
-    say(f"{keys:,} random 64-bit keys, target false-positive rate {fpr:g}\n")
+    say(f"{keys:,} random 64-bit keys, target false-positive rate {format_rate(fpr)}\n")
     say(table(_COLUMNS, filters))
     say("\nns are per key: build and query with one NumPy array, `in` with one key at a time.")
     say("\nBloom filters of as many strings; × is relative to tamis.Bloom (above 1 is slower)\n")
@@ -81,9 +82,9 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             f"{f.bits_per_key:.2f}",
-            f"{f._size.rate(len(f)):.5%}",
-            f"{f.expected_fpr:.5%}",
-            f"{answers.mean():.5%}",
+            format_rate(f._size.rate(len(f))),
+            format_rate(f.expected_fpr),
+            format_rate(float(answers.mean())),
             f"{build_time / keys:.1f}",
             f"{query_time / keys:.1f}",
             f"{in_time / len(few):.1f}",
@@ -130,7 +131,7 @@ def _peers(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             f"{bits(f) / keys:.2f}",
-            f"{sum(key in f for key in absent) / len(absent):.3%}",
+            format_rate(sum(key in f for key in absent) / len(absent)),
             f"{build_time / keys:.1f}",
             f"{in_time / len(absent):.1f}",
             f"{build_time / base[0]:.2f}",

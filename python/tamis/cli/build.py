@@ -25,9 +25,10 @@ from tamis.cli._options import (
     secret,
     sizing,
 )
-from tamis.cli._output import say, share, show_json, size
+from tamis.cli._output import say, show_json
 from tamis.filters import CLASSES
 from tamis.filters.sharded import SHARD_KEYS
+from tamis.planning.formats import format_rate, format_size
 from tamis.planning.kinds import KINDS
 
 BUILDABLE: dict[str, Any] = {
@@ -42,7 +43,7 @@ BUILDABLE: dict[str, Any] = {
     "build",
     epilog=example(
         "tamis build users.csv --column email --fpr 0.001 -o users.tamis",
-        "tamis build blocked.txt.gz --queries log.txt --bits-per-key 8 -o blocked.tamis",
+        "tamis build blocked.gz --queries log.txt --bits-per-key 8 -o blocked.tamis",
     ),
 )
 @click.argument("keys", type=FILE)
@@ -52,7 +53,8 @@ BUILDABLE: dict[str, Any] = {
 @click.option(
     "--kind",
     type=click.Choice(list(BUILDABLE)),
-    help="Kind of filter (default: stacked with --queries or --plan, otherwise ribbon).",
+    metavar="KIND",
+    help=f"{', '.join(BUILDABLE)} (default: stacked with --queries or --plan, otherwise ribbon).",
 )
 @click.option(
     "--capacity",
@@ -78,6 +80,8 @@ def command(
     queries: str | None,
     queries_column: str | None,
     cost_column: str | None,
+    regex: str | None,
+    log_format: Any,
     plan_file: str | None,
     seed: int | None,
     secret: bytes | None,
@@ -99,7 +103,10 @@ def command(
         rate = {"plan": _read_plan(plan_file)}
     kind = kind or ("stacked" if queries or plan_file else "ribbon")
     if kind == "stacked":
-        f = _stacked(source, queries, queries_column, cost_column, capacity, rate, hashing)
+        log = None
+        if queries is not None:
+            log = log_source(source, queries, queries_column, regex, log_format)
+        f = _stacked(source, log, cost_column, capacity, rate, hashing)
     elif queries:
         raise click.UsageError(f"--queries requires --kind stacked, not {kind}")
     elif capacity is not None:
@@ -111,8 +118,8 @@ def command(
         show_json(summary(f, output))
     else:
         say(f"{output}: {f!r}")
-        say(f"{size(f.size_in_bits)}, {f.bits_per_key:.2f} bits per key, "
-            f"expected false-positive rate {share(f.expected_fpr)}")  # fmt: skip
+        say(f"{format_size(f.size_in_bits)}, {f.bits_per_key:.2f} bits per key, "
+            f"expected false-positive rate {format_rate(f.expected_fpr)}")  # fmt: skip
 
 
 def summary(f: Any, path: str) -> dict[str, Any]:
@@ -153,18 +160,14 @@ def _filled(cls: Any, source: Source, capacity: int, arguments: dict[str, Any]) 
 
 def _stacked(
     source: Source,
-    queries: str | None,
-    queries_column: str | None,
+    log: Source | None,
     cost_column: str | None,
     capacity: int | None,
     rate: dict[str, Any],
     hashing: dict[str, Any],
 ) -> Any:
     keys = join(list(source.read_keys()))
-    workload = None
-    if queries is not None:
-        log = log_source(source, queries, queries_column)
-        workload = read_workload(log, keys, cost_column)
+    workload = None if log is None else read_workload(log, keys, cost_column)
     arguments = hashing | {"capacity": capacity}
     if (plan := rate.get("plan")) is None:
         return tamis.Stacked.build(keys, workload, **rate, **arguments)

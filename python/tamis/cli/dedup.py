@@ -6,12 +6,15 @@ import itertools
 from typing import Any
 
 import click
+import numpy as np
 
 import tamis
 from tamis._columns import pyarrow
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input
-from tamis.cli._output import Writer, note, share, show_json
+from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines
+from tamis.cli._output import Writer, note, show_json
+from tamis.cli._rows import Rows, names_of
+from tamis.planning.formats import format_rate
 
 
 @click.command(
@@ -23,6 +26,7 @@ from tamis.cli._output import Writer, note, share, show_json
 )
 @click.argument("input", type=FILE, default="-")
 @key_input
+@log_lines
 @click.option("--window", type=int, help="Drop duplicates among the last N records.")
 @click.option(
     "--seconds",
@@ -45,6 +49,8 @@ def command(
     column: str | None,
     format: Any,
     integers: bool,
+    regex: str | None,
+    log_format: Any,
     at: str | None,
     output: str | None,
     as_json: bool,
@@ -62,10 +68,15 @@ def command(
         raise click.UsageError("pass exactly one of --window and --gap")
     if size["gap"] is not None and size["bits"] is None:
         raise click.UsageError("--gap requires --bits")
-    source = Source(input, column, format, integers, prints=output is None)
+    source = Source(input, column, format, integers, prints=output is None,
+                    regex=regex, log_format=log_format)  # fmt: skip
     batches = source.batches()
     first = next(batches)
-    key = (int if integers else None) if isinstance(first, list) else source.key_column
+    key: Any = source.key_column
+    if isinstance(first, list):
+        key = None
+        if regex or log_format or integers:
+            key = lambda line: source.key_column([line])[0]  # noqa: E731
     records = itertools.chain([first], batches)
     kept = tamis.dedup(records, key=key, at=_times(first, at), **size)
     with Writer(output) as writer:
@@ -80,8 +91,8 @@ def command(
         outside = f"; about {s.outside_window:,.0f} duplicates are outside the window"
         note(
             f"tamis: dropped {s.dropped:,} of {s.records:,} records; expected errors: "
-            f"{share(s.expected_missed)} of duplicates kept, "
-            f"{share(s.expected_false_drops)} of new records dropped"
+            f"{format_rate(s.expected_missed)} of duplicates kept, "
+            f"{format_rate(s.expected_false_drops)} of new records dropped"
             f"{outside if s.outside_window else ''}"
         )
 
@@ -90,10 +101,24 @@ def _times(first: Any, at: str | None) -> Any:
     """Return the column of times, or a function that reads it as a batch like the first has it."""
     if at is None:
         return None
-    if isinstance(first, list) or at not in first.schema.names:
+    if isinstance(first, list) or at not in names_of(first):
         raise ValueError(f"--at is {at!r}, but the input has no such column")
+    if isinstance(first, Rows):
+        return lambda batch: _parse_text(batch.column(at), at)
     text = str(first.schema.field(at).type) == "string"
     return (lambda batch: _parse(batch.column(at), at)) if text else at
+
+
+def _parse_text(column: list[str], name: str) -> Any:
+    """Read text as `_parse` does, without pyarrow."""
+    for kind in (float, "datetime64[us]"):
+        try:
+            return np.array(column, dtype=kind)
+        except ValueError as error:
+            problem = error
+    raise ValueError(
+        f"--at is the column {name!r}, which has neither seconds nor timestamps: {problem}"
+    )
 
 
 def _parse(column: Any, name: str) -> Any:

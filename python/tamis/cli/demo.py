@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +15,13 @@ import click
 
 import tamis
 from tamis._columns import as_list, join
+from tamis.advice.text import WIDTH, cells, head
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
-from tamis.cli._output import note, progress, say, share, show_json, size, table
+from tamis.cli._output import note, progress, say, show_json, table
 from tamis.cli._scene import Scene, scene
-from tamis.pictures import figure_axes
+from tamis.pictures import apart, figure_axes
+from tamis.planning.formats import format_rate, format_size
 from tamis.report import Report
 
 _BATCH = 1 << 16
@@ -63,6 +67,8 @@ def command(
     integers: bool,
     queries: str | None,
     queries_column: str | None,
+    regex: str | None,
+    log_format: Any,
     hosts: int,
     visits: int,
     bits_per_key: float,
@@ -83,7 +89,7 @@ def command(
     say_text: Callable[[str], None] = (lambda text: None) if as_json else say
     if keys is not None and queries is not None:
         source = Source(keys, column, format, integers)
-        data = _own(source, log_source(source, queries, queries_column))
+        data = _own(source, log_source(source, queries, queries_column, regex, log_format))
     else:
         data = scene(hosts, visits, seed)
     folder = Path(output)
@@ -99,6 +105,8 @@ def command(
     say_text(f"{workload}\n")
     shown = replace(advice, ruled_out=(), unjudged=())
     say_text(f"Advice:\n\n{shown}\n")
+    # That a rate is above the expected one is what the table shows.
+    logging.getLogger("tamis.guard").setLevel(logging.ERROR)
     say_text(f"Each filter in front of the database, for {len(data.queries):,} other queries:\n")
     runs = list(_replay_all(data, workload, advice, database, bits_per_key, miss_cost))
     here = [run for run in runs if run.bits_per_key == bits_per_key]
@@ -107,7 +115,7 @@ def command(
     else:
         heads, *rows = _cells(here)
         say(table(heads, rows) + "\n")
-        say(_verdict(here))
+        say(textwrap.fill(_verdict(here), WIDTH))
     _save_report(runs, here, data, advice, workload, folder)
     if not as_json and keys is None:
         say("\nWith your own keys and query log:")
@@ -177,7 +185,7 @@ def _cells(runs: list[Run]) -> list[list[str]]:
     return [["filter", "memory", "reads saved", "reads wasted", "predicted"]] + [
         [
             f"{run.filter}{' (recommended)' if run.recommended else ''}",
-            size(run.bits),
+            format_size(run.bits),
             f"{run.reads_saved:,}",
             f"{run.reads_wasted:,}",
             f"{run.predicted:,.0f}",
@@ -197,52 +205,73 @@ def _verdict(runs: list[Run]) -> str:
             lines.append(f"{other.filter} wastes {times:.1f} times as many")
     others = f"; {', '.join(lines)}" if lines else ""
     asked = chosen.reads_saved + chosen.reads_wasted
-    rate = share(chosen.reads_wasted / max(asked, 1))
+    rate = format_rate(chosen.reads_wasted / max(asked, 1))
     return f"{chosen.filter} wastes a read on {rate} of the queries for absent keys{others}."
+
+
+_STRONG, _MUTED = "#d9480f", "#98a2ae"
+"""The colour of the recommended filter, and of the others; readable on light and dark pages."""
+
+_JUMPS = (
+    "Lines: measured; dotted: predicted. Measured rates jump because a few hot keys get most of "
+    "the queries: whether one of them is a false positive is chance, and counts thousands of times."
+)
 
 
 def _draw(runs: list[Run], queries: int) -> Any:
     """Draw wasted reads by memory, one line per kind of filter; return the axes."""
     ax = figure_axes(8, 5)
     million = 1e6 / queries
-    order = sorted(runs, key=lambda run: run.reads_wasted, reverse=True)
-    for name in dict.fromkeys(run.filter for run in order):
-        line = [run for run in runs if run.filter == name]
+    lines: dict[str, list[Run]] = {}
+    for run in runs:
+        lines.setdefault(run.filter, []).append(run)
+    for line in lines.values():
         chosen = line[0].recommended
+        style = {"color": _STRONG if chosen else _MUTED, "zorder": 4 if chosen else 2}
         memory = [run.bits / 8e6 for run in line]
-        points = ax.plot(
-            memory,
-            [max(run.reads_wasted, 0.5) * million for run in line],
-            marker="o",
-            linewidth=3.5 if chosen else 1.5,
-            zorder=3 if chosen else 2,
-            label=f"{name} (recommended)" if chosen else name,
-        )
+        wasted = [max(run.reads_wasted, 0.5) * million for run in line]
         predicted = [max(run.predicted, 0.5) * million for run in line]
-        ax.plot(memory, predicted, linestyle=":", linewidth=1, color=points[0].get_color())
-    ax.plot([], [], linestyle=":", color="gray", label="predicted")
+        width = 3.5 if chosen else 1.4
+        ax.plot(memory, wasted, "o-", linewidth=width, markersize=1.5 + width, **style)
+        ax.plot(memory, predicted, ":", linewidth=1, alpha=1.0 if chosen else 0.5, **style)
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.12g}")
     ax.set_xlabel("memory of the filter (MB)")
     ax.set_ylabel("wasted reads per million queries")
     ax.set_title("Database reads that find nothing, by the memory of the filter")
-    ax.grid(alpha=0.3, which="both")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
+    ax.grid(alpha=0.25, which="major")
+    ax.spines[["top", "right"]].set_visible(False)
+    _label_lines(ax, lines, million)
     return ax
+
+
+def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
+    """Write the name of each filter to the right of its line, apart from the others."""
+    ends = {name: (line[-1].bits / 8e6, max(line[-1].reads_wasted, 0.5) * million)
+            for name, line in lines.items()}  # fmt: skip
+    places = ax.transAxes.inverted().transform(ax.transData.transform(list(ends.values())))
+    order = sorted(range(len(ends)), key=lambda i: places[i][1])
+    heights = apart([float(places[i][1]) for i in order], 0.055)
+    names = list(ends)
+    for i, height in zip(order, heights, strict=True):
+        chosen = lines[names[i]][0].recommended
+        ax.annotate(
+            f"{names[i]} (recommended)" if chosen else names[i],
+            ends[names[i]],
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=10,
+            fontweight="bold" if chosen else "normal",
+            color=_STRONG if chosen else "#6b7280",
+            arrowprops={"arrowstyle": "-", "color": _MUTED, "linewidth": 0.6, "shrinkB": 3},
+        )
 
 
 def _save_report(
     runs: list[Run], here: list[Run], data: Scene, advice: Any, workload: Any, folder: Path
 ) -> None:
-    """Save the chart and the report, and print where they are."""
-    try:
-        ax = _draw(runs, len(data.queries))
-    except ImportError as error:
-        note(f"tamis: {error}")
-        return
-    for ending in ("png", "svg"):
-        path = folder / f"reads_wasted.{ending}"
-        ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
+    """Save the report, with its charts if matplotlib is installed, and print where it is."""
     heads, *rows = _cells(here)
     report = Report("Filters in front of a database")
     report.text(
@@ -250,11 +279,26 @@ def _save_report(
         f"{here[0].bits_per_key:g} bits per key for each filter."
     )
     report.table(heads, rows, first=True).text(_verdict(here))
-    report.picture(
-        ax, "Lower is better. Each line is a kind of filter, each point a measured size."
-    )
+    saved = "report: "
+    try:
+        ax = _draw(runs, len(data.queries))
+    except ImportError as error:
+        note(f"tamis: {error}; the report has no charts")
+    else:
+        # In a file of its own, the picture carries the note with it.
+        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 110), fontsize=8, va="top")
+        for ending in ("png", "svg"):
+            path = folder / f"reads_wasted.{ending}"
+            ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
+        below.remove()
+        report.picture(ax, f"Lower is better. {_JUMPS}")
+        saved = f"chart: {folder / 'reads_wasted.png'} (and .svg); report: "
     report.heading("Workload").text(str(workload).splitlines()[0] + ".")
-    report.picture(workload.plot(figure_axes(7, 4)))
-    report.heading("Advice").lines(str(advice))
+    with suppress(ImportError):
+        report.picture(workload.plot(figure_axes(7, 4)))
+    heads, *rows = cells(advice)
+    report.heading("Advice").text(head(advice) + ".").table(heads, rows, first=True)
+    report.text(f"{advice.best.name}: {advice.best.reason}")
+    report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
     report.save(folder / "report.html")
-    note(f"chart: {folder / 'reads_wasted.png'} (and .svg); report: {folder / 'report.html'}")
+    note(f"{saved}{folder / 'report.html'}")

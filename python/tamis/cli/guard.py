@@ -12,9 +12,10 @@ import click
 
 import tamis
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format
-from tamis.cli._output import facts, say, share, show_json, size
+from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format, log_lines
+from tamis.cli._output import facts, say, show_json
 from tamis.cli.build import BUILDABLE
+from tamis.planning.formats import format_duration, format_rate, format_size
 
 _URLS = ("postgres://", "postgresql://")
 
@@ -22,8 +23,8 @@ _URLS = ("postgres://", "postgresql://")
 @click.command(
     "guard",
     epilog=example(
-        "tamis guard shop.db --table users --key email --queries log.csv --queries-column user",
-        "tamis guard postgresql://localhost/shop --table users --key email --queries log.txt",
+        "tamis guard shop.db --table users --key email --queries log.txt",
+        "tamis guard postgresql://db/shop --table users --key id --queries log.txt",
     ),
 )
 @click.argument("database")
@@ -34,6 +35,7 @@ _URLS = ("postgres://", "postgresql://")
 @click.option("--value", help="Column to read (default: the key column).")
 @click.option("--queries", type=FILE, required=True, help='Query log to replay: a file, or "-".')
 @click.option("--queries-column", help="Column of the query log (default: same name as --key).")
+@log_lines
 @input_format
 @click.option("--filter", type=FILE, help="Saved filter of the table's keys.")
 @click.option(
@@ -53,6 +55,8 @@ def command(
     value: str | None,
     queries: str,
     queries_column: str | None,
+    regex: str | None,
+    log_format: Any,
     format: Any,
     integers: bool,
     filter: str | None,
@@ -69,7 +73,8 @@ def command(
     to the table. The table itself is only read. --remove drops them at the end.
     """
     log = Source(queries, queries_column, format, integers, default_column=key,
-                 column_option="--queries-column")  # fmt: skip
+                 column_option="--queries-column", regex=regex, log_format=log_format,
+                 is_log=format == "auto")  # fmt: skip
     with closing(_store(database, table=table, key=key, value=value or key)) as store:
         if filter is not None:
             f = tamis.load(filter)
@@ -93,14 +98,14 @@ def command(
     say(
         facts(
             {
-                "filter": f"{type(f).__name__}, {size(bits)}",
-                "queries": f"{stats.queries:,} in {seconds:.1f} s",
+                "filter": f"{type(f).__name__}, {format_size(bits)}",
+                "queries": f"{stats.queries:,} in {format_duration(seconds)}",
                 "reads saved": f"{stats.reads_saved:,} "
-                f"({share(stats.reads_saved / max(stats.queries, 1))} of the queries)",
+                f"({format_rate(stats.reads_saved / max(stats.queries, 1))} of the queries)",
                 "reads of rows": f"{stats.true_positives:,}",
                 "reads wasted": f"{stats.false_positives:,} "
-                f"({share(stats.observed_fpr)} of the queries for absent keys, "
-                f"{share(stats.expected_fpr)} expected)",
+                f"({format_rate(stats.observed_fpr)} of the queries for absent keys, "
+                f"{format_rate(stats.expected_fpr)} expected)",
                 "adaptations": f"{stats.adaptations:,}",
             }
         )

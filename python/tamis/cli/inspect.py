@@ -9,7 +9,8 @@ import numpy as np
 
 import tamis
 from tamis.cli._options import FILE, as_json, example, secret
-from tamis.cli._output import facts, say, share, show_json, size, table
+from tamis.cli._output import facts, say, show_json, table
+from tamis.planning.formats import format_rate, format_size
 
 _WIDTH = 40
 """Width of the chart of layers, in characters."""
@@ -24,6 +25,7 @@ def command(file: str, secret: bytes | None, as_json: bool) -> None:
 
     FILE is a saved filter, static function, classifier or collection. All checksums are verified.
     """
+    content: Any
     try:
         content = tamis.load(file, mmap=True, key=secret)
     except tamis.FormatError as error:
@@ -89,9 +91,9 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 def _format(name: str, value: Any) -> str:
     if name == "bits":
-        return f"{value:,} ({size(value)})"
+        return f"{value:,} ({format_size(value)})"
     if name.endswith("fpr") or name == "fpr_bound":
-        return share(value)
+        return format_rate(value)
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
@@ -108,7 +110,7 @@ def _bars(parts: list[dict[str, Any]]) -> str:
             "█" * max(1, round(_WIDTH * part["bits"] / total)),
             f"{part['items']:,}",
             f"{part['bits']:,}",
-            share(part["rate"]) if part.get("kind") != "function" else "exact",
+            format_rate(part["rate"]) if part.get("kind") != "function" else "exact",
         ]
         for part in parts
     ]

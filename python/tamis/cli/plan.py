@@ -59,6 +59,8 @@ def command(
     queries: str | None,
     queries_column: str | None,
     cost_column: str | None,
+    regex: str | None,
+    log_format: Any,
     zipf: str | None,
     output: str | None,
     as_json: bool,
@@ -72,7 +74,10 @@ def command(
     if queries and zipf:
         raise click.UsageError("pass at most one of --queries and --zipf")
     source = Source(keys, column, format, integers)
-    count, workload = _count_and_workload(source, queries, queries_column, cost_column)
+    log = None
+    if queries is not None:
+        log = log_source(source, queries, queries_column, regex, log_format)
+    count, workload = _count_and_workload(source, log, cost_column)
     if zipf is not None:
         workload = read_zipf(zipf)
     plan = tamis.plan(count, workload, **constraints)
@@ -83,7 +88,7 @@ def command(
 
 
 def _count_and_workload(
-    source: Source, queries: str | None, queries_column: str | None, cost_column: str | None
+    source: Source, log: Source | None, cost_column: str | None
 ) -> tuple[int, tamis.Workload | None]:
     """Return the number of distinct keys, and the workload of the log."""
     keys, count = None, 0
@@ -92,9 +97,8 @@ def _count_and_workload(
     else:
         keys = join(list(source.read_keys()))
         count = len(tamis.Bloom.build(keys, bits_per_key=1))
-    if queries is None:
+    if log is None:
         return count, None
-    log = log_source(source, queries, queries_column)
     return count, read_workload(log, keys, cost_column)
 
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import tamis
 from tamis._columns import drop_null, keep
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, secret
+from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines, secret
 from tamis.cli._output import Writer, say, show_json
+from tamis.cli._rows import Rows, names_of
 
 _ANSWERS = np.array(["no", "maybe"])
 
@@ -22,7 +23,7 @@ _ANSWERS = np.array(["no", "maybe"])
     "query",
     epilog=example(
         "tamis query blocked.tamis example.org example.com",
-        "tamis query blocked.tamis --from visits.csv -c host --only maybe -o suspects.csv",
+        "tamis query blocked.tamis --from visits.csv -c host --only maybe -o hits.csv",
         "zcat log.gz | tamis query blocked.tamis --from - --count",
     ),
 )
@@ -30,6 +31,7 @@ _ANSWERS = np.array(["no", "maybe"])
 @click.argument("keys", nargs=-1)
 @click.option("--from", "input", type=FILE, help='Read keys from a file, or "-".')
 @key_input
+@log_lines
 @click.option(
     "--only", type=click.Choice(["maybe", "no"]), help="Print only records with this answer."
 )
@@ -50,6 +52,8 @@ def command(
     column: str | None,
     format: Any,
     integers: bool,
+    regex: str | None,
+    log_format: Any,
     only: str | None,
     count: bool,
     answer_column: str,
@@ -67,7 +71,8 @@ def command(
         raise click.UsageError("pass either KEYS or --from")
     f = tamis.load(filter, mmap=True, key=secret)
     prints = output is None and not count and not as_json
-    source = Source(input or "the arguments", column, format, integers, prints=prints)
+    source = Source(input or "the arguments", column, format, integers, prints=prints,
+                    regex=regex, log_format=log_format, is_log=True)  # fmt: skip
     batches: Iterator[Any] = source.batches() if input else iter([[k.encode() for k in keys]])
     asked = maybe = 0
     with Writer(output) as writer:
@@ -105,10 +110,14 @@ def _annotate(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name
             return list(map(b"\t".join, zip(batch, words.astype("S").tolist(), strict=True)))
         wanted = np.flatnonzero(answers == (only == "maybe"))
         return np.array(batch, dtype=object)[wanted].tolist()
-    import pyarrow as pa
-
     if only is None:
-        if name in batch.schema.names:
+        if name in names_of(batch):
             raise ValueError(f"--answer-column is {name!r}, but the table already has that column")
+        if isinstance(batch, Rows):
+            return batch.append_column(name, words)
+        import pyarrow as pa
+
         return batch.append_column(name, pa.array(words))
+    if isinstance(batch, Rows):
+        return batch[answers == (only == "maybe")]
     return keep(batch, answers == (only == "maybe"))

@@ -9,9 +9,12 @@ from typing import Any
 import click
 
 import tamis
+from tamis._columns import as_list
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example
-from tamis.cli._output import say, show_json, size
+from tamis.cli._output import say, show_json
+from tamis.cli._rows import names_of
+from tamis.planning.formats import format_size
 
 
 @click.group(
@@ -27,7 +30,9 @@ def command() -> None:
 
 
 @command.command(
-    "build", epilog=example("tamis search build notes/*.txt --stop-words english -o notes.tamis")
+    "build",
+    short_help="Index documents.",
+    epilog=example("tamis search build notes/*.txt --stop-words english -o notes.tamis"),
 )
 @click.argument("documents", nargs=-1, type=FILE, required=True)
 @click.option("-o", "--output", type=FILE, required=True, help="Index file to write.")
@@ -71,10 +76,14 @@ def build(
     if as_json:
         show_json({"file": output, "documents": len(index), "bytes": index.size_in_bytes})
     else:
-        say(f"{output}: {len(index):,} documents, {size(8 * index.size_in_bytes)} in memory")
+        say(f"{output}: {len(index):,} documents, {format_size(8 * index.size_in_bytes)} in memory")
 
 
-@command.command("query", epilog=example("tamis search query notes.tamis fine sieve -k 3"))
+@command.command(
+    "query",
+    short_help="Print the documents that match.",
+    epilog=example("tamis search query notes.tamis fine sieve -k 3"),
+)
 @click.argument("index", type=FILE)
 @click.argument("words", nargs=-1, required=True)
 @click.option("-k", type=click.IntRange(1), default=10, help="Maximum number of documents.")
@@ -126,13 +135,13 @@ def _documents(
             if name is None or text is None:
                 raise ValueError(
                     f"{path} is a table: --name and --text must name two of its columns "
-                    f"{', '.join(batch.schema.names)}"
+                    f"{', '.join(names_of(batch))}"
                 )
-            columns = [Source(path, each).column_of(batch.schema.names) for each in (name, text)]
+            columns = [Source(path, each).column_of(names_of(batch)) for each in (name, text)]
             if utility is not None:
-                column = batch.column(Source(path, utility).column_of(batch.schema.names))
-                weights += map(float, column.to_pylist())
-            names, texts = (batch.column(each).to_pylist() for each in columns)
+                column = batch.column(Source(path, utility).column_of(names_of(batch)))
+                weights += map(float, as_list(column))
+            names, texts = (as_list(batch.column(each)) for each in columns)
             yield from zip(map(str, names), (each or "" for each in texts), strict=True)
 
 

@@ -11,7 +11,8 @@ import click
 
 import tamis
 from tamis.cli._options import FILE, as_json, example
-from tamis.cli._output import Writer, facts, note, say, share, show_json, size
+from tamis.cli._output import Writer, facts, note, say, show_json
+from tamis.planning.formats import format_rate, format_size
 
 _READ: dict[str, Callable[[str], Any]] = {
     "text": str,
@@ -48,7 +49,9 @@ def command() -> None:
 
 
 @command.command(
-    "build", epilog=example('tamis skip build "events/*.parquet" -c user -c day -o events.tamis')
+    "build",
+    short_help="Index Parquet files.",
+    epilog=example('tamis skip build "events/*.parquet" -c user -c day -o events.tamis'),
 )
 @click.argument("sources", nargs=-1, required=True)
 @click.option(
@@ -73,7 +76,11 @@ def build(
     _print_summary(index, output, as_json)
 
 
-@command.command("add", epilog=example('tamis skip add events.tamis "more/*.parquet"'))
+@command.command(
+    "add",
+    short_help="Add files to an index, or update it.",
+    epilog=example('tamis skip add events.tamis "more/*.parquet"'),
+)
 @click.argument("index", type=FILE)
 @click.argument("sources", nargs=-1)
 @_source
@@ -90,7 +97,9 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
 
 
 @command.command(
-    "query", epilog=example("tamis skip query events.tamis --where user=ada --limit 10")
+    "query",
+    short_help="Print the rows that match.",
+    epilog=example("tamis skip query events.tamis --where user=ada --limit 10"),
 )
 @click.argument("index", type=FILE)
 @click.option("--where", "wheres", multiple=True, required=True,
@@ -150,7 +159,11 @@ def query(
     return 0 if rows.num_rows else 1
 
 
-@command.command("stats", epilog=example("tamis skip stats events.tamis --memory 1MB"))
+@command.command(
+    "stats",
+    short_help="Describe an index.",
+    epilog=example("tamis skip stats events.tamis --memory 1MB"),
+)
 @click.argument("index", type=FILE)
 @_source
 @_memory
@@ -191,8 +204,8 @@ def _print_summary(index: Any, path: str, as_json: bool) -> None:
                 "files": f"{found['files']:,}",
                 "row groups": f"{found['row_groups']:,}",
                 "columns": ", ".join(f"{name} ({kind})" for name, kind in index.columns.items()),
-                "in memory": size(8 * index.size_in_bytes),
-                "expected rate": share(index.expected_fpr),
+                "in memory": format_size(8 * index.size_in_bytes),
+                "expected rate": format_rate(index.expected_fpr),
             }
         )
     )

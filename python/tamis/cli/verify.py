@@ -8,10 +8,11 @@ import click
 import numpy as np
 
 import tamis
-from tamis._columns import as_list, take
+from tamis._columns import as_list, show_key, take
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, key_input, secret
-from tamis.cli._output import facts, say, share, show_json
+from tamis.cli._output import facts, say, show_json
+from tamis.planning.formats import format_rate
 from tamis.planning.rates import interval
 from tamis.workload.counting import Hashes, hashes
 
@@ -62,7 +63,7 @@ def command(
         show_json(result | {"good": good})
     else:
         say(facts(_lines(result)))
-        say("passed" if good else "FAILED")
+        say(click.style("passed", fg="green") if good else click.style("FAILED", fg="red"))
     return 0 if good else 1
 
 
@@ -124,11 +125,11 @@ def _lines(result: dict[str, Any]) -> dict[str, str]:
     if "keys" in result:
         lines["keys"] = f"{result['keys']:,} checked, {result['denied']:,} missing"
         if result["denied"]:
-            lines["missing"] = ", ".join(map(repr, result["first_denied"]))
+            lines["missing"] = ", ".join(map(show_key, result["first_denied"]))
     if "measured_fpr" in result:
         lines["rate"] = (
-            f"{share(result['measured_fpr'])} measured on {result['measured_on']}, "
-            f"{share(result['expected_fpr'])} expected"
+            f"{format_rate(result['measured_fpr'])} measured on {result['measured_on']}, "
+            f"{format_rate(result['expected_fpr'])} expected"
         )
     if result.get("set_aside"):
         lines["set aside"] = f"{result['set_aside']:,} keys that are not absent"

@@ -47,6 +47,7 @@ from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
 from tamis.planning.costs import duration
+from tamis.planning.formats import facts_html, format_rate, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,7 +172,7 @@ class Collection:
         each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
         positive, in seconds or as "1ms", and `chosen` says why.
 
-        In ``hybrid`` mode (default: with a ``path`` on this machine), if a prefix returns maybe, the rest of
+        In ``hybrid`` mode (default: with a local ``path``), if a prefix returns maybe, the rest of
         the filter is checked in the file. Prefixes return maybe for every key of their set, so
         ``present``, the share of present keys among the queries of each set, changes which filters
         should be whole in memory: reads are minimized.
@@ -568,6 +569,15 @@ class Collection:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_collection(self)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "filters": f"{len(self):,}",
+            "keys": f"{int(self.counts.sum()):,}",
+            "in memory": format_size(8 * self.size_in_bytes),
+            "expected false-positive rate": format_rate(self.expected_fpr),
+        }
+        return facts_html("tamis.Collection", facts)
 
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tamis import _native
 from tamis._objects import is_object, public_name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tamis.filters.adaptive_cuckoo import AdaptiveCuckoo
     from tamis.filters.adaptive_stacked import AdaptiveStacked
     from tamis.filters.bloom import Bloom
+    from tamis.filters.contract import Filter
     from tamis.filters.cuckoo import Cuckoo
     from tamis.filters.fuse import Fuse
     from tamis.filters.learned_bloom import LearnedBloom
@@ -40,6 +41,7 @@ __all__ = [
     "Bloom",
     "Cuckoo",
     "Extending",
+    "Filter",
     "Fuse",
     "LearnedBloom",
     "Quotient",
@@ -62,6 +64,7 @@ _MODULES = {
     "Bloom": "tamis.filters.bloom",
     "Cuckoo": "tamis.filters.cuckoo",
     "Extending": "tamis.filters.telescoping",
+    "Filter": "tamis.filters.contract",
     "Fuse": "tamis.filters.fuse",
     "LearnedBloom": "tamis.filters.learned_bloom",
     "Model": "tamis.learned.model",
@@ -114,22 +117,58 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Any:
+_Expected = TypeVar("_Expected", bound="Saved")
+
+
+@overload
+def from_bytes(data: bytes | bytearray | memoryview, *, key: bytes | None = None) -> Filter: ...
+@overload
+def from_bytes(
+    data: bytes | bytearray | memoryview, *, key: bytes | None = None, expect: type[_Expected]
+) -> _Expected: ...
+def from_bytes(
+    data: bytes | bytearray | memoryview,
+    *,
+    key: bytes | None = None,
+    expect: type[Saved] | None = None,
+) -> Saved:
     """Open a filter from the bytes of `to_bytes`; raise `FormatError` if they are damaged.
+
+    With ``expect``, a class such as `Ribbon`, `StaticFunction` or `Filter`, `FormatError` is also
+    raised if the bytes are of another class, and a type checker knows what is returned.
 
     >>> "ada" in from_bytes(Bloom.build(["ada"], fpr=0.01).to_bytes())
     True
     """
-    return _public(_native.open_bytes(data, key))
+    return _public(_native.open_bytes(data, key), expect)
 
 
+@overload
 def load(
     path: FilePath, *, mmap: bool = False, key: bytes | None = None, filesystem: Any = None
-) -> Any:
+) -> Filter: ...
+@overload
+def load(
+    path: FilePath,
+    *,
+    mmap: bool = False,
+    key: bytes | None = None,
+    filesystem: Any = None,
+    expect: type[_Expected],
+) -> _Expected: ...
+def load(
+    path: FilePath,
+    *,
+    mmap: bool = False,
+    key: bytes | None = None,
+    filesystem: Any = None,
+    expect: type[Saved] | None = None,
+) -> Saved:
     """Open a filter from a file that `save` wrote; raise `FormatError` if it is damaged.
 
-    With ``mmap``, the file is memory-mapped: it is verified in the same way, but not copied, and
-    its memory is shared between processes. Insertions stay private to this process.
+    ``expect`` is that of `from_bytes`. With ``mmap``, the file is memory-mapped: it is verified in
+    the same way, but not copied, and its memory is shared between processes. Insertions stay
+    private to this process.
     While the file is mapped, it may be replaced (as `save` does) or deleted, but never written to
     in place or truncated: answers would be wrong, or the process would end with ``SIGBUS``.
 
@@ -139,10 +178,10 @@ def load(
     """
     try:
         if is_object(path, filesystem):
-            return _public(_open_object(path, filesystem, mmap, key))
+            return _public(_open_object(path, filesystem, mmap, key), expect)
         if filesystem is not None:
             raise TypeError(f"path must be a str with filesystem, not {path!r}")
-        return _public(_native.open_file(os.fsdecode(path), mmap, key))
+        return _public(_native.open_file(os.fsdecode(path), mmap, key), expect)
     except FormatError as error:
         raise FormatError(f"{public_name(path)}: {error}") from None
 
@@ -163,5 +202,8 @@ def _open_object(path: str, filesystem: Any, mmap: bool, key: bytes | None) -> _
         return _native.open_file(copy.name, True, key)
 
 
-def _public(handle: _native.Handle) -> Saved:
-    return CLASSES[BY_NUMBER[handle.kind].name]._of(handle)
+def _public(handle: _native.Handle, expect: type[Saved] | None) -> Saved:
+    found = CLASSES[BY_NUMBER[handle.kind].name]
+    if expect is not None and not issubclass(found, expect):
+        raise FormatError(f"expected {expect.__name__}, not {found.__name__}")
+    return found._of(handle)

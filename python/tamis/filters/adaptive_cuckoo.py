@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._types import Key, Keys, Remote
 from tamis.errors import BuildError, CapacityError
-from tamis.filters.contract import Contract, random_seed
+from tamis.filters.contract import Filter, random_seed
 from tamis.planning import adaptive_cuckoo as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
@@ -20,7 +20,7 @@ Kind = Literal["swapping", "cyclic", "cuckooing"]
 _ATTEMPTS = 32
 
 
-class AdaptiveCuckoo(_native.AdaptiveCuckoo, Contract):
+class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
     """An adaptive cuckoo filter: fixes most false positives by moving the element that caused it.
 
     ``kind`` is how an element moves: within its bin (``"swapping"``), to the next of its

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tamis import _native, filters
 from tamis._types import Key, Keys, Remote
 from tamis.errors import FormatError
-from tamis.filters.contract import Contract, random_seed
+from tamis.filters.contract import Filter, random_seed
 from tamis.filters.stacked import BuiltLayer, built_layers
 from tamis.planning.adaptive_stacked import (
     FEW,
@@ -50,7 +50,7 @@ class Observed(NamedTuple):
         return self.false_positives / self.negatives if self.negatives else 0.0
 
 
-class AdaptiveStacked(_native.AdaptiveStacked, Contract):
+class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     """A stacked filter that knows only how skewed the queries are, and learns the rest.
 
     It starts with its first layer. False positives reported by `adapt` are collected in a second

@@ -6,14 +6,14 @@ from typing import Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import bloom as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
 Layout = Literal["blocked", "standard", "segmented"]
 
 
-class Bloom(_native.Bloom, Contract):
+class Bloom(_native.Bloom, Filter):
     """A Bloom filter: supports insertion, union and intersection.
 
     Halving the false-positive rate takes about 1.5 bits per key. ``layout="blocked"`` stores all

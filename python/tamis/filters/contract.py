@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tamis import _native, filters
 from tamis._saved import Saved
 from tamis.errors import IncompatibleError
 from tamis.planning.kinds import KINDS
 
+_ABILITIES = {
+    "add": ("inserts", "keys cannot be added to"),
+    "update": ("inserts", "keys cannot be added to"),
+    "remove": ("deletes", "keys cannot be removed from"),
+}
+"""Methods that some kinds lack: the attribute of those that have it, and what the others lack."""
 
-class Contract(_native.Filter, Saved):
+
+class Filter(_native.Filter, Saved):
     """What every filter has in addition to the native methods.
 
     The attributes describe what a filter supports: adding keys after the build (``inserts``),
@@ -31,9 +38,22 @@ class Contract(_native.Filter, Saved):
     _seed_is_random: bool = False
     """Whether the filter was created, empty, with a seed that its caller did not choose."""
 
+    if not TYPE_CHECKING:  # else a type checker would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Say which filters have a method that this kind lacks."""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _ABILITIES:
+                ability, what = _ABILITIES[name]
+                able = (kind for kind in KINDS.values() if kind.sizes and getattr(kind, ability))
+                names = ", ".join(kind.filter for kind in able)
+                text += f": {what} a {type(self).__name__} filter; use one of {names}"
+                text += "" if name == "remove" else ", or build the filter again"
+            raise AttributeError(text, name=name, obj=self)
+
     def __or__(self, other: Any) -> Self:
         """Merge two filters; raise `IncompatibleError` if they cannot be merged."""
-        if not isinstance(other, Contract):
+        if not isinstance(other, Filter):
             return NotImplemented
         name, others = type(self).__name__, type(other).__name__
         if self.merges:
@@ -61,7 +81,7 @@ class Contract(_native.Filter, Saved):
             names = ", ".join(
                 each.__name__
                 for each in filters.CLASSES.values()
-                if issubclass(each, Contract) and each._takes_hashes()
+                if issubclass(each, Filter) and each._takes_hashes()
             )
             raise TypeError(
                 f"{cls.__name__} filters cannot be built from hashes; these can: {names}"

@@ -7,7 +7,7 @@ from typing import Self, SupportsIndex
 from tamis import _native
 from tamis._types import Keys
 from tamis.errors import BuildError, CapacityError
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import cuckoo as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
@@ -15,7 +15,7 @@ from tamis.planning.arguments import MOST_KEYS, whole
 _ATTEMPTS = 32
 
 
-class Cuckoo(_native.Cuckoo, Contract):
+class Cuckoo(_native.Cuckoo, Filter):
     """A cuckoo filter: supports insertion and deletion, with faster queries than `Quotient`.
 
     It stores a fingerprint of f bits per key, in f/0.95 bits, for a rate of about 7.6/2^f. A key

@@ -6,11 +6,11 @@ from typing import Literal, Self
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import fuse as planning
 
 
-class Fuse(_native.Fuse, Contract):
+class Fuse(_native.Fuse, Filter):
     """A binary fuse filter: static, with the fastest queries of the static filters.
 
     It takes 1.13·r bits per key (``arity=3``, the default) or 1.08·r (``arity=4``) for a rate of

@@ -12,7 +12,7 @@ from tamis import _native
 from tamis._types import Key, Keys
 from tamis.errors import BuildError
 from tamis.filters.bloom import Bloom
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.scored import Scored, with_scores
 from tamis.learned.classifier import Scorer, scorer
@@ -66,7 +66,7 @@ class LearnedBloom(_native.LearnedBloom, Scored):
         bits_per_key: float | None = None,
         form: planning.Form = "partitioned",
         regions: int = 6,
-        filter: type[Contract] = Ribbon,
+        filter: type[Filter] = Ribbon,
         seed: int = 0,
         key: bytes | None = None,
         **arguments: Any,
@@ -150,7 +150,7 @@ def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
         )
 
 
-def _halving(filter: type[Contract], arguments: dict[str, Any]) -> float:
+def _halving(filter: type[Filter], arguments: dict[str, Any]) -> float:
     """Return how many bits per key halving the rate adds in this class."""
     few, many = 4, 12
     distinct = _native.Distinct(range(_PROBE))
@@ -165,7 +165,7 @@ def _joined(
     asked: Model | Scorer,
     plan: planning.Plan,
     scored: _native.ScoredKeys,
-    filter: type[Contract],
+    filter: type[Filter],
     arguments: dict[str, Any],
 ) -> _native.Handle:
     everything, regions = scored.in_front(), scored.by_region(plan.borders)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import quotient as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
@@ -22,7 +22,7 @@ class Fingerprints(NamedTuple):
     counts: npt.NDArray[np.uint64]
 
 
-class Quotient(_native.Quotient, Contract):
+class Quotient(_native.Quotient, Filter):
     """A quotient filter: supports insertion, deletion, counting, growth and merging.
 
     It stores a sorted fingerprint of each key, in (r + 2.125)/0.95 bits, for a rate of about 2^−r.

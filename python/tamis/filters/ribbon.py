@@ -7,13 +7,13 @@ from typing import Any, Literal, Self
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import ribbon as planning
 
 Layout = Literal["interleaved", "columns"]
 
 
-class Ribbon(_native.Ribbon, Contract):
+class Ribbon(_native.Ribbon, Filter):
     """A ribbon filter: static, and the smallest filter.
 
     Halving the false-positive rate takes 1.01 bits per key, and any rate is possible. Keys cannot

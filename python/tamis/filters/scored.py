@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Key, Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.learned.classifier import Scorer
 from tamis.learned.model import Model
 
 
-class Scored(Contract):
+class Scored(Filter):
     """A filter that gets a score for each key from a classifier."""
 
     _scorer: Model | Scorer

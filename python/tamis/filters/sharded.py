@@ -12,7 +12,7 @@ from typing import Any, Self, SupportsIndex
 from tamis import _native
 from tamis._types import FilePath, Keys
 from tamis.errors import IncompatibleError
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
@@ -27,7 +27,7 @@ SHARD_KEYS = 2_000_000
 MOST_SHARDS = 2**15
 
 
-class Sharded(_native.Sharded, Contract):
+class Sharded(_native.Sharded, Filter):
     """A filter in shards, each a filter of the keys in its part of the hash space.
 
     Shards are built in parallel on all cores, and `from_batches` builds from more keys than fit in
@@ -46,7 +46,7 @@ class Sharded(_native.Sharded, Contract):
         cls,
         keys: Keys,
         *,
-        filter: type[Contract] = Ribbon,
+        filter: type[Filter] = Ribbon,
         shards: int | None = None,
         threads: int | None = None,
         seed: int = 0,
@@ -63,7 +63,7 @@ class Sharded(_native.Sharded, Contract):
         cls,
         batches: Iterable[Keys],
         *,
-        filter: type[Contract] = Ribbon,
+        filter: type[Filter] = Ribbon,
         shards: int | None = None,
         threads: int | None = None,
         directory: FilePath | None = None,
@@ -178,13 +178,13 @@ def _partitions(shards: SupportsIndex | None) -> int:
 
 def _joined(
     spill: _native.Spill,
-    filter: type[Contract],
+    filter: type[Filter],
     shards: int | None,
     threads: int | None,
     arguments: dict[str, Any],
 ) -> _native.Handle:
     """Build each shard and join them."""
-    if not (isinstance(filter, type) and issubclass(filter, Contract)):
+    if not (isinstance(filter, type) and issubclass(filter, Filter)):
         raise TypeError(f"filter must be a class of filters, such as tamis.Ribbon, not {filter!r}")
     lengths = spill.lengths()
     if shards is None:

@@ -8,14 +8,14 @@ from typing import Any, Literal, Self, SupportsIndex, cast, get_args
 from tamis import _native
 from tamis._types import Keys
 from tamis.errors import IncompatibleError
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import stable as planning
 from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
 
 Decrement = Literal["adjacent", "independent"]
 
 
-class StableBloom(_native.StableBloom, Contract):
+class StableBloom(_native.StableBloom, Filter):
     """A stable Bloom filter: an endless stream in fixed memory, with a bounded rate.
 
     Each insertion decrements some counters at random, so old keys fade: the filter **may reject a
@@ -117,7 +117,7 @@ class StableBloom(_native.StableBloom, Contract):
 
     def __or__(self, other: Any) -> Self:
         """Raise `IncompatibleError`: two streams have no common order."""
-        if isinstance(other, Contract):
+        if isinstance(other, Filter):
             raise IncompatibleError(
                 "StableBloom filters cannot be merged: a counter depends on how long ago a key was "
                 "added to one stream, and two streams have no common order"

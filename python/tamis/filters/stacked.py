@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, Unpack
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.filters.stacking import Recipe, StackBuild
 from tamis.planning.kinds import BY_NUMBER
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
+    from tamis.planning.planner import PlanOptions
     from tamis.workload import Workload
 
 Stores = Literal["keys", "negatives", "both"]
@@ -28,7 +29,7 @@ class BuiltLayer(NamedTuple):
     rate: float
 
 
-class Stacked(_native.Stacked, Contract):
+class Stacked(_native.Stacked, Filter):
     """A filter that knows which absent keys are queried often, and rarely accepts those.
 
     Layers of keys and of known negatives alternate: the second layer stores the known negatives
@@ -65,7 +66,7 @@ class Stacked(_native.Stacked, Contract):
         capacity: SupportsIndex | None = None,
         seed: int = 0,
         key: bytes | None = None,
-        **wishes: Any,
+        **wishes: Unpack[PlanOptions],
     ) -> Self:
         """Plan and build a filter for these keys and this workload.
 

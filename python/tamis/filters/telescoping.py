@@ -6,14 +6,14 @@ from typing import ClassVar, Literal, Self, SupportsIndex
 
 from tamis import _native
 from tamis._types import Keys
-from tamis.filters.contract import Contract, random_seed
+from tamis.filters.contract import Filter, random_seed
 from tamis.planning import telescoping as planning
 from tamis.planning.arguments import MOST_KEYS, one_of, whole
 
 Selectors = Literal["growing", "block", "plain"]
 
 
-class AdaptiveQuotient(_native.AdaptiveQuotient, Contract):
+class AdaptiveQuotient(_native.AdaptiveQuotient, Filter):
     """The common base of telescoping and extending filters; they differ in how elements move."""
 
     inserts = True

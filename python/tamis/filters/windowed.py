@@ -8,12 +8,12 @@ from typing import Any, Self, SupportsIndex, cast
 from tamis import _native
 from tamis._types import Keys
 from tamis.errors import IncompatibleError
-from tamis.filters.contract import Contract
+from tamis.filters.contract import Filter
 from tamis.planning import windowed as planning
 from tamis.planning.arguments import MOST_KEYS, whole
 
 
-class Windowed(_native.Windowed, Contract):
+class Windowed(_native.Windowed, Filter):
     """An age-partitioned Bloom filter: the last keys of a stream, in fixed memory.
 
     None of the last ``window`` insertions is rejected; older keys are forgotten a slice at a time.
@@ -103,7 +103,7 @@ class Windowed(_native.Windowed, Contract):
 
     def __or__(self, other: Any) -> Self:
         """Raise `IncompatibleError`: two streams have no common order."""
-        if isinstance(other, Contract):
+        if isinstance(other, Filter):
             raise IncompatibleError(
                 "Windowed filters cannot be merged: a slice holds the keys of one age in one "
                 "stream, and two streams have no common order"

@@ -59,7 +59,7 @@ def build_filter(empty: bytes, key: bytes | None, store: Store) -> tuple[Any, st
     """
     doublings = 0
     while True:
-        filter = from_bytes(zlib.decompress(empty), key=key)
+        filter: Any = from_bytes(zlib.decompress(empty), key=key)
         for _ in range(doublings):
             filter.grow(EmptyRemote())
         epoch, parts = store.contents()

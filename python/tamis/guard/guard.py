@@ -32,6 +32,7 @@ from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
 from tamis.planning.arguments import one_of
 from tamis.planning.costs import duration
+from tamis.planning.formats import facts_html, format_rate, format_size
 from tamis.stores.contract import HashRows, PlainKey, Store, Value
 
 if TYPE_CHECKING:
@@ -337,6 +338,19 @@ class Guard:
             f"{s.queries:,} queries, {s.reads_saved:,} reads saved, "
             f"{s.false_positives:,} reads wasted>"
         )
+
+    def _repr_html_(self) -> str:
+        s = self.stats
+        facts = {
+            "filter": f"{type(self.filter).__name__}, {format_size(self.filter.size_in_bits)}",
+            "store": type(self.store).__name__,
+            "queries": f"{s.queries:,}",
+            "reads saved": f"{s.reads_saved:,}",
+            "reads wasted": f"{s.false_positives:,}",
+            "observed false-positive rate": format_rate(s.observed_fpr) if s.negatives else "–",
+            "expected false-positive rate": format_rate(s.expected_fpr),
+        }
+        return facts_html("tamis.Guard", facts)
 
     # The filter.
 

@@ -30,6 +30,9 @@ class Model(_native.Classifier, Saved):
         """The input: the text of keys, or the columns of a table."""
         return "text" if self._reads_text else "table"
 
+    def _describe(self) -> str:
+        return f"a model of {self.reads}"
+
     def __repr__(self) -> str:
         return (
             f"<tamis.learned.Model of {self.reads}: trained on {len(self):,} rows, "

@@ -65,15 +65,3 @@ def duration(name: str, value: float | str) -> float:
     if not 0 <= seconds < math.inf:
         raise ValueError(wrong)
     return seconds
-
-
-def format_duration(seconds: float) -> str:
-    """Write a duration with three digits and a suitable unit.
-
-    >>> format_duration(0.001), format_duration(2.5e-8), format_duration(0)
-    ('1 ms', '25 ns', '0 ns')
-    """
-    for unit in ("s", "ms", "µs"):
-        if seconds >= UNITS[unit]:
-            return f"{seconds / UNITS[unit]:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"

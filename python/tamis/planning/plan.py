@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, one_of, whole
+from tamis.planning.formats import facts_html, format_rate, table_html
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks, lower_bound
@@ -87,7 +88,7 @@ class Layer:
         return replace(self, rate=rate, fingerprint=shorter)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The layers of a filter, and its predicted size and rates.
 
@@ -204,32 +205,56 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.describe()} for {self.n_keys:,} keys: {self.bits_per_key:.3f} bits per key",
-            f"  predicted rate {self.expected_fpr:.3g}, at most {self.fpr_bound:.3g} "
-            f"under any workload; {self.expected_checks:.3f} checks per query",
+            f"{self.describe()} for {self.n_keys:,} keys",
+            f"  predicted rate {format_rate(self.expected_fpr)}, at most "
+            f"{format_rate(self.fpr_bound)} under any workload",
+            f"  {self.bits_per_key:.3f} bits per key, {self.expected_checks:.3f} checks per query",
         ]
         if self.negatives:
             lines.append(
-                f"  {self.negatives:,} frequent negatives stored: {self.psi:.1%} of the queries, "
-                f"at a rate of {self.frequent_fpr:.3g}"
+                f"  {self.negatives:,} frequent negatives stored: {format_rate(self.psi)} of the "
+                f"queries, at a rate of {format_rate(self.frequent_fpr)}"
             )
         if self.expected_cost is not None:
             lines.append(f"  expected cost {self.expected_cost:.3g} per query for an absent key")
         if self.n_keys and 0 < self.fpr_bound < 1:
             above = self.bits_per_key / self.lower_bound - 1
             lines.append(
-                f"  any filter with these rates takes {self.lower_bound:.3f} bits per key or more: "
-                f"this is {above:.1%} above"
+                f"  {format_rate(above)} above the {self.lower_bound:.3f} bits per key that any "
+                "filter with these rates needs"
             )
         lines += ["", "  layer  kind      stores          items         bits  bits/item       rate"]
         for number, layer in enumerate(self.layers, 1):
             each = layer.bits / layer.items if layer.items else 0.0
-            rate = "exact" if layer.kind == "function" else f"{layer.rate:.4g}"
+            rate = "exact" if layer.kind == "function" else format_rate(layer.rate)
             lines.append(
                 f"  {number:>5}  {layer.kind:<9} {layer.stores:<9} {layer.items:>11,} "
                 f"{layer.bits:>12,} {each:>10.2f} {rate:>10}"
             )
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<tamis.Plan: {self.describe().lower()} for {self.n_keys:,} keys, "
+            f"{self.bits_per_key:.2f} bits per key, "
+            f"predicted rate {format_rate(self.expected_fpr)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "keys": f"{self.n_keys:,}",
+            "size": f"{self.bits_per_key:.2f} bits per key",
+            "predicted rate": format_rate(self.expected_fpr),
+            "bound under any workload": format_rate(self.fpr_bound),
+            "frequent negatives stored": f"{self.negatives:,}",
+        }
+        rows = [
+            [layer.kind, layer.stores, f"{layer.items:,}", f"{layer.bits:,}",
+             "exact" if layer.kind == "function" else format_rate(layer.rate)]
+            for layer in self.layers
+        ]  # fmt: skip
+        layers = table_html("layers", ["kind", "stores", "items", "bits", "rate"], rows)
+        return facts_html(f"tamis.Plan: {self.describe().lower()}", facts) + layers
 
     def describe(self) -> str:
         """Describe the layers in a few words."""

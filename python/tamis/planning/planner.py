@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypedDict, get_args
 
 from tamis.planning import ribbon
 from tamis.planning.arguments import (
@@ -38,6 +38,20 @@ _NOTHING = Zipf(1.0, 1, 0)
 _MARGINS = (1.0, 0.999, 0.99, 0.9)
 """Shares of a constraint that are tried in turn until a plan keeps it in whole bits. Each of these
 gives a plan to some set of 15 to 200 keys that has none without it; a half gave none to any."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """The arguments of `plan` that do not depend on the keys, for those who pass them on."""
+
+    layer: LayerKind
+    last: Last
+    rates: Rates
+    max_fpr_bound: float | None
+    max_checks: float | None
+    updates: bool
+    penalties: Sequence[float] | None
+    miss_cost: float | None
+    check_cost: float | None
 
 
 def plan(

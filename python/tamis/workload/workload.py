@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tamis._columns import as_list, pyarrow
+from tamis._columns import as_list, pyarrow, show_key
 from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
 from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.formats import facts_html, format_rate
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.costs import QueryCosts
@@ -465,7 +466,7 @@ class Workload:
             if (rank := self.quantiles([share])[0]) is not None and rank > 0:
                 ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
                 ax.annotate(
-                    f"{share:.0%}",
+                    format_rate(share),
                     (rank, 1),
                     xycoords=("data", "axes fraction"),
                     xytext=(3, -3),
@@ -475,21 +476,38 @@ class Workload:
                 )
         ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
         ax.set_ylabel("fraction of the queries for absent keys")
-        ax.set_title(f"{len(self):,} known negatives, {self.unseen:.1%} of the queries unseen")
+        ax.set_title(
+            f"{len(self):,} known negatives, {format_rate(self.unseen)} of the queries unseen"
+        )
         return ax
 
     def __repr__(self) -> str:
         what = "values" if self._values is not None else "ranks"
-        return f"<tamis.Workload: {len(self):,} {what}, unseen {self.unseen:.4g}>"
+        return f"<tamis.Workload: {len(self):,} {what}, {format_rate(self.unseen)} unseen>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "known negatives": f"{len(self):,}",
+            "queries for others": format_rate(self.unseen),
+            "queries for keys in the set": format_rate(self.present),
+        }
+        for share, n in zip((0.5, 0.9), self.quantiles((0.5, 0.9)), strict=True):
+            if n is not None:
+                facts[f"{format_rate(share)} of the queries"] = f"for the {n:,} most frequent"
+        if self._values is not None and len(self):
+            facts["most frequent"] = ", ".join(map(show_key, as_list(self._values[:5])))
+        return facts_html("tamis.Workload", facts)
 
     def __str__(self) -> str:
         how = "" if self.unseen_method == "given" else f" ({self.unseen_method})"
         lines = [
-            f"{len(self):,} known negatives; {self.unseen:.1%} of the queries are for others{how}"
+            f"{len(self):,} known negatives; {format_rate(self.unseen)} of the queries are for "
+            f"others{how}"
         ]
         if self.removed:
             lines.append(
-                f"{self.removed:,} queries ({self.present:.1%}) for keys in the set were removed"
+                f"{self.removed:,} queries ({format_rate(self.present)}) for keys in the set were "
+                "removed"
             )
         if self.error:
             lines.append(f"counts are too low by up to {self.error:,}")
@@ -499,9 +517,9 @@ class Workload:
         shares = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
         for share, n in zip(shares, self.quantiles(shares), strict=True):
             if n is not None:
-                lines.append(f"{share:>5.0%} of the queries are for the {n:,} {first}")
+                lines.append(f"{format_rate(share):>6} of the queries are for the {n:,} {first}")
         if self._values is not None and len(self):
-            lines.append(f"{first}: {', '.join(map(repr, as_list(self._values[:5])))}")
+            lines.append(f"{first}: {', '.join(map(show_key, as_list(self._values[:5])))}")
         return "\n".join(lines)
 
 

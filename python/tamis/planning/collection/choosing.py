@@ -18,7 +18,7 @@ import numpy as np
 from tamis.planning.collection.allocation import plan_collection, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.sliced import plan_segments, size
-from tamis.planning.costs import format_duration
+from tamis.planning.formats import format_duration, format_rate
 
 PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
 """Seconds of a lookup per set, one by one and by rows, and of any lookup by rows; from
@@ -66,8 +66,8 @@ def choose_kind(
         SLICED_LOOKUP + sets * (SLICED_PROBE + by_rows * miss_cost),
     ]
     sentences = [
-        f"a lookup takes about {format_duration(sets * PROBE)} and has a rate of {one_by_one:.2g}",
-        f"{format_duration(SLICED_LOOKUP + sets * SLICED_PROBE)} and {by_rows:.2g}",
+        f"a lookup takes about {format_duration(sets * PROBE)} and has a rate of {format_rate(one_by_one)}",
+        f"{format_duration(SLICED_LOOKUP + sets * SLICED_PROBE)} and {format_rate(by_rows)}",
     ]
     cost = f"if a false positive costs {format_duration(miss_cost)}"
     if costs[1] < costs[0]:

@@ -1,0 +1,247 @@
+"""A hook of MkDocs: each filter's page shows its rate by its size, beside Bloom and the bound.
+
+    python docs/rates.py FOLDER
+
+writes the pictures as SVG files. Every point is a prediction, for a size that the kind has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tamis
+from tamis.planning import learned, ribbon, stable, windowed
+from tamis.planning.adaptive_stacked import Wish, plan_adaptive
+from tamis.planning.kinds import KINDS
+
+KEYS = 1_000_000
+BITS = np.arange(4.0, 24.5, 0.5).tolist()
+RATES = np.geomspace(0.1, 1e-4, 16).tolist()
+GROUPS = ([0.485, 0.390, 0.125], [0.090, 0.347, 0.563])
+"""Fractions of absent keys and of members in three groups of scores."""
+
+Points = list[tuple[float, float]]
+"""Bits per key, and a rate."""
+
+MUTED, STRONG = "#98a2ae", ("#d9480f", "#1f77b4", "#2b8a3e")
+
+
+def points(size: Callable[[float], tuple[float, float]], at: Iterable[float]) -> Points:
+    """Return the points that exist; several budgets may have the same filter."""
+    found = {}
+    for each in at:
+        try:
+            bits, rate = size(each)
+        except ValueError:  # too few bits for this kind
+            continue
+        if 0 < rate < 1:
+            found[round(bits, 3)] = rate
+    return sorted(found.items())
+
+
+def plain(kind: str) -> dict[str, Points]:
+    """Return a line for each option of a kind that is built from keys and a size."""
+    row = KINDS[kind]
+    lines = {}
+    for option in row.options:
+
+        def size(bits: float, arguments: dict[str, Any] = option.arguments) -> tuple[float, float]:
+            assert row.sizes is not None
+            found = row.sizes.size(KEYS, bits_per_key=bits, **arguments)
+            return found.bits / KEYS, found.rate(KEYS)
+
+        lines[option.name] = points(size, BITS)
+    return lines
+
+
+def stacked() -> dict[str, Points]:
+    """Return the rate of a stack under a skewed workload."""
+    workload = tamis.Workload.zipf(1.0, universe=10**6, sample=5 * 10**5)
+
+    def size(bits: float) -> tuple[float, float]:
+        plan = tamis.plan(KEYS, workload, bits_per_key=bits, rates="equal", layer="ribbon")
+        return plan.bits_per_key, plan.expected_fpr
+
+    return {"Stacked": points(size, BITS[::4])}
+
+
+def adaptive_stacked() -> dict[str, Points]:
+    """Return the mean rate of an adaptive stack over its lifetime."""
+    workload = tamis.Workload.zipf(1.0, universe=10**6)
+
+    def size(bits: float) -> tuple[float, float]:
+        wish = Wish(10**5, "lifetime", 10**6, bits_per_key=bits)
+        plan = plan_adaptive(wish, workload)
+        return plan.stack.bits_per_key, plan.mean_fpr
+
+    return {"AdaptiveStacked, 10⁶ queries": points(size, BITS[::4])}
+
+
+def window() -> dict[str, Points]:
+    """Return the rate of a windowed filter."""
+
+    def size(bits: float) -> tuple[float, float]:
+        found = windowed.size(KEYS, bits_per_key=bits)
+        return found.bits / KEYS, found.rate()
+
+    return {"Windowed": points(size, range(4, 41))}
+
+
+def fading() -> dict[str, Points]:
+    """Return the rate of stable filters that forget a given fraction."""
+
+    def forgetting(fnr: float) -> Points:
+        return points(lambda rate: (stable.size_for(fnr, rate, 1000).bits / 1000, rate), RATES)
+
+    return {f"{fnr:.0%} forgotten": forgetting(fnr) for fnr in (0.9, 0.5, 0.1)}
+
+
+def fading_learned() -> dict[str, Points]:
+    """Return the fraction that stable filters forget, with and without a classifier."""
+    gap, rate = 2000, 0.01
+
+    def learned_size(bits: float) -> tuple[float, float]:
+        plan = tamis.plan_stable(*GROUPS, bits=round(bits * gap), fpr=rate, gap=gap)
+        return bits, plan.expected_fnr
+
+    def plain_size(bits: float) -> tuple[float, float]:
+        return bits, stable.false_negatives(stable.size(round(bits * gap), rate, gap), gap)
+
+    at = range(4, 101, 8)
+    return {"StableLearned": points(learned_size, at), "StableBloom": points(plain_size, at)}
+
+
+def classified() -> dict[str, Points]:
+    """Return the rate of a learned filter, for scores drawn from two distributions."""
+    rng = np.random.default_rng(0)
+    members, others = (rng.beta(*shape, 5000).astype(np.float32) for shape in ((3, 1.5), (1.5, 3)))
+    parts = learned.segments(members, others)
+    halving = ribbon.size(KEYS, fpr=2**-8).bits / (8 * KEYS)
+
+    def size(rate: float) -> tuple[float, float]:
+        plan = learned.plan(parts, fpr=rate, mixed=True)
+        return halving * plan.filter_bits / len(members), plan.expected_fpr
+
+    return {"LearnedBloom, without its model": points(size, RATES)}
+
+
+SPECIAL: dict[str, Callable[[], dict[str, Points]]] = {
+    "adaptive_stacked": adaptive_stacked,
+    "learned": classified,
+    "sharded": lambda: {"Sharded ribbon": plain("ribbon")["Ribbon"]},
+    "stable": fading,
+    "stable_learned": fading_learned,
+    "stacked": stacked,
+    "telescoping": lambda: plain("telescoping") | plain("extending"),
+    "windowed": window,
+}
+"""The kinds that are not built from keys and a size alone."""
+
+SPANS = {"learned": (0, 20), "stable": (0, 120), "stable_learned": (0, 100), "windowed": (4, 40)}
+"""Bits per key that a picture shows, where filters are larger than others."""
+
+PAGES = [kind.name for kind in KINDS.values() if kind.sizes is not None or kind.name in SPECIAL]
+
+NOTES = {
+    "adaptive_stacked": "The mean rate over a million queries that follow Zipf's law, for 100,000 "
+    "keys.",
+    "learned": "For a classifier whose scores of members and non-members are Beta(3, 1.5) and "
+    "Beta(1.5, 3).",
+    "stable": "Bits per record of the gap, after which the given fraction is forgotten.",
+    "stable_learned": "The fraction of members rejected at a gap of 2,000 records, at a "
+    "false-positive rate of 1 %, by bits per record of the gap; three groups of scores.",
+    "stacked": "For queries that follow Zipf's law over a million absent keys, half of them known: "
+    "a filter that knows its queries can be below the bound for unknown ones.",
+    "telescoping": "The rate of a first query; a false positive is not repeated.",
+    "adaptive_cuckoo": "The rate of a first query; a false positive is not repeated.",
+    "windowed": "Bits per key of the window.",
+}
+
+
+def draw(name: str) -> Any:
+    """Draw the rate of a kind by its size; return the axes."""
+    from tamis.pictures import apart, figure_axes
+
+    ax = figure_axes(6.5, 3.8)
+    lines = SPECIAL[name]() if name in SPECIAL else plain(name)
+    colours = dict(zip(lines, STRONG, strict=False))
+    if name != "stable_learned":
+        bloom = plain("bloom")["Bloom"]
+        lines = {"Bloom": bloom} | lines
+        ax.plot(BITS, [2**-bits for bits in BITS], ":", color="#000000", linewidth=1)
+        lines["bound: log₂ 1/rate"] = [(15.6, 2**-15.6)]
+    for label, line in lines.items():
+        strong = label in colours
+        colour = colours.get(label, MUTED)
+        if len(line) > 1:
+            ax.plot(*zip(*line, strict=True), "o-" if strong else "-", color=colour, markersize=3,
+                    linewidth=2.2 if strong else 1.5, zorder=3 if strong else 2)  # fmt: skip
+    ax.set_yscale("log")
+    ax.set_xlim(*SPANS.get(name, (4, 20)))
+    if name != "stable_learned":
+        ax.set_ylim(2e-5, 0.3)
+    ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+    ax.set_xlabel("bits per key")
+    ax.set_ylabel("rejected members" if name == "stable_learned" else "false-positive rate")
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    _label(ax, lines, colours, apart)
+    return ax
+
+
+def _label(ax: Any, lines: dict[str, Points], colours: dict[str, str], apart: Any) -> None:
+    """Write the name of each line at its end, or where it leaves the picture."""
+    low, most = ax.get_ylim()[0], ax.get_xlim()[1]
+    ends = {label: _end(line, low, most) for label, line in lines.items()}
+    places = ax.transAxes.inverted().transform(ax.transData.transform(list(ends.values())))
+    order = sorted(range(len(ends)), key=lambda i: (places[i][1], -places[i][0]))
+    heights = apart([min(max(float(places[i][1]), 0.0), 1.0) for i in order], 0.08)
+    labels = list(ends)
+    for i, height in zip(order, heights, strict=True):
+        ax.annotate(labels[i], ends[labels[i]], xytext=(1.03, height), textcoords="axes fraction",
+                    va="center", fontsize=9, color=colours.get(labels[i], "#000000"),
+                    arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6})  # fmt: skip
+
+
+def _end(line: Points, low: float, most: float) -> tuple[float, float]:
+    inside = [(bits, rate) for bits, rate in line if rate >= low and bits <= most]
+    return inside[-1] if inside else (line[0][0], low)
+
+
+def caption(name: str) -> str:
+    """Say what the picture shows."""
+    if name == "stable_learned":
+        return NOTES[name]
+    text = f"Predicted false-positive rate of {KEYS:,} keys by size; Bloom is the standard layout. "
+    return text + NOTES.get(name, "")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Put the picture after the first example of a filter's page."""
+    name = page.file.src_uri.removesuffix(".md")
+    if name not in PAGES:
+        return markdown
+    from tamis.pictures import svg
+
+    figure = (
+        f'<figure class="plot">{svg(draw(name))}<figcaption>{caption(name)}</figcaption></figure>'
+    )
+    figure = figure.replace("\n", " ")  # a blank line would end the HTML
+    start, middle, rest = markdown.partition("\n**When**")
+    if not middle:
+        start, middle, rest = markdown.partition("\n## ")
+    return f"{start}\n{figure}\n{middle}{rest}"
+
+
+if __name__ == "__main__":
+    from tamis.pictures import svg
+
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in PAGES:
+        (folder / f"{kind}.svg").write_text(svg(draw(kind)))
