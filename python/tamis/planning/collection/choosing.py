@@ -66,7 +66,8 @@ def choose_kind(
         SLICED_LOOKUP + sets * (SLICED_PROBE + by_rows * miss_cost),
     ]
     sentences = [
-        f"a lookup takes about {format_duration(sets * PROBE)} and has a rate of {format_rate(one_by_one)}",
+        f"a lookup takes about {format_duration(sets * PROBE)} "
+        f"and has a rate of {format_rate(one_by_one)}",
         f"{format_duration(SLICED_LOOKUP + sets * SLICED_PROBE)} and {format_rate(by_rows)}",
     ]
     cost = f"if a false positive costs {format_duration(miss_cost)}"
