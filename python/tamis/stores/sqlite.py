@@ -189,10 +189,18 @@ class SQLite(Journaled):
 
     def look(self) -> object:
         """Return SQLite's counter of commits by other connections, which include the writer's."""
-        with self._reading() as db:
-            if self._in_memory:
+        if self._in_memory:
+            with self._reading() as db:
                 return db.total_changes
-            return self._opened, db.execute("PRAGMA data_version").fetchone()[0]
+        # Without the context that others read in: strict guards look before each "no".
+        try:
+            with self._read_lock:
+                if self._read_db is None:
+                    self._read_db = self._connect()
+                return self._opened, self._read_db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            self._translate(error)
+            raise
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease, which expires by a clock that the processes of a boot share.
