@@ -2,25 +2,39 @@
 
     python benches/guard.py [--stores Memory SQLite …] [--keys 20000] [--rounds 5]
 
-For each store it prints the CPU time of this process per operation on the raw driver, and of a
-guard as a multiple of that: a guard that holds the *lease*; a *strict* one, without the lease or on
-a table that others write to; and the same with max_staleness="100ms". Each number is the least of
-rounds in which all take turns. The driver of a server (Redis, Postgres) also waits, which CPU time
-leaves out: --elapsed prints elapsed time. Redis and Postgres are started for this and stopped.
+It prints one table. For each store, the first line is the CPU time of this process per operation
+on the raw driver: the same values in a table, hash or folder of the same kind, with the same commit
+and the same durability, but without an index, a journal and a lease. The lines below it are
+multiples of that: a guard that holds the *lease*; a *strict* one, without the lease or on a table
+that others write to; and the same with max_staleness="100ms". Batches are of 100 keys, for queries
+half of them absent, and count per key. Queries are the least of rounds in which all take turns.
+Writes are the mean of the rounds, as some of them do work for others (SQLite's checkpoints, the
+index of hashes), and no guard follows them meanwhile. The driver of a server (Redis, Postgres) also
+waits, which CPU time leaves out: --elapsed prints elapsed time. Servers are started for this, and
+stopped.
 
-The last line of a store is the break-even: how long a read of an absent key must take for a guard
-to pay. With a fraction q of queries for absent keys, a guard that takes a for one of those, and p
-more than the raw driver for the others, pays if q·c > q·a + (1 - q)·p, c being the cost of a read.
+The last column is the break-even: how long a read of an absent key must take for a guard to pay, if
+90 % and if 50 % of the queries are for absent keys. With a fraction q of those, a guard that takes
+a for one of them, and p more than the raw driver for the others, pays if q·c > q·a + (1 - q)·p, c
+being the cost of a read.
+
+At the end it compares 8 threads that read present keys through one guard with one thread, before
+Postgres on the loopback, where the cores are the limit, and with 1 ms of delay in each direction,
+which a proxy adds: there the threads wait at the same time if each has a connection.
 """
 
 import argparse
+import asyncio
 import glob
 import random
+import re
 import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -29,8 +43,10 @@ import tamis
 from tamis import stores
 
 VALUE = "x" * 32
-OPERATIONS = ("absent", "present", "false positive", "get_many", "put", "delete", "put_many")
+QUERIES = ("absent", "present", "false positive", "get_many")
+WRITES = ("put", "delete", "put_many", "delete_many")
 BATCH = 100
+DELAY = 0.001
 
 
 class RawDict:
@@ -43,6 +59,10 @@ class RawDict:
 
     def delete(self, key):
         self._values.pop(key, None)
+
+    def delete_many(self, keys):
+        for key in keys:
+            self._values.pop(key, None)
 
     def get_many(self, keys):
         return [self._values.get(key) for key in keys]
@@ -76,15 +96,22 @@ class RawSQLite:
     def delete(self, key):
         self._db.execute("DELETE FROM raw WHERE k = ?", (key,))
 
+    def delete_many(self, keys):
+        self._db.execute("BEGIN")
+        self._db.executemany("DELETE FROM raw WHERE k = ?", [(key,) for key in keys])
+        self._db.execute("COMMIT")
+
 
 class RawRocksDB:
-    """The driver, unsynced, as it is by default."""
+    """The driver, unsynced, as it is by default, or synced."""
 
-    def __init__(self, path):
+    def __init__(self, path, sync):
         import rocksdict
 
         self._db = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
         self._batch = lambda: rocksdict.WriteBatch(raw_mode=True)
+        self._options = rocksdict.WriteOptions()
+        self._options.sync = sync
 
     def get(self, key):
         return self._db.get(key.encode())
@@ -93,16 +120,22 @@ class RawRocksDB:
         return self._db.get([key.encode() for key in keys])
 
     def put(self, key, value):
-        self._db.put(key.encode(), value.encode())
+        self._db.put(key.encode(), value.encode(), self._options)
 
     def put_many(self, items):
         batch = self._batch()
         for key, value in items:
             batch.put(key.encode(), value.encode())
-        self._db.write(batch)
+        self._db.write(batch, self._options)
 
     def delete(self, key):
-        self._db.delete(key.encode())
+        self._db.delete(key.encode(), self._options)
+
+    def delete_many(self, keys):
+        batch = self._batch()
+        for key in keys:
+            batch.delete(key.encode())
+        self._db.write(batch, self._options)
 
 
 class RawRedis:
@@ -127,6 +160,9 @@ class RawRedis:
 
     def delete(self, key):
         self._db.hdel("raw", key)
+
+    def delete_many(self, keys):
+        self._db.hdel("raw", *keys)
 
 
 class RawPostgres:
@@ -158,6 +194,9 @@ class RawPostgres:
 
     def delete(self, key):
         self._db.execute("DELETE FROM raw WHERE k = %s", (key,))
+
+    def delete_many(self, keys):
+        self._db.execute("DELETE FROM raw WHERE k = ANY(%s)", (keys,))
 
 
 def guard(store, keys, **options):
@@ -195,9 +234,14 @@ def sqlite(folder, keys, stack):
     }
 
 
-def rocksdb(folder, keys, stack):
-    g = stack.enter_context(guard(stores.RocksDB(folder / "own"), keys, lease=10**6))
-    return RawRocksDB(folder / "raw"), {"lease": g}
+def rocksdb(folder, keys, stack, sync=False):
+    store = stores.RocksDB(folder / "own", sync=sync)
+    g = stack.enter_context(guard(store, keys, lease=10**6))
+    return RawRocksDB(folder / "raw", sync), {"lease": g}
+
+
+def synced_rocksdb(folder, keys, stack):
+    return rocksdb(folder, keys, stack, sync=True)
 
 
 def redis(folder, keys, stack):
@@ -234,6 +278,7 @@ def postgres(folder, keys, stack):
         return guard(stores.Postgres(conninfo, table=name, key="k", value="v"), keys, **options)
 
     modes = {"lease": guard(stores.Postgres(conninfo), keys, lease=10**6)}
+    modes["lease"].conninfo = conninfo
     modes["strict"], modes["100ms"] = table("one"), table("two", max_staleness="100ms")
     return raw, {name: stack.enter_context(each) for name, each in modes.items()}
 
@@ -242,6 +287,7 @@ STORES = {
     "Memory": memory,
     "SQLite": sqlite,
     "RocksDB": rocksdb,
+    "RocksDB synced": synced_rocksdb,
     "Redis": redis,
     "Postgres": postgres,
 }
@@ -287,7 +333,7 @@ class Load:
         self._drawn += count
         return [f"new {i}" for i in range(self._drawn - count, self._drawn)]
 
-    def operations(self, target):
+    def queries(self, target):
         """Return the work of each operation, and how many operations that is."""
         count, few = self._count, max(self._count // 10, 10)
         f = getattr(target, "filter", ())
@@ -297,58 +343,139 @@ class Load:
         present = self._random.choices(self._present, k=count)
         mixed = [present[i] if i % 2 else absent[i % len(absent)] for i in range(count)]
         batches = [mixed[i : i + BATCH] for i in range(0, count, BATCH)]
-        puts = self._new(few)
-        items = [[(key, VALUE) for key in self._new(BATCH)] for _ in range(few // 10)]
         return {
             "absent": (lambda: [target.get(key) for key in absent], len(absent)),
             "present": (lambda: [target.get(key) for key in present], count),
             "false positive": (lambda: [target.get(key) for key in fooling], len(fooling)),
             "get_many": (lambda: [target.get_many(batch) for batch in batches], count),
+        }
+
+    def writes(self, target):
+        """Return the same for writes, which leave as many keys as there were."""
+        few = max(self._count // 10, 10)
+        puts, batches = self._new(few), [self._new(BATCH) for _ in range(few // 10)]
+        items = [[(key, VALUE) for key in batch] for batch in batches]
+        many = BATCH * len(batches)
+        return {
             "put": (lambda: [target.put(key, VALUE) for key in puts], few),
             "delete": (lambda: [target.delete(key) for key in puts], few),
-            "put_many": (lambda: [target.put_many(batch) for batch in items], BATCH * len(items)),
+            "put_many": (lambda: [target.put_many(batch) for batch in items], many),
+            "delete_many": (lambda: [target.delete_many(batch) for batch in batches], many),
         }
 
 
-def measured(targets, load, rounds, clock):
-    """Return the least time of each operation on each target, in seconds."""
+def timed(work, clock):
+    start = clock()
+    work()
+    return clock() - start
+
+
+def measured(raw, modes, load, rounds, clock):
+    """Return the time of each operation on each target, in seconds."""
+    targets = {"raw": raw, **modes}
     times = {name: {} for name in targets}
     for _ in range(rounds):
-        works = {name: load.operations(target) for name, target in targets.items()}
-        for operation in OPERATIONS:
+        works = {name: load.queries(target) for name, target in targets.items()}
+        for operation in QUERIES:
             for name in targets:
                 work, count = works[name][operation]
-                if not count:
-                    continue
-                start = clock()
-                try:
-                    work()
-                except tamis.LeaseError:
-                    continue
-                spent = (clock() - start) / count
+                spent = timed(work, clock) / count if count else float("inf")
                 times[name][operation] = min(spent, times[name].get(operation, spent))
+    if "100ms" in modes:
+        targets.pop("100ms").close()  # it would follow the others' writes in this process
+    totals = {name: dict.fromkeys(WRITES, (0.0, 0)) for name in targets}
+    for _ in range(rounds):
+        for name, target in list(targets.items()):
+            for operation, (work, count) in load.writes(target).items():
+                try:
+                    spent = timed(work, clock)
+                except tamis.LeaseError:  # a second guard of the same store
+                    del targets[name]
+                    break
+                total, number = totals[name][operation]
+                totals[name][operation] = total + spent, number + count
+    for name in targets:
+        times[name] |= {operation: t / n for operation, (t, n) in totals[name].items()}
     return times
 
 
+def show_head():
+    heads = "".join(f"{name:>16}" for name in (*QUERIES, *WRITES))
+    print(f"{'':<24}{heads}{'pays from a miss of (90 %, 50 % absent)':>44}")
+
+
 def show(name, times):
-    modes = [mode for mode in times if mode != "raw"]
-    heads = "".join(f"{mode:>10}" for mode in modes)
-    print(f"\n{name:<16}{'raw':>10}{heads}")
-    for operation in OPERATIONS:
-        raw = times["raw"].get(operation)
-        cells = [f"{raw * 1e6:.2f} µs" if raw else "–"]
-        for mode in modes:
-            spent = times[mode].get(operation)
-            cells.append(f"× {spent / raw:.2f}" if spent and raw else "–")
-        print(f"{operation:<16}" + "".join(f"{cell:>10}" for cell in cells))
-    line = []
-    for mode in modes:
-        added = times[mode]["present"] - times["raw"]["present"]
-        costs = [
-            times[mode]["absent"] + (1 - share) / share * max(added, 0) for share in (0.9, 0.5)
-        ]
-        line.append(f"{mode} {costs[0] * 1e6:.1f} µs at 90 %, {costs[1] * 1e6:.1f} µs at 50 %")
-    print("pays from a miss of: " + "; ".join(line))
+    for mode, spent in times.items():
+        cells = []
+        for operation in (*QUERIES, *WRITES):
+            seconds, raw = spent.get(operation), times["raw"].get(operation)
+            if not seconds or not raw or seconds == float("inf"):
+                cells.append("–")
+            elif mode == "raw":
+                cells.append(f"{seconds * 1e6:.2f} µs")
+            else:
+                cells.append(f"× {seconds / raw:.2f}")
+        if mode != "raw":
+            added = max(spent["present"] - times["raw"]["present"], 0)
+            costs = [spent["absent"] + (1 - share) / share * added for share in (0.9, 0.5)]
+            cells.append(" to ".join(f"{cost * 1e6:.1f} µs" for cost in costs))
+        head = f"{name if mode == 'raw' else '':<16}{mode:<8}"
+        print(head + "".join(f"{cell:>16}" for cell in cells[:8]) + "".join(cells[8:]).rjust(44))
+    print(flush=True)
+
+
+# Threads before Postgres.
+
+
+def reads_per_second(g, threads, seconds=2.0):
+    """Return how many present keys so many threads read per second."""
+    done, stop = [0] * threads, time.perf_counter() + seconds
+
+    def read(i):
+        while time.perf_counter() < stop:
+            g.get(f"key {(8 * done[i] + i) % 1000}")
+            done[i] += 1
+
+    running = [threading.Thread(target=read, args=(i,)) for i in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return sum(done) / seconds
+
+
+def show_threads(conninfo, keys):
+    """Compare 8 threads with one, on the loopback and with a delay."""
+    listening = free_port()
+    server = re.search(r"port=(\d+)", conninfo)[1]
+    proxy = [sys.executable, __file__, "--proxy", str(listening), server]
+    with running(proxy, listening):
+        for port, what in ((server, "the loopback"), (str(listening), "2 ms of delay")):
+            there = conninfo.replace(f"port={server}", f"port={port}")
+            with guard(stores.Postgres(there), keys) as g:
+                one, eight = (reads_per_second(g, threads) for threads in (1, 8))
+            print(
+                f"Postgres, {what}: {one:,.0f} reads per second with one thread, {eight:,.0f} with "
+                f"8 threads: × {eight / one:.1f}"
+            )
+
+
+async def delay_bytes(listening, port):
+    """Pass bytes on to a server after a delay, in both directions."""
+    clients = set()
+
+    async def pump(reader, writer):
+        loop = asyncio.get_running_loop()
+        while part := await reader.read(1 << 16):
+            loop.call_later(DELAY, writer.write, part)
+        loop.call_later(DELAY, writer.close)
+
+    async def serve(reader, writer):
+        answers, queries = await asyncio.open_connection("127.0.0.1", port)
+        clients.add(asyncio.gather(pump(reader, queries), pump(answers, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", listening)
+    await server.serve_forever()
 
 
 def hot_path(keys, rounds):
@@ -378,18 +505,23 @@ def main():
     parser.add_argument("--count", type=int, default=2000, help="queries per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--elapsed", action="store_true", help="elapsed time, not CPU time")
+    parser.add_argument("--proxy", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.proxy:
+        asyncio.run(delay_bytes(*options.proxy))
+        return
     clock = time.perf_counter if options.elapsed else time.process_time
     kind = "elapsed" if options.elapsed else "CPU"
     print(f"{kind} time per operation; guarded as a multiple of raw; {options.keys:,} keys")
     ratio = hot_path(options.keys, options.rounds)
-    print(f"g.get of an absent key, with the lease: × {ratio:.1f} of `key in g.filter`")
+    print(f"g.get of an absent key, with the lease: × {ratio:.1f} of `key in g.filter`\n")
+    show_head()
     for name in options.stores:
         if name == "Redis" and shutil.which("redis-server") is None:
-            print(f"\n{name}: redis-server is not installed")
+            print(f"{name}: redis-server is not installed\n")
             continue
         if name == "Postgres" and not glob.glob("/usr/lib/postgresql/*/bin/postgres"):
-            print(f"\n{name}: postgresql is not installed")
+            print(f"{name}: postgresql is not installed\n")
             continue
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             raw, modes = STORES[name](Path(folder), options.keys, stack)
@@ -403,7 +535,10 @@ def main():
             load = Load(options.keys, options.count)
             for mode in modes.values():
                 mode.rebuild()
-            show(name, measured({"raw": raw, **modes}, load, options.rounds, clock))
+            conninfo = getattr(modes["lease"], "conninfo", None)
+            show(name, measured(raw, modes, load, options.rounds, clock))
+            if conninfo:
+                show_threads(conninfo, options.keys)
 
 
 if __name__ == "__main__":

@@ -214,3 +214,14 @@ def test_a_slot_that_might_be_needed_stays():
     assert filter.remove(z, [x, k], filter.version)
     assert x in filter
     assert len(filter.slots) == 2
+
+
+def test_a_hash_must_be_listed_before_it_is_inserted():
+    """Otherwise its slot may be taken for that of a stored hash, and moved away from it."""
+    x, k, y = 0b000, 0b010, 0b110
+    for listed in ([x, k], [x]):
+        filter = Filter()
+        filter.slots = [(0, remainder(k, 0)), (1, remainder(x, 1))]  # x fits both
+        filter.adapt(y, listed, filter.version)
+        assert (k in filter) == (k in listed)
+        assert x in filter

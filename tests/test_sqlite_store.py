@@ -124,8 +124,8 @@ def test_reads_do_not_wait_for_writes(table):
     db.execute("BEGIN IMMEDIATE")  # a stranger's open transaction
     put = threading.Thread(target=store.put_many, args=([b"c"], ["3"], "one"))
     put.start()
-    while store._lock.acquire(blocking=False):  # until the put has begun, and waits
-        store._lock.release()
+    while store._connections.lock.acquire(blocking=False):  # until the put has begun, and waits
+        store._connections.lock.release()
         time.sleep(0.001)
     assert store.get_many([b"a", b"b"]) == ["1", "2"]
     assert store.look() == store.look()
@@ -160,7 +160,7 @@ def test_a_full_disk_is_a_store_error_and_nothing_is_written(tmp_path):
     epoch = store.epoch()
     with store._writing() as db:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    store._connections.writer().execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(tamis.StoreError, match="full"):
         store.put_many([2], ["x" * 100_000], "one")
     assert store.get_many([2]) == [None]
@@ -305,7 +305,7 @@ def test_a_forked_child_opens_its_own_connection(tmp_path):
     child = os.fork()
     if child == 0:
         try:
-            assert store._db is None
+            assert store._connections._writer is None
             assert store.get_many([1]) == ["x"]
             assert not store.lease("one", 60)
             try:

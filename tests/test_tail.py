@@ -155,3 +155,27 @@ def test_guards_grow_from_an_index_that_is_behind(opened):
 
 def test_the_longest_tail_is_bounded():
     assert 1000 <= _tail.LONGEST <= stores.contract.JOURNAL // 10
+
+
+def test_a_batch_may_be_longer_than_the_journal(postgres_url, monkeypatch):  # noqa: F811
+    import psycopg
+
+    monkeypatch.setattr("tamis.stores._postgres_tables.JOURNAL", 300)
+    monkeypatch.setattr("tamis.stores._postgres_tables.TRIM_EVERY", 100)
+    monkeypatch.setattr("tamis.stores.postgres._LARGEST", 150)
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("DROP SCHEMA IF EXISTS tail CASCADE")
+        db.execute("CREATE SCHEMA tail")
+    store = attached(stores.Postgres(f"{postgres_url} options='-c search_path=tail'"))
+    keys = list(range(1000))
+    values = ["x" if key % 2 else b"x" for key in keys]
+    commit = store.put_many(keys, values, "one")
+    assert commit.existed == [False] * 1000
+    assert store.epoch() == commit.after
+    assert store.changes(commit.before) is None  # the journal does not reach back so far
+    assert rows(store.run(0, 2**64 - 1)) == rows(hash_rows(keys))
+    store._write_index("one")
+    assert index_of(store) == 1000
+    assert store.delete_many([*keys, 1000], "one").existed == [*[True] * 1000, False]
+    assert len(store.run(0, 2**64 - 1)) == 0
+    store.close()

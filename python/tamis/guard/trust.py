@@ -166,8 +166,10 @@ class Trust:
     # Queries.
 
     def refresh(self) -> bool:
-        """Return whether the filter's "no" counts now; if not, start to bring it up to date."""
-        self.check_process()
+        """Return whether the filter's "no" counts now; if not, start to bring it up to date.
+
+        The gate has checked that this is the process of the guard.
+        """
         if not self.trusted:
             self._rebuilds.start()
             return False

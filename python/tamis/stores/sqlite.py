@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import repeat
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tamis._clock import clock_id, now
 from tamis._types import FilePath
-from tamis.errors import FormatError, LeaseError, StoreError
+from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
+from tamis.stores._sqlite_connections import Connections, Reading, Writing
 from tamis.stores._tail import LONGEST, Row
 from tamis.stores.contract import (
     BATCH,
@@ -31,20 +30,7 @@ from tamis.stores.contract import (
     check_timeout,
     encode_key,
     encode_value,
-    store_error,
 )
-
-_UNAVAILABLE = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PROTOCOL,
-}
-"""Codes of errors that are `StoreError`s."""
 
 
 class SQLite(Journaled):
@@ -76,13 +62,8 @@ class SQLite(Journaled):
         """Open the database; ``timeout`` is how many seconds to wait for a writer's lock."""
         super().__init__(table, key, value)
         check_timeout(timeout)
-        self._path, self._timeout = os.fsdecode(path), 1e6 if timeout is None else timeout
-        self._in_memory = self._path in (":memory:", "")
-        self._lock, self._read_lock = threading.RLock(), threading.RLock()
-        self._db: sqlite3.Connection | None = None
-        self._read_db: sqlite3.Connection | None = None
-        self._opened = 0
-        self._closed = False
+        wait = 1e6 if timeout is None else timeout
+        self._connections = Connections(os.fsdecode(path), wait, wal=not self.shared)
         k, v = self._k, self._v
         self._upsert = (
             f"INSERT INTO {self._t} ({k}, {v}) VALUES (?, ?) "
@@ -107,7 +88,7 @@ class SQLite(Journaled):
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
         stored = values if self.shared else [encode_value(value) for value in values]
-        with self._lock:
+        with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
                 state = self._begin_write(db, owner)
@@ -121,7 +102,7 @@ class SQLite(Journaled):
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
-        with self._lock:
+        with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
                 state = self._begin_write(db, owner)
@@ -138,17 +119,17 @@ class SQLite(Journaled):
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
-        if self._in_memory:
+        if self._connections.in_memory:
             with self._reading() as db:
                 keys = [self._from_column(key) for part in self._read_keys(db) for key in part]
                 return self._last_epoch(db), batches(keys)
-        db = self._connect()
+        db = self._connections.connect()
         try:
             db.execute("BEGIN")
             epoch = self._last_epoch(db)
         except BaseException as error:
             db.close()
-            self._translate(error)
+            self._connections.translate(error)
             raise
 
         def read() -> Iterator[list[Any]]:
@@ -158,7 +139,7 @@ class SQLite(Journaled):
                     for part in self._read_keys(db):
                         yield [self._from_column(key) for key in part]
                 except sqlite3.DatabaseError as error:
-                    self._translate(error)
+                    self._connections.translate(error)
                     raise
 
         parts = read()
@@ -189,10 +170,18 @@ class SQLite(Journaled):
 
     def look(self) -> object:
         """Return SQLite's counter of commits by other connections, which include the writer's."""
-        with self._reading() as db:
-            if self._in_memory:
+        if self._connections.in_memory:
+            with self._reading() as db:
                 return db.total_changes
-            return self._opened, db.execute("PRAGMA data_version").fetchone()[0]
+        # Without the context that others read in: strict guards look before each "no".
+        connections = self._connections
+        try:
+            with connections.read_lock:
+                db = connections.reader()
+                return connections.opened, db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            connections.translate(error)
+            raise
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease, which expires by a clock that the processes of a boot share.
@@ -240,59 +229,23 @@ class SQLite(Journaled):
 
     def close(self) -> None:
         """Close the connections."""
-        with self._lock, self._read_lock:
-            self._closed = True
-            for db in (self._db, self._read_db):
-                if db is not None:
-                    db.close()
-            self._db = self._read_db = None
+        self._connections.close()
 
     def forget_connections(self) -> object:
         """Reopen the database in a forked child; a database in memory is a copy of its own."""
-        self._lock, self._read_lock = threading.RLock(), threading.RLock()
         self._in_child()
-        if self._in_memory:
+        if self._connections.in_memory:
+            self._connections.renew_locks()
             return None
-        inherited = (self._db, self._read_db)
-        self._db = self._read_db = None
-        return inherited
+        return self._connections.forget()
 
     # Connections and transactions.
 
-    def _connect(self) -> sqlite3.Connection:
-        path = self._path
-        if self._closed:
-            raise ValueError(f"the store of {path!r} is closed")
-        try:
-            db = sqlite3.connect(
-                path, timeout=self._timeout, isolation_level=None, check_same_thread=False
-            )
-            self._opened += 1
-            return db
-        except sqlite3.OperationalError:
-            if not (folder := Path(path).parent).is_dir():
-                raise FileNotFoundError(
-                    f"path must be in an existing folder, not {path!r}: there is no folder "
-                    f"{str(folder)!r}"
-                ) from None
-            if Path(path).is_dir():
-                raise IsADirectoryError(
-                    f"path must be a database file, not the folder {path!r}"
-                ) from None
-            raise
+    def _reading(self) -> Reading:
+        return Reading(self._connections)
 
-    def _reading(self) -> _Reading:
-        return _Reading(self)
-
-    def _writing(self, wait: bool = True) -> _Writing:
-        return _Writing(self, wait)
-
-    def _write_connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._db = self._connect()
-            if not self.shared:
-                self._db.execute("PRAGMA journal_mode = WAL")
-        return self._db
+    def _writing(self, wait: bool = True) -> Writing:
+        return Writing(self._connections, wait)
 
     def _index_if_due(self, owner: str) -> None:
         if len(self._tail) >= LONGEST:
@@ -304,18 +257,6 @@ class SQLite(Journaled):
         if self._hasher is None:
             raise attach_error()
         return state
-
-    def _translate(self, error: BaseException | None) -> None:
-        """Raise the error of tamis that stands for an error of SQLite, if there is one."""
-        if not isinstance(error, sqlite3.DatabaseError):
-            return
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _UNAVAILABLE:
-            raise store_error(f"SQLite database {self._path!r}", error) from error
-        if code == sqlite3.SQLITE_NOTADB:
-            raise FormatError(
-                f"path must be an SQLite database, not {self._path!r}: {error}"
-            ) from error
 
     # Tables.
 
@@ -484,78 +425,6 @@ class _Written(NamedTuple):
     added: bool
     rows: list[Any] | None = None
     """The rows of the journal; `None` if they are those of all keys, in order."""
-
-
-class _Reading:
-    """A context with the connection for reads."""
-
-    def __init__(self, store: SQLite) -> None:
-        self._store = store
-        # A database in memory has one connection.
-        self._lock = store._lock if store._in_memory else store._read_lock
-
-    def __enter__(self) -> sqlite3.Connection:
-        store = self._store
-        self._lock.acquire()
-        try:
-            if store._in_memory:
-                return store._write_connection()
-            if store._read_db is None:
-                store._read_db = store._connect()
-            return store._read_db
-        except BaseException as error:
-            self._lock.release()
-            store._translate(error)
-            raise
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._lock.release()
-        if error is not None:
-            self._store._translate(error)
-
-
-class _Writing:
-    """A context that runs in one transaction, which holds the write lock from the start.
-
-    If it is not to wait for another writer, it raises `StoreError` instead.
-    """
-
-    def __init__(self, store: SQLite, wait: bool) -> None:
-        self._store, self._wait = store, wait
-
-    def __enter__(self) -> sqlite3.Connection:
-        store = self._store
-        if not store._lock.acquire(blocking=self._wait):
-            raise StoreError(f"SQLite database {store._path!r} is busy")
-        try:
-            self._db = store._write_connection()
-            if self._wait:
-                self._db.execute("BEGIN IMMEDIATE")
-                return self._db
-            self._db.execute("PRAGMA busy_timeout = 0")
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-            finally:
-                self._db.execute(f"PRAGMA busy_timeout = {int(1000 * store._timeout)}")
-            return self._db
-        except BaseException as error:
-            store._lock.release()
-            store._translate(error)
-            raise
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        try:
-            if error is None:
-                self._db.execute("COMMIT")
-        except BaseException as failed:
-            error = failed
-            raise
-        finally:
-            # Some errors, such as that of a full disk, end the transaction themselves.
-            if error is not None and self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._store._lock.release()
-            self._store._translate(error)
 
 
 def _text(key: Any) -> str | None:

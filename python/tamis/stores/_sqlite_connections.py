@@ -1,0 +1,173 @@
+"""Connections of `tamis.stores.SQLite`: one for reads, which never wait, and one for writes."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from tamis.errors import FormatError, StoreError
+from tamis.stores.contract import store_error
+
+_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+}
+"""Codes of errors that are `StoreError`s."""
+
+
+class Connections:
+    """The two connections to a database, opened when they are needed, each with a lock."""
+
+    def __init__(self, path: str, timeout: float, *, wal: bool) -> None:
+        """``timeout`` is how many seconds to wait for a lock; ``wal`` sets the journal mode."""
+        self.path, self.timeout, self._wal = path, timeout, wal
+        self.in_memory = path in (":memory:", "")
+        self.opened, self.closed = 0, False
+        self.forget()
+
+    def forget(self) -> object:
+        """Forget the connections, without closing them, and return them."""
+        forgotten = getattr(self, "_writer", None), getattr(self, "_reader", None)
+        self.lock, self.read_lock = threading.RLock(), threading.RLock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        return forgotten
+
+    def renew_locks(self) -> None:
+        """Forget who holds the locks, and keep the connections."""
+        self.lock, self.read_lock = threading.RLock(), threading.RLock()
+
+    def reader(self) -> sqlite3.Connection:
+        """Return the connection for reads, of which the caller holds the lock."""
+        if self.in_memory:  # it has one connection
+            return self.writer()
+        if self._reader is None:
+            self._reader = self.connect()
+        return self._reader
+
+    def writer(self) -> sqlite3.Connection:
+        """Return the connection for writes, of which the caller holds the lock."""
+        if self._writer is None:
+            self._writer = self.connect()
+            if self._wal:
+                self._writer.execute("PRAGMA journal_mode = WAL")
+        return self._writer
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self.lock, self.read_lock:
+            self.closed = True
+            for db in (self._writer, self._reader):
+                if db is not None:
+                    db.close()
+            self._writer = self._reader = None
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a connection."""
+        path = self.path
+        if self.closed:
+            raise ValueError(f"the store of {path!r} is closed")
+        try:
+            db = sqlite3.connect(
+                path, timeout=self.timeout, isolation_level=None, check_same_thread=False
+            )
+            self.opened += 1
+            return db
+        except sqlite3.OperationalError:
+            if not (folder := Path(path).parent).is_dir():
+                raise FileNotFoundError(
+                    f"path must be in an existing folder, not {path!r}: there is no folder "
+                    f"{str(folder)!r}"
+                ) from None
+            if Path(path).is_dir():
+                raise IsADirectoryError(
+                    f"path must be a database file, not the folder {path!r}"
+                ) from None
+            raise
+
+    def translate(self, error: BaseException | None) -> None:
+        """Raise the error of tamis that stands for an error of SQLite, if there is one."""
+        if not isinstance(error, sqlite3.DatabaseError):
+            return
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _UNAVAILABLE:
+            raise store_error(f"SQLite database {self.path!r}", error) from error
+        if code == sqlite3.SQLITE_NOTADB:
+            raise FormatError(
+                f"path must be an SQLite database, not {self.path!r}: {error}"
+            ) from error
+
+
+class Reading:
+    """A context with the connection for reads."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        # A database in memory has one connection.
+        self._lock = connections.lock if connections.in_memory else connections.read_lock
+
+    def __enter__(self) -> sqlite3.Connection:
+        connections = self._connections
+        self._lock.acquire()
+        try:
+            return connections.reader()
+        except BaseException as error:
+            self._lock.release()
+            connections.translate(error)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._lock.release()
+        if error is not None:
+            self._connections.translate(error)
+
+
+class Writing:
+    """A context that runs in one transaction, which holds the write lock from the start.
+
+    If it is not to wait for another writer, it raises `StoreError` instead.
+    """
+
+    def __init__(self, connections: Connections, wait: bool) -> None:
+        self._connections, self._wait = connections, wait
+
+    def __enter__(self) -> sqlite3.Connection:
+        connections = self._connections
+        if not connections.lock.acquire(blocking=self._wait):
+            raise StoreError(f"SQLite database {connections.path!r} is busy")
+        try:
+            self._db = connections.writer()
+            if self._wait:
+                self._db.execute("BEGIN IMMEDIATE")
+                return self._db
+            self._db.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {int(1000 * connections.timeout)}")
+            return self._db
+        except BaseException as error:
+            connections.lock.release()
+            connections.translate(error)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            # Some errors, such as that of a full disk, end the transaction themselves.
+            if error is not None and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._connections.lock.release()
+            self._connections.translate(error)
