@@ -32,6 +32,9 @@ _URLS = ("postgres://", "postgresql://")
     "--key", required=True, help="Key column of the table: unique text, integers or blobs."
 )
 @click.option("--value", help="Column to read (default: the key column).")
+@click.option(
+    "--where", help='Guard only the rows that satisfy this condition, such as "paid = 1".'
+)
 @click.option("--queries", type=FILE, required=True, help='Query log to replay: a file, or "-".')
 @click.option("--queries-column", help="Column of the query log (default: same name as --key).")
 @input_format
@@ -51,6 +54,7 @@ def command(
     table: str,
     key: str,
     value: str | None,
+    where: str | None,
     queries: str,
     queries_column: str | None,
     format: Any,
@@ -70,7 +74,8 @@ def command(
     """
     log = Source(queries, queries_column, format, integers, default_column=key,
                  column_option="--queries-column")  # fmt: skip
-    with closing(_store(database, table=table, key=key, value=value or key)) as store:
+    names = {"table": table, "key": key, "value": value or key, "where": where}
+    with closing(_store(database, **names)) as store:
         if filter is not None:
             f = tamis.load(filter)
         else:
@@ -83,7 +88,7 @@ def command(
             seconds, stats = time.perf_counter() - start, g.stats
             bits = g.filter.size_in_bits
     if remove:
-        _store(database, table=table, key=key, value=value or key).unguard()
+        _store(database, **names).unguard()
     if as_json:
         show_json(
             asdict(stats)

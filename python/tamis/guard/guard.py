@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tamis._types import FilePath, Key, Keys
+from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
@@ -31,7 +31,15 @@ from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
 from tamis.planning.arguments import one_of
 from tamis.planning.costs import duration
-from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
+from tamis.stores.contract import (
+    GivenKey,
+    GivenKeys,
+    HashRows,
+    PlainKey,
+    Store,
+    Value,
+    plain_key,
+)
 
 if TYPE_CHECKING:
     from tamis.workload import Workload
@@ -128,6 +136,10 @@ class Guard:
         )
         self._gate = self._trust.gate
         self._lookup = self._gate.lookup
+        # Keys that are tuples or UUIDs have another form for the filter and the store.
+        translates = getattr(store, "translates_keys", False)
+        self._to_plain = store.to_plain if translates else plain_key  # type: ignore[attr-defined]
+        self._from_plain = store.from_plain if translates else None  # type: ignore[attr-defined]
 
     @property
     def filter(self) -> Any:
@@ -136,15 +148,17 @@ class Guard:
 
     # Queries.
 
-    def get(self, key: Key) -> Value | None:
+    def get(self, key: GivenKey) -> Value | None:
         """Return the value of a key, or `None` if it is absent."""
-        lookup = self._lookup(key)
+        if self._from_plain is not None:
+            key = self._to_plain(key)
+        lookup = self._lookup(key)  # type: ignore[arg-type]
         if lookup is None:
             return None
         if not lookup.accepted:
             if not self._trust.refresh():
                 return self._pass_on([key])[0]
-            if not self._gate.accepts(lookup, key):
+            if not self._gate.accepts(lookup, key):  # type: ignore[arg-type]
                 self._gate.count_denied(1)
                 return None
         counts = self._trust.regions.counts
@@ -157,12 +171,14 @@ class Guard:
         self._adapt([key], hashes, counts)
         return None
 
-    def get_many(self, keys: Keys) -> list[Value | None]:
+    def get_many(self, keys: GivenKeys) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent.
 
         Each distinct key that the filter accepts is read once.
         """
         given = to_list(keys)
+        if self._from_plain is not None:
+            given = [self._to_plain(key) for key in given]
         filter = self._gate.current_filter()
         if filter is None:
             if not self._trust.refresh():
@@ -198,32 +214,35 @@ class Guard:
         self._counters.count(queries=len(keys), passed=len(keys))
         return [found[key] for key in plain]
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: GivenKey) -> bool:
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[PlainKey]:
         """Iterate over the keys of the store, text as bytes."""
         _, parts = self.store.contents()
         for part in parts:
-            yield from part
+            yield from part if self._from_plain is None else map(self._from_plain, part)
 
     # Writes.
 
-    def put(self, key: Key, value: Value) -> None:
+    def put(self, key: GivenKey, value: Value) -> None:
         """Write a key and its value."""
         self.put_many({key: value})
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
-        pairs: Iterable[tuple[Key, Value]] = items.items() if hasattr(items, "items") else items
+        pairs: Iterable[tuple[GivenKey, Value]] = (
+            items.items() if hasattr(items, "items") else items
+        )
         values: dict[PlainKey, Value] = {}
         for key, value in pairs:
-            if not isinstance(value, (bytes, str)):
+            # An existing table has values of any type, as its driver takes and gives them.
+            if value is None or not (self.store.shared or isinstance(value, (bytes, str))):
                 raise TypeError(
                     f"the value of key {key!r} must be bytes or str, not {value!r} "
                     f"(of type {type(value).__name__})"
                 )
-            values[plain_key(key)] = value
+            values[self._to_plain(key)] = value
         if not values:
             return
         keys = list(values)
@@ -258,13 +277,13 @@ class Guard:
             raise
         self._trust.remote.end_put(fresh)
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: GivenKey) -> bool:
         """Delete a key; return whether it was present."""
-        return self.delete_many([plain_key(key)])[0]  # type: ignore[arg-type]
+        return self.delete_many([key])[0]  # type: ignore[arg-type]
 
-    def delete_many(self, keys: Keys) -> list[bool]:
+    def delete_many(self, keys: GivenKeys) -> list[bool]:
         """Delete keys in one commit; return for each whether it was present."""
-        given = [plain_key(key) for key in to_list(keys)]
+        given = [self._to_plain(key) for key in to_list(keys)]
         distinct = list(dict.fromkeys(given))
         if not distinct:
             return []

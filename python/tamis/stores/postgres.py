@@ -19,10 +19,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from uuid import UUID
 
 from tamis.errors import StoreError
 from tamis.stores import _fork
 from tamis.stores import _postgres_tables as tables
+from tamis.stores._composite import pack, unpack, uuid_bytes
+from tamis.stores._engines import postgres_conninfo
 from tamis.stores._pool import Pool
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores._watch import start_watching
@@ -36,6 +39,7 @@ from tamis.stores.contract import (
     check_timeout,
     encode_key,
     encode_value,
+    plain_key,
 )
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
@@ -45,8 +49,11 @@ class Postgres(Journaled):
     """A table in a PostgreSQL database, version 14 or newer.
 
     By default it creates a table of its own, ``tamis``. To guard an existing table in place, pass
-    ``table``, ``key`` and ``value``: the names of the table, of its key column (unique; text,
-    integers or bytea) and of the column that `get` returns. Others may continue to write to it.
+    ``table``, ``key`` and ``value``: the names of the table, with its schema or not, of its key
+    column (unique; text, integers, bytea or uuid), or of several columns that are unique together,
+    and of the column that `get` returns. A key of several columns is a tuple. ``where`` is a
+    condition on the columns, such as ``"deleted IS NULL"``: rows that do not satisfy it are absent.
+    Others may continue to write to the table.
     """
 
     _param = "%s"
@@ -54,20 +61,24 @@ class Postgres(Journaled):
 
     def __init__(
         self,
-        conninfo: str,
+        conninfo: str | Any,
         *,
         table: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         value: str | None = None,
+        where: str | None = None,
         timeout: float | None = 30.0,
         connections: int = 8,
     ) -> None:
         """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``.
 
+        It may also be an engine of SQLAlchemy or a connection of Django, to whose database the
+        store makes connections of its own.
+
         ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
         ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         """
-        super().__init__(table, key, value)
+        super().__init__(table, key, value, where)
         try:
             import psycopg
         except ImportError:
@@ -77,11 +88,11 @@ class Postgres(Journaled):
         check_timeout(timeout)
         if connections < 2:
             raise ValueError(f"connections must be 2 or more, not {connections!r}")
-        tables.check_name(self._table)
         self._psycopg: Any = psycopg
         self._lock = threading.RLock()
-        self._pool = Pool(psycopg, conninfo, connections, timeout)
-        self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
+        self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
+        # In statements with parameters.
+        self._and_where = self._and_where.replace("%", "%%")
         try:
             self._create_tables()
         except BaseException:
@@ -97,18 +108,30 @@ class Postgres(Journaled):
         def write(db: Any) -> None:
             update = f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}"
             insert = f"INSERT INTO {self._t} ({self._k}, {self._v})"
-            kinds = {str: "text", bytes: "bytea"}.get(type(stored[0]))
-            if len(keys) == 1 or len({type(value) for value in stored}) > 1:
-                cursor = db.cursor()
-                cursor.executemany(
-                    f"{insert} VALUES (%s, %s) {update}", [*zip(columns, stored, strict=True)]
+            array = next(
+                (
+                    name
+                    for kind, name in ((str, "text"), (bytes, "bytea"))
+                    if all(type(value) is kind for value in stored)
+                ),
+                None,
+            )
+            if len(keys) == 1 or array is None or len(self._keys) > 1:
+                marks = ", ".join(["%s"] * (len(self._keys) + 1))
+                rows = zip(columns, stored, strict=True)
+                db.cursor().executemany(
+                    f"{insert} VALUES ({marks}) {update}",
+                    [(*self._row_key(column), value) for column, value in rows],
                 )
             else:
                 db.execute(
                     f"{insert} SELECT k, v::{self._value_type} "
-                    f"FROM unnest(%s::{self._type}[], %s::{kinds}[]) AS row (k, v) {update}",
+                    f"FROM unnest(%s::{self._type}[], %s::{array}[]) AS row (k, v) {update}",
                     (columns, stored),
                 )
+            if self._where:
+                found = self._select_rows(db, keys, "NULL")
+                self._check_written(keys, {self._from_column(key) for key, _ in found})
 
         return self._write(owner, keys, columns, True, write)
 
@@ -118,8 +141,8 @@ class Postgres(Journaled):
         columns = [column for _, column in held]
 
         def write(db: Any) -> None:
-            statement = f"DELETE FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-            db.execute(statement, (columns,))
+            matches, arrays = self._among(columns)
+            db.execute(f"DELETE FROM {self._t} WHERE {matches}{self._and_where}", arrays)
 
         commit = self._write(owner, [key for key, _ in held], columns, False, write)
         gone = {key for (key, _), was in zip(held, commit.existed, strict=True) if was}
@@ -315,7 +338,7 @@ class Postgres(Journaled):
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._writing() as db:
-            tables.drop(db, self._schema, self._table)
+            tables.drop(db, self._schema, self._base, self._table)
         self.close()
 
     def close(self) -> None:
@@ -349,54 +372,106 @@ class Postgres(Journaled):
     def _create_tables(self) -> None:
         """Create the tables and triggers, unless they are there: that would wait for writers."""
         with self._reading() as db:
-            self._schema = tables.schema_of(db, self._table, self.shared)
-            self._name_tables(self._schema)
-            self._type, self._value_type = "bytea", "bytea"
+            self._schema, self._table = tables.find_table(db, self._table, self.shared)
+            self._name_tables(self._schema, self._table)
+            tables.check_name(self._table, self._base)
+            self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
+            self._types, self._value_type = ["bytea"], "bytea"
             if self.shared:
                 columns = tables.columns_of(db, self._t)
                 self._check_columns(columns)
-                self._type, self._value_type = columns[self._key], columns[self._value]
-                tables.check_key(db, self._t, self._key, self._type)
+                tables.check_keys(db, self._t, self._keys, columns)
+                self._types = [columns[key] for key in self._keys]
+                self._value_type = columns[self._value]
+                self.translates_keys = len(self._keys) > 1 or self._types == ["uuid"]
+            # Of the key in the tables beside: packed, if there are several columns.
+            self._type = self._types[0] if len(self._types) == 1 else "text"
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and self._read_note(db, "layout") == tables.LAYOUT:
+                self._check_definition(db)
                 return
+            if self._where:
+                tables.check_condition(db, self._psycopg.Error, self._t, self._where)
         with self._lock, self._pool.connection() as db, db.transaction():
             self._lock_journal(db)
             if not self.shared:
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
                 )
-            tables.create(db, self._schema, self._table, self._key, self._type)
+            tables.create(
+                db, self._schema, self._base, self._table, self._keys, self._types, self._where
+            )
+            self._check_definition(db)
             self._write_note(db, "layout", tables.LAYOUT)
 
     _quote = staticmethod(tables.quote)
 
+    def _plain_part(self, column: int, part: Any) -> PlainKey:
+        if self._types[column] == "uuid":
+            return uuid_bytes(part, self._keys[column])
+        return plain_key(str(part) if isinstance(part, UUID) else part)
+
+    def _given_part(self, column: int, part: PlainKey) -> Any:
+        if isinstance(part, bytes) and self._types[column] == "uuid":
+            return UUID(bytes=part)
+        return part
+
     def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
-        kind = tables.KINDS[self._type]
-        if isinstance(key, int):
-            fits = kind == "integer" and -1 << _RANGES[self._type] <= key < 1 << _RANGES[self._type]
-            return key if fits else None
-        if kind != "text":
-            return key if kind == "bytea" else None
-        try:
-            return None if b"\0" in key else key.decode()
-        except UnicodeDecodeError:
-            return None
+        if len(self._keys) > 1:
+            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
+        return _as_type(key, self._type)
 
-    def _select_rows(self, db: Any, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+    def _parts(self, key: PlainKey) -> list[Any] | None:
+        """Return the parts of a packed key as the columns store them, if they can hold them."""
+        try:
+            parts = unpack(key.decode())  # type: ignore[union-attr]
+        except (AttributeError, ValueError):
+            return None
+        if len(parts) != len(self._keys):
+            return None
+        held = [_as_type(part, type) for part, type in zip(parts, self._types, strict=True)]
+        return None if None in held else held
+
+    def _row_key(self, column: Any) -> list[Any]:
+        """Return the values of the table's key columns for a key as the index has it."""
+        if len(self._keys) == 1:
+            return [column]
+        parts = self._parts(column.encode())
+        assert parts is not None
+        return parts
+
+    def _among(self, columns: list[Any]) -> tuple[str, list[list[Any]]]:
+        """Return the condition that a row's key is among these, and its parameters."""
+        if len(self._keys) == 1:
+            return f"{self._k} = ANY(%s::{self._type}[])", [columns]
+        arrays = [list(part) for part in zip(*map(self._row_key, columns), strict=True)]
+        marks = ", ".join(f"%s::{type}[]" for type in self._types)
+        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", arrays or [[] for _ in self._keys]
+
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
         held = [column for key in keys if (column := self._to_column(key)) is not None]
-        query = f"SELECT {columns} FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-        return list(db.execute(query, (held,)).fetchall()) if held else []
+        if not held:
+            return []
+        matches, arrays = self._among(held)
+        key = tables.packed(self._keys, self._types)
+        query = f"SELECT {key}, {value} FROM {self._t} WHERE {matches}{self._and_where}"
+        return list(db.execute(query, arrays).fetchall())
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         # Not a cursor of the server, which cannot be used in a pipeline.
-        query = f"SELECT {self._k} FROM {self._t} WHERE {{}} ORDER BY {self._k} LIMIT {BATCH}"
-        rows = db.execute(query.format(f"{self._k} IS NOT NULL")).fetchall()
+        present = " AND ".join(f"{self._quote(key)} IS NOT NULL" for key in self._keys)
+        first = f"SELECT {self._k} FROM {self._t} WHERE {present}{self._and_where}"
+        after = f" AND ({self._k}) > ({', '.join(['%s'] * len(self._keys))})"
+        order = f" ORDER BY {self._k} LIMIT {BATCH}"
+        rows = db.execute(first + order, ()).fetchall()
         while rows:
-            yield [key for (key,) in rows]
-            rows = db.execute(query.format(f"{self._k} > %s"), rows[-1]).fetchall()
+            if len(self._keys) == 1:
+                yield [key for (key,) in rows]
+            else:
+                yield [pack([self._from_column(part) for part in row]) for row in rows]
+            rows = db.execute(first + after + order, rows[-1]).fetchall()
 
     # The journal and the index.
 
@@ -442,3 +517,19 @@ class Postgres(Journaled):
                 words = self._words(keys)
                 hashes = words[:, 0].tolist(), words[:, 1].tolist()
                 db.execute(statement, (*hashes, list(columns)))
+
+
+def _as_type(key: PlainKey, type: str) -> Any:
+    """Return a key as a column of a type stores it, or `None` if it cannot hold it."""
+    kind = tables.KINDS[type]
+    if isinstance(key, int):
+        fits = kind == "integer" and -1 << _RANGES[type] <= key < 1 << _RANGES[type]
+        return key if fits else None
+    if kind == "uuid":
+        return UUID(bytes=key) if len(key) == 16 else None
+    if kind != "text":
+        return key if kind == "bytea" else None
+    try:
+        return None if b"\0" in key else key.decode()
+    except UnicodeDecodeError:
+        return None
