@@ -19,7 +19,7 @@ The proof is in docs/guard.md. `guard.py` answers queries and writes, most of th
 rebuilds; `following.py` and `background.py` do that in threads. `regions.py` has the locks and the
 filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
 stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
-`statistics.py` counts, `limit.py` limits adaptations.
+`statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines.
 """
 
 from tamis.guard.guard import Guard

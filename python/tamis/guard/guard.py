@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from tamis.guard.choosing import check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
+from tamis.guard.logs import Log
 from tamis.guard.regions import REGIONS
 from tamis.guard.statistics import (
     Counters,
@@ -44,8 +44,6 @@ from tamis.stores.contract import (
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-_log = logging.getLogger("tamis.guard")
-
 
 class Guard:
     """A filter in front of a store: queries that the filter answers "no" never reach the store.
@@ -70,6 +68,7 @@ class Guard:
     ``adaptations_per_second`` limits the work that hostile queries can cause.
     ``on_rate`` is called with a `GuardStats` of recent queries when their false-positive rate rises
     above the expected one, and again when it is back to normal; by default a warning is logged.
+    ``name`` stands for the guard in the log, in `tamis.metrics` and on its page.
 
     >>> import tamis
     >>> g = Guard(tamis.stores.Memory(), tamis.Quotient(capacity=1000, fpr=2**-8))
@@ -96,6 +95,7 @@ class Guard:
         on_failure: OnFailure = "raise",
         adaptations_per_second: float | None = None,
         on_rate: Callable[[GuardStats], object] | None = None,
+        name: str = "guard",
     ) -> None:
         """Load the filter from the snapshot, or from the store's keys if the snapshot is unusable.
 
@@ -111,12 +111,14 @@ class Guard:
                 "adaptations_per_second must be 0 or more, or None for no limit, not "
                 f"{adaptations_per_second!r}"
             )
-        self.store = store
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name must be a string that is not empty, not {name!r}")
+        self.store, self.name, self._log = store, name, Log(name)
         self.chosen: str | None = None
         """Which filter was chosen, and why; `None` if one was passed in."""
         if filter is None:
             filter, self.chosen = choose_filter(store, bits_per_key, workload)
-            _log.info(self.chosen)
+            self._log.info("chose %s", self.chosen)
         elif bits_per_key is not None or workload is not None:
             raise ValueError("pass bits_per_key and workload only without a filter")
         self._limit = Limit(adaptations_per_second)
@@ -128,6 +130,7 @@ class Guard:
             store,
             filter,
             self._counters,
+            log=self._log,
             key=key,
             lease=float(lease),
             snapshot=snapshot,
@@ -309,6 +312,8 @@ class Guard:
             reads_saved=denied,
             true_positives=found,
             looks=self._gate.looks,
+            memory=-(-self.filter.size_in_bits // 8),
+            rebuild_seconds=self._trust.rebuild_seconds,
         )
 
     def rebuild(self) -> None:
@@ -331,6 +336,11 @@ class Guard:
     def plot(self, ax: Any = None) -> Any:
         """Plot the observed and the expected false-positive rate over time; return the axes."""
         return draw_history(self.history, self.filter.expected_fpr, ax)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the guard was closed."""
+        return self._trust.closed
 
     def close(self) -> None:
         """Write the snapshot if there is a path for it, release the lease and close the store."""
@@ -438,9 +448,9 @@ class Guard:
         if self._on_rate is not None:
             self._on_rate(window)
             return
-        _log.warning(
-            "false-positive rate is %s: %.3g observed (%.3g to %.3g), %.3g expected",
-            "above the expected one" if self._monitor.above else "back to normal",
+        now = "above the expected one" if self._monitor.above else "back to normal"
+        self._log.warning(
+            f"false-positive rate is {now}: %.3g observed (%.3g to %.3g), %.3g expected",
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,

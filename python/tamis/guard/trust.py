@@ -20,7 +20,6 @@ still arrives under the old one.
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 import threading
@@ -45,11 +44,10 @@ from tamis.guard.identity import (
     store_identity,
 )
 from tamis.guard.keys import apply_by_type
+from tamis.guard.logs import Log
 from tamis.guard.regions import Regions, Remote, RemoteWithout
 from tamis.guard.statistics import Counters
 from tamis.stores.contract import Changes, Commit, HashRows, PlainKey, Store
-
-_log = logging.getLogger("tamis.guard")
 
 OnFailure = Literal["raise", "filter"]
 
@@ -76,6 +74,7 @@ class Trust:
         filter: Any,
         counters: Counters,
         *,
+        log: Log,
         key: bytes | None,
         lease: float,
         snapshot: FilePath | None,
@@ -83,7 +82,9 @@ class Trust:
         on_failure: OnFailure = "raise",
     ) -> None:
         """Try to take the lease, then load the snapshot or, failing that, read the store's keys."""
-        self.store = store
+        self.store, self.log = store, log
+        self.rebuild_seconds = 0.0
+        """How long rebuilds took, all together."""
         self.owner = secrets.token_hex(16)
         self.regions = Regions()
         self.remote = Remote(store, lambda: now() < self._granted_until)
@@ -110,9 +111,9 @@ class Trust:
         self._token: object = None
         self._unsettled: dict[PlainKey, HashRows] = {}
         """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
-        self._rebuilds = Task("rebuild its filter", self.rebuild, delayed=True)
-        self._follows = Task("follow the store", self.follow)
-        self._renewals = Task("renew its lease", self._renew)
+        self._rebuilds = Task("rebuild its filter", self.rebuild, log, delayed=True)
+        self._follows = Task("follow the store", self.follow, log)
+        self._renewals = Task("renew its lease", self._renew, log)
         self._follower: Follower | None = None
         self._key = find_key(store, filter, key)
         self._take_lease()
@@ -126,7 +127,7 @@ class Trust:
 
     def _open(self, filter: Any) -> None:
         empty = filter.inserts and len(filter) == 0
-        loaded = load_snapshot(self.snapshot, self.store, filter, self._key)
+        loaded = load_snapshot(self.snapshot, self.store, filter, self._key, self.log)
         if empty:
             if loaded is not None:
                 filter = reseeded(filter, loaded[0].seed)
@@ -422,7 +423,9 @@ class Trust:
     def _distrust(self, reason: str) -> bool:
         with self._state:
             if self.trusted:
-                _log.warning("all queries go to the store until the filter is rebuilt: %s", reason)
+                self.log.warning(
+                    "all queries go to the store until the filter is rebuilt: %s", reason
+                )
             self.trusted = False
             if hasattr(self, "gate"):
                 self._set_deadline()
@@ -469,6 +472,7 @@ class Trust:
         Queries continue meanwhile, from the old filter or the store; writes wait.
         """
         self.check_process()
+        start = now()
         with self._all_locked():
             self.settle()
             if self.holds_lease():
@@ -494,6 +498,8 @@ class Trust:
                 if self._closing.wait(_PAUSE):
                     return
             self._counters.count(rebuilds=1)
+            self.rebuild_seconds += now() - start
+            self.log.info("rebuilt the filter, of %d keys, in %.3g s", len(filter), now() - start)
             if filter is not self.filter:
                 self.gate.replace(filter)
             self.epoch, self.behind = epoch, False
