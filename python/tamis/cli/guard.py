@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format
 from tamis.cli._output import facts, say, share, show_json, size
 from tamis.cli.build import BUILDABLE
+from tamis.guard.statistics import GuardStats
 
 _URLS = ("postgres://", "postgresql://")
 
@@ -47,6 +48,13 @@ _URLS = ("postgres://", "postgresql://")
 )
 @click.option("--fpr", type=float, default=0.005, help="Target false-positive rate of that filter.")
 @click.option("--snapshot", type=OUTPUT, help="File that keeps the filter between runs.")
+@click.option(
+    "--serve",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve a page that shows the guard at work, on this port of the loopback (0: any free "
+    "one), until Ctrl-C.",
+)
 @click.option("--remove", is_flag=True, help="Drop the guard's tables and triggers at the end.")
 @as_json
 def command(
@@ -63,6 +71,7 @@ def command(
     kind: str,
     fpr: float,
     snapshot: str | None,
+    serve: int | None,
     remove: bool,
     as_json: bool,
 ) -> None:
@@ -81,14 +90,28 @@ def command(
         else:
             rows = max(sum(map(len, store.contents()[1])), 1)
             f = BUILDABLE[kind](capacity=rows, fpr=fpr)
-        with tamis.Guard(store, f, snapshot=snapshot) as g:
+        with tamis.Guard(store, f, snapshot=snapshot, name=table) as g:
+            if serve is not None:
+                click.echo(f"serving {g.serve(serve).url} until Ctrl-C", err=True)
             start = time.perf_counter()
             for batch in log.read_keys():
                 g.get_many(batch)
             seconds, stats = time.perf_counter() - start, g.stats
             bits = g.filter.size_in_bits
+            _show(stats, f, bits, seconds, as_json)
+            if serve is not None:
+                _wait_for_interrupt()
     if remove:
         _store(database, **names).unguard()
+
+
+def _wait_for_interrupt() -> None:
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
+def _show(stats: GuardStats, f: Any, bits: int, seconds: float, as_json: bool) -> None:
     if as_json:
         show_json(
             asdict(stats)

@@ -20,6 +20,7 @@ rebuilds; `following.py` and `background.py` do that in threads. `regions.py` ha
 filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
 stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
 `statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines.
+`page.py` serves a page, from what `sampling.py` keeps for it.
 """
 
 from tamis.guard.guard import Guard

@@ -42,6 +42,7 @@ from tamis.stores.contract import (
 )
 
 if TYPE_CHECKING:
+    from tamis.guard.page import Page
     from tamis.workload import Workload
 
 
@@ -140,6 +141,7 @@ class Guard:
         self._gate = self._trust.gate
         self._lookup = self._gate.lookup
         # Keys that are tuples or UUIDs have another form for the filter and the store.
+        self._page: Page | None = None
         translates = getattr(store, "translates_keys", False)
         self._to_plain = store.to_plain if translates else plain_key  # type: ignore[attr-defined]
         self._from_plain = store.from_plain if translates else None  # type: ignore[attr-defined]
@@ -337,6 +339,29 @@ class Guard:
         """Plot the observed and the expected false-positive rate over time; return the axes."""
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
+    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+        """Serve a page that shows the guard at work, until it or the guard is closed.
+
+        ``page.url`` says where; port 0 is any free port. On another ``host`` than the loopback a
+        ``token`` is needed, which is then a part of the URL. While a page is served, a sample of
+        the queries for absent keys is kept, which costs about a microsecond per query.
+        """
+        from tamis.guard.page import Page
+
+        if self._page is not None or self.closed:
+            at = "closed" if self._page is None else f"served already, at {self._page.url}"
+            raise ValueError(f"cannot serve a guard that is {at}")
+        self._page = page = Page(self, port, host, token)
+        watched = {"get": page.sample.watch_get, "get_many": page.sample.watch_get_many}
+        for name, watch in watched.items():
+            setattr(self, name, watch(getattr(self, name)))
+        return page
+
+    def _page_closed(self) -> None:
+        for name in ("get", "get_many"):
+            self.__dict__.pop(name, None)
+        self._page = None
+
     @property
     def closed(self) -> bool:
         """Whether the guard was closed."""
@@ -347,6 +372,8 @@ class Guard:
         if self._trust.closed or self._gate.forked:
             return
         try:
+            if self._page is not None:
+                self._page.close()
             self._trust.close()
         finally:
             self.store.close()
