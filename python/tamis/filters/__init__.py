@@ -132,5 +132,10 @@ def load(path: FilePath, *, mmap: bool = False, key: bytes | None = None) -> Any
         raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
+def map_part(path: str, offset: int, key: bytes | None) -> Any:
+    """Map the filter in a file that begins at an offset, a multiple of 64, as `load` does."""
+    return _public(_native.open_file(path, True, key, offset))
+
+
 def _public(handle: _native.Handle) -> Saved:
     return CLASSES[BY_NUMBER[handle.kind].name]._of(handle)

@@ -69,6 +69,9 @@ class Guard:
     ``adaptations_per_second`` limits the work that hostile queries can cause.
     ``on_rate`` is called with a `GuardStats` of recent queries when their false-positive rate rises
     above the expected one, and again when it is back to normal; by default a warning is logged.
+    With ``share``, processes on one host share the memory of the snapshot: the guard that holds the
+    lease writes it again after changes, and the others map it. With ``read_only``, the guard never
+    takes the lease; with both, it needs no ``filter``, and uses that of the snapshot.
     ``name`` stands for the guard in the log, in `tamis.metrics` and on its page.
 
     >>> import tamis
@@ -97,6 +100,8 @@ class Guard:
         adaptations_per_second: float | None = None,
         on_rate: Callable[[GuardStats], object] | None = None,
         name: str = "guard",
+        share: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Load the filter from the snapshot, or from the store's keys if the snapshot is unusable.
 
@@ -114,10 +119,14 @@ class Guard:
             )
         if not isinstance(name, str) or not name:
             raise ValueError(f"name must be a string that is not empty, not {name!r}")
+        if share and snapshot is None:
+            raise ValueError("pass snapshot=, the file to share, with share=True")
         self.store, self.name, self._log = store, name, Log(name)
         self.chosen: str | None = None
         """Which filter was chosen, and why; `None` if one was passed in."""
-        if filter is None:
+        if filter is None and share and read_only:
+            pass  # that of the snapshot
+        elif filter is None:
             filter, self.chosen = choose_filter(store, bits_per_key, workload)
             self._log.info("chose %s", self.chosen)
         elif bits_per_key is not None or workload is not None:
@@ -137,6 +146,8 @@ class Guard:
             snapshot=snapshot,
             max_staleness=staleness,
             on_failure=on_failure,
+            share=bool(share),
+            read_only=bool(read_only),
         )
         self._gate = self._trust.gate
         self._lookup = self._gate.lookup
