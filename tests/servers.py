@@ -1,6 +1,7 @@
 """Real servers for the tests: started on a free port of the loopback, gone after the session.
 
-Debian's packages ``redis-server`` and ``postgresql``; `.ci/servers` installs them. Where one is
+Debian's packages ``redis-server``, ``postgresql`` and, for the page of a guard, ``chromium`` and
+``chromium-driver``; `.ci/servers` installs them. Where one is
 missing its tests are skipped, or fail if ``TAMIS_SERVERS=required``.
 """
 

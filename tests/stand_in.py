@@ -40,6 +40,10 @@ class Prefixes:
     def expected_fpr(self):
         return min(1.0, len(self._slots) * 2.0**-self.bits)
 
+    @property
+    def size_in_bits(self):
+        return len(self._slots) * self.bits
+
     def to_bytes(self):
         # Guards pack an empty filter to make it anew; this one has nothing to pack.
         return tamis.Bloom(capacity=1, fpr=0.5).to_bytes()

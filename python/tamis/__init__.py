@@ -16,6 +16,7 @@ from tamis._native import DEBUG_BUILD as _DEBUG_BUILD
 from tamis._native import __version__, hash_keys
 
 if TYPE_CHECKING:
+    from tamis import metrics as metrics
     from tamis import parquet as parquet
     from tamis import report as report
     from tamis import spark as spark
@@ -147,6 +148,7 @@ _SUBMODULES = (
     "filters",
     "guard",
     "learned",
+    "metrics",
     "parquet",
     "pictures",
     "planning",

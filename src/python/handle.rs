@@ -111,19 +111,27 @@ pub fn open_bytes(
     py.detach(|| open(&copy, hasher, Buffer::copied))
 }
 
-/// The filter in a file: read into memory, or answering from a private mapping.
+/// The filter in a file: read into memory, or answering from a private mapping. With an offset, the
+/// frame begins there, at a multiple of 64.
 #[pyfunction]
-#[pyo3(signature = (path, mmap=false, key=None))]
+#[pyo3(signature = (path, mmap=false, key=None, offset=0))]
 pub fn open_file(
     py: Python<'_>,
     path: PathBuf,
     mmap: bool,
     #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+    offset: usize,
 ) -> PyResult<Handle> {
+    if !offset.is_multiple_of(64) {
+        return Err(PyValueError::new_err(format!(
+            "offset must be a multiple of 64, not {offset}"
+        )));
+    }
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     py.detach(|| {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))?;
-        intact(|| open(region.bytes(), hasher, |section| Ok(region.part(section))))?
+        let frame = region.bytes().get(offset..).unwrap_or_default();
+        intact(|| open(frame, hasher, |section| Ok(region.part(section))))?
     })
 }
 

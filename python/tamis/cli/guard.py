@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format, log_lines
 from tamis.cli._output import facts, say, show_json
 from tamis.cli.build import BUILDABLE
+from tamis.guard.statistics import GuardStats
 from tamis.planning.formats import format_duration, format_rate, format_size
 
 _URLS = ("postgres://", "postgresql://")
@@ -33,6 +34,9 @@ _URLS = ("postgres://", "postgresql://")
     "--key", required=True, help="Key column of the table: unique text, integers or blobs."
 )
 @click.option("--value", help="Column to read (default: the key column).")
+@click.option(
+    "--where", help='Guard only the rows that satisfy this condition, such as "paid = 1".'
+)
 @click.option("--queries", type=FILE, required=True, help='Query log to replay: a file, or "-".')
 @click.option("--queries-column", help="Column of the query log (default: same name as --key).")
 @log_lines
@@ -46,6 +50,13 @@ _URLS = ("postgres://", "postgresql://")
 )
 @click.option("--fpr", type=float, default=0.005, help="Target false-positive rate of that filter.")
 @click.option("--snapshot", type=OUTPUT, help="File that keeps the filter between runs.")
+@click.option(
+    "--serve",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve a page that shows the guard at work, on this port of the loopback (0: any free "
+    "one), until Ctrl-C.",
+)
 @click.option("--remove", is_flag=True, help="Drop the guard's tables and triggers at the end.")
 @as_json
 def command(
@@ -53,6 +64,7 @@ def command(
     table: str,
     key: str,
     value: str | None,
+    where: str | None,
     queries: str,
     queries_column: str | None,
     regex: str | None,
@@ -63,6 +75,7 @@ def command(
     kind: str,
     fpr: float,
     snapshot: str | None,
+    serve: int | None,
     remove: bool,
     as_json: bool,
 ) -> None:
@@ -75,20 +88,35 @@ def command(
     log = Source(queries, queries_column, format, integers, default_column=key,
                  column_option="--queries-column", regex=regex, log_format=log_format,
                  is_log=format == "auto")  # fmt: skip
-    with closing(_store(database, table=table, key=key, value=value or key)) as store:
+    names = {"table": table, "key": key, "value": value or key, "where": where}
+    with closing(_store(database, **names)) as store:
         if filter is not None:
             f = tamis.load(filter)
         else:
             rows = max(sum(map(len, store.contents()[1])), 1)
             f = BUILDABLE[kind](capacity=rows, fpr=fpr)
-        with tamis.Guard(store, f, snapshot=snapshot) as g:
+        with tamis.Guard(store, f, snapshot=snapshot, name=table) as g:
+            if serve is not None:
+                click.echo(f"serving {g.serve(serve).url} until Ctrl-C", err=True)
             start = time.perf_counter()
             for batch in log.read_keys():
                 g.get_many(batch)
             seconds, stats = time.perf_counter() - start, g.stats
             bits = g.filter.size_in_bits
+            _show(stats, f, bits, seconds, as_json)
+            if serve is not None:
+                _wait_for_interrupt()
     if remove:
-        _store(database, table=table, key=key, value=value or key).unguard()
+        _store(database, **names).unguard()
+
+
+def _wait_for_interrupt() -> None:
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
+def _show(stats: GuardStats, f: Any, bits: int, seconds: float, as_json: bool) -> None:
     if as_json:
         show_json(
             asdict(stats)

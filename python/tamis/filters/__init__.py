@@ -186,6 +186,11 @@ def load(
         raise FormatError(f"{public_name(path)}: {error}") from None
 
 
+def map_part(path: str, offset: int, key: bytes | None) -> Any:
+    """Map the filter in a file that begins at an offset, a multiple of 64, as `load` does."""
+    return _public(_native.open_file(path, True, key, offset), None)
+
+
 def _open_object(path: str, filesystem: Any, mmap: bool, key: bytes | None) -> _native.Handle:
     import tempfile
 

@@ -16,10 +16,12 @@ the filter from ever denying a key that the store has:
 
 The proof is in docs/guard.md. `guard.py` answers queries and writes, most of them in native code
 (`src/python/gate.rs`); `trust.py` decides whether the filter can be trusted, and replays or
-rebuilds; `following.py` and `background.py` do that in threads. `regions.py` has the locks and the
+rebuilds; `following.py` and `background.py` do that in threads, and `sharing.py` shares the
+snapshot among processes. `regions.py` has the locks and the
 filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
 stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
-`statistics.py` counts, `limit.py` limits adaptations.
+`statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines.
+`page.py` serves a page, from what `sampling.py` keeps for it.
 """
 
 from tamis.guard.guard import Guard

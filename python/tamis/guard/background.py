@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 from tamis._clock import now
 from tamis.errors import StoreError
-
-_log = logging.getLogger("tamis.guard")
+from tamis.guard.logs import Log
 
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 """Seconds between attempts at a task that fails: doubled each time, up to the longest."""
@@ -22,9 +20,11 @@ class Task:
     and later until it calls `succeeded`, as it may also fail without an error.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], *, delayed: bool = False) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], None], log: Log, *, delayed: bool = False
+    ) -> None:
         """``name`` is what the guard tries to do, for the log."""
-        self._name, self._work, self._delayed = name, work, delayed
+        self._name, self._work, self._log, self._delayed = name, work, log, delayed
         self._lock = threading.Lock()
         self._after, self._delay = 0.0, _FIRST_DELAY
         self._logged = False
@@ -65,7 +65,7 @@ class Task:
         except Exception as error:
             if not self._logged:
                 self._logged = True
-                _log.error(
+                self._log.error(
                     "the guard could not %s, and will try again: %s",
                     self._name,
                     error,

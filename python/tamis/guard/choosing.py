@@ -21,6 +21,8 @@ _INSTEAD = {
     "psycopg2": "tamis.stores.Postgres(conninfo)",
     "redis": "tamis.stores.Redis(url)",
     "rocksdict": "tamis.stores.RocksDB(path)",
+    "sqlalchemy": "tamis.stores.SQLite(engine, …) or tamis.stores.Postgres(engine, …)",
+    "django": "tamis.stores.SQLite(connection, …) or tamis.stores.Postgres(connection, …)",
 }
 """The store to use instead of a connection, by the module that the connection is from."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -11,8 +10,6 @@ from tamis.errors import StoreError
 
 if TYPE_CHECKING:
     from tamis.guard.trust import Trust
-
-_log = logging.getLogger("tamis.guard")
 
 _LEAST, _IDLE = 0.001, 1.0
 """Seconds between looks at the store: at least, and while nobody queries the guard."""
@@ -58,11 +55,11 @@ class Follower:
             except StoreError as error:
                 trust.store_failed()
                 if not failed:
-                    _log.warning("the store cannot be followed: %s", error)
+                    trust.log.warning("the store cannot be followed: %s", error)
                 failed = True
             except Exception:
                 if not failed:
-                    _log.exception("following the store failed")
+                    trust.log.error("following the store failed", exc_info=True)
                 failed = True
             latest = trust.gate.denied + trust.gate.found
             idle, answered = latest == answered, latest

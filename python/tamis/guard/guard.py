@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tamis._native import REGIONS, Batch, plain_key, plain_keys
-from tamis._types import FilePath, Key, Keys
+from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
@@ -19,6 +18,7 @@ from tamis.guard.choosing import check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
+from tamis.guard.logs import Log
 from tamis.guard.regions import Regions
 from tamis.guard.statistics import (
     Counters,
@@ -33,12 +33,11 @@ from tamis.pictures import draw_history
 from tamis.planning.arguments import one_of
 from tamis.planning.costs import duration
 from tamis.planning.formats import facts_html, format_rate, format_size
-from tamis.stores.contract import HashRows, PlainKey, Store, Value
+from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store, Value
 
 if TYPE_CHECKING:
+    from tamis.guard.page import Page
     from tamis.workload import Workload
-
-_log = logging.getLogger("tamis.guard")
 
 
 class Guard:
@@ -64,6 +63,10 @@ class Guard:
     ``adaptations_per_second`` limits the work that hostile queries can cause.
     ``on_rate`` is called with a `GuardStats` of recent queries when their false-positive rate rises
     above the expected one, and again when it is back to normal; by default a warning is logged.
+    With ``share``, processes on one host share the memory of the snapshot: the guard that holds the
+    lease writes it again after changes, and the others map it. With ``read_only``, the guard never
+    takes the lease; with both, it needs no ``filter``, and uses that of the snapshot.
+    ``name`` stands for the guard in the log, in `tamis.metrics` and on its page.
 
     >>> import tamis
     >>> g = Guard(tamis.stores.Memory(), tamis.Quotient(capacity=1000, fpr=2**-8))
@@ -90,6 +93,9 @@ class Guard:
         on_failure: OnFailure = "raise",
         adaptations_per_second: float | None = None,
         on_rate: Callable[[GuardStats], object] | None = None,
+        name: str = "guard",
+        share: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Load the filter from the snapshot, or from the store's keys if the snapshot is unusable.
 
@@ -105,12 +111,18 @@ class Guard:
                 "adaptations_per_second must be 0 or more, or None for no limit, not "
                 f"{adaptations_per_second!r}"
             )
-        self.store = store
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name must be a string that is not empty, not {name!r}")
+        if share and snapshot is None:
+            raise ValueError("pass snapshot=, the file to share, with share=True")
+        self.store, self.name, self._log = store, name, Log(name)
         self.chosen: str | None = None
         """Which filter was chosen, and why; `None` if one was passed in."""
-        if filter is None:
+        if filter is None and share and read_only:
+            pass  # that of the snapshot
+        elif filter is None:
             filter, self.chosen = choose_filter(store, bits_per_key, workload)
-            _log.info(self.chosen)
+            self._log.info("chose %s", self.chosen)
         elif bits_per_key is not None or workload is not None:
             raise ValueError("pass bits_per_key and workload only without a filter")
         self._limit = Limit(adaptations_per_second)
@@ -122,14 +134,24 @@ class Guard:
             store,
             filter,
             self._counters,
+            log=self._log,
             key=key,
             lease=float(lease),
             snapshot=snapshot,
             max_staleness=staleness,
             on_failure=on_failure,
+            share=bool(share),
+            read_only=bool(read_only),
         )
         self._gate = self._trust.gate
         self._lookup = self._gate.lookup
+        # Keys that are tuples or UUIDs have another form for the filter and the store.
+        self._page: Page | None = None
+        translates = getattr(store, "translates_keys", False)
+        self._to_plain: Callable[[Any], PlainKey] = (
+            store.to_plain if translates else plain_key  # type: ignore[attr-defined]
+        )
+        self._from_plain = store.from_plain if translates else None  # type: ignore[attr-defined]
 
     @property
     def filter(self) -> Any:
@@ -138,9 +160,11 @@ class Guard:
 
     # Queries.
 
-    def get(self, key: Key) -> Value | None:
+    def get(self, key: GivenKey) -> Value | None:
         """Return the value of a key, or `None` if it is absent."""
-        lookup = self._lookup(key)
+        if self._from_plain is not None:
+            key = self._to_plain(key)
+        lookup = self._lookup(key)  # type: ignore[arg-type]
         if lookup is None:
             return None
         if not lookup.accepted:
@@ -159,12 +183,14 @@ class Guard:
         self._adapt([key], hashes, counts)
         return None
 
-    def get_many(self, keys: Keys) -> list[Value | None]:
+    def get_many(self, keys: GivenKeys) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent.
 
         Each distinct key that the filter accepts is read once.
         """
         given = to_list(keys)
+        if self._from_plain is not None:
+            given = [self._to_plain(key) for key in given]
         filter = self._gate.current_filter()
         if filter is None:
             if not self._trust.refresh():
@@ -199,30 +225,38 @@ class Guard:
         self._counters.count(queries=len(keys), passed=len(keys))
         return [found[key] for key in keys]
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: GivenKey) -> bool:
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[PlainKey]:
         """Iterate over the keys of the store, text as bytes."""
         _, parts = self.store.contents()
         for part in parts:
-            yield from part
+            yield from part if self._from_plain is None else map(self._from_plain, part)
 
     # Writes.
 
-    def put(self, key: Key, value: Value) -> None:
+    def put(self, key: GivenKey, value: Value) -> None:
         """Write a key and its value."""
-        _check_value(key, value)
-        self._put([plain_key(key)], [value])
+        self._check_value(key, value)
+        self._put([self._to_plain(key)], [value])
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         values: dict[PlainKey, Value] = {}
         for key, value in _pairs(items):
-            _check_value(key, value)
-            values[plain_key(key)] = value
+            self._check_value(key, value)
+            values[self._to_plain(key)] = value
         if values:
             self._put(list(values), list(values.values()))
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        # An existing table has values of any type, as its driver takes and gives them.
+        if value is None or not (self.store.shared or isinstance(value, (bytes, str))):
+            raise TypeError(
+                f"the value of key {key!r} must be bytes or str, not {value!r} "
+                f"(of type {type(value).__name__})"
+            )
 
     def _put(self, keys: list[PlainKey], values: list[Value]) -> None:
         trust, batch = self._trust, self._gate.batch(keys)
@@ -253,13 +287,17 @@ class Guard:
                     trust.settle()
             raise
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: GivenKey) -> bool:
         """Delete a key; return whether it was present."""
-        return self._delete([plain_key(key)])[0]
+        return self._delete([self._to_plain(key)])[0]
 
-    def delete_many(self, keys: Keys) -> list[bool]:
+    def delete_many(self, keys: GivenKeys) -> list[bool]:
         """Delete keys in one commit; return for each whether it was present."""
-        given = plain_keys(to_list(keys))
+        given = to_list(keys)
+        if self._from_plain is None:
+            given = plain_keys(given)
+        else:
+            given = [self._to_plain(key) for key in given]
         distinct = list(dict.fromkeys(given))
         existed = dict(zip(distinct, self._delete(distinct), strict=True)) if distinct else {}
         # A key that is given twice is present only the first time.
@@ -293,6 +331,8 @@ class Guard:
             reads_saved=denied,
             true_positives=found,
             looks=self._gate.looks,
+            memory=-(-self.filter.size_in_bits // 8),
+            rebuild_seconds=self._trust.rebuild_seconds,
         )
 
     def rebuild(self) -> None:
@@ -316,11 +356,41 @@ class Guard:
         """Plot the observed and the expected false-positive rate over time; return the axes."""
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
+    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+        """Serve a page that shows the guard at work, until it or the guard is closed.
+
+        ``page.url`` says where; port 0 is any free port. On another ``host`` than the loopback a
+        ``token`` is needed, which is then a part of the URL. While a page is served, a sample of
+        the queries for absent keys is kept, which costs about a microsecond per query.
+        """
+        from tamis.guard.page import Page
+
+        if self._page is not None or self.closed:
+            at = "closed" if self._page is None else f"served already, at {self._page.url}"
+            raise ValueError(f"cannot serve a guard that is {at}")
+        self._page = page = Page(self, port, host, token)
+        watched = {"get": page.sample.watch_get, "get_many": page.sample.watch_get_many}
+        for name, watch in watched.items():
+            setattr(self, name, watch(getattr(self, name)))
+        return page
+
+    def _page_closed(self) -> None:
+        for name in ("get", "get_many"):
+            self.__dict__.pop(name, None)
+        self._page = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the guard was closed."""
+        return self._trust.closed
+
     def close(self) -> None:
         """Write the snapshot if there is a path for it, release the lease and close the store."""
         if self._trust.closed or self._gate.forked:
             return
         try:
+            if self._page is not None:
+                self._page.close()
             self._trust.close()
         finally:
             self.store.close()
@@ -425,9 +495,9 @@ class Guard:
         if self._on_rate is not None:
             self._on_rate(window)
             return
-        _log.warning(
-            "false-positive rate is %s: %.3g observed (%.3g to %.3g), %.3g expected",
-            "above the expected one" if self._monitor.above else "back to normal",
+        now = "above the expected one" if self._monitor.above else "back to normal"
+        self._log.warning(
+            f"false-positive rate is {now}: %.3g observed (%.3g to %.3g), %.3g expected",
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,
@@ -443,7 +513,7 @@ def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
     return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
 
 
-def _pairs(items: Any) -> Iterator[tuple[Key, Value]]:
+def _pairs(items: Any) -> Iterator[tuple[GivenKey, Value]]:
     pairs = items.items() if hasattr(items, "items") else items
     wrong = None if isinstance(pairs, Iterable) else items
     for pair in pairs if wrong is None else ():
@@ -457,12 +527,4 @@ def _pairs(items: Any) -> Iterator[tuple[Key, Value]]:
         raise TypeError(
             "items must be a mapping of keys to values, or pairs of a key and a value, not "
             f"{wrong!r}"
-        )
-
-
-def _check_value(key: Any, value: Any) -> None:
-    if not isinstance(value, (bytes, str)):
-        raise TypeError(
-            f"the value of key {key!r} must be bytes or str, not {value!r} "
-            f"(of type {type(value).__name__})"
         )

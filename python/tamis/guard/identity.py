@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from typing import Any
 
 from tamis._types import FilePath
+from tamis.errors import FormatError
 from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
+from tamis.guard.logs import Log
 from tamis.stores.contract import Store
-
-_log = logging.getLogger("tamis.guard")
 
 
 def find_key(store: Store, filter: Any, key: bytes | None) -> bytes | None:
@@ -51,19 +50,27 @@ def store_identity(store: Store) -> bytes:
 
 
 def load_snapshot(
-    path: FilePath | None, store: Store, filter: Any, key: bytes | None
+    path: FilePath | None, store: Store, filter: Any, key: bytes | None, log: Log, *, mapped: bool
 ) -> tuple[Any, str] | None:
     """Return the filter of a snapshot and its epoch, if it is intact and of this store."""
     if path is None:
         return None
     try:
-        loaded, identity, epoch = snapshots.load(path, key)
+        try:
+            loaded, identity, epoch = snapshots.load(path, key, mapped=mapped)
+        except FormatError:
+            if filter is not None or key is None:
+                raise
+            # The store has the key of another filter.
+            loaded, identity, epoch = snapshots.load(path, None, mapped=mapped)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        _log.warning("ignoring the snapshot: %s", error)
+        log.warning("ignoring the snapshot: %s", error)
         return None
-    if type(loaded) is not type(filter) or identity != store_identity(store):
-        _log.warning("ignoring the snapshot: it belongs to another filter or store")
+    if (filter is not None and type(loaded) is not type(filter)) or identity != store_identity(
+        store
+    ):
+        log.warning("ignoring the snapshot: it belongs to another filter or store")
         return None
     return loaded, epoch

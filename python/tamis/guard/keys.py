@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tamis._native import hash_keys
-from tamis._types import Keys
+from tamis.stores.contract import GivenKeys
 
 
 def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
@@ -30,7 +30,7 @@ def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any])
     return np.concatenate(answers)[np.argsort(np.concatenate(parts))]
 
 
-def to_list(keys: Keys) -> list[Any]:
+def to_list(keys: GivenKeys) -> list[Any]:
     """Return keys as a list of Python objects; raise what a filter raises for no keys."""
     if isinstance(keys, (str, bytes)) or not hasattr(keys, "__iter__"):
         hash_keys(keys)

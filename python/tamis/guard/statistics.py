@@ -42,6 +42,10 @@ class GuardStats:
     """Whether the filter is in use; otherwise every query goes to the store."""
     expected_fpr: float = 0.0
     """The false-positive rate that the filter predicts."""
+    memory: int = 0
+    """Bytes of the filter."""
+    rebuild_seconds: float = 0.0
+    """How long rebuilds took, all together."""
     variance: float = 0.0
     """Estimated variance of `false_positives`; see `interval`."""
 
@@ -97,14 +101,20 @@ class Counters:
                 mask = (1 << self._sampled) - 1
                 self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
 
-    def read(self, *, trusted: bool, expected_fpr: float, **more: int) -> GuardStats:
+    def read(
+        self, *, trusted: bool, expected_fpr: float, rebuild_seconds: float = 0.0, **more: int
+    ) -> GuardStats:
         """Return the current counts; ``more`` is what is counted elsewhere."""
         with self._lock:
             counts = {name: count + more.get(name, 0) for name, count in self._counts.items()}
             # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
             variance = float(sum(n * n for n in self._repeats.values()) << self._sampled)
             return GuardStats(
-                **counts, trusted=trusted, expected_fpr=expected_fpr, variance=variance
+                **counts,
+                trusted=trusted,
+                expected_fpr=expected_fpr,
+                variance=variance,
+                rebuild_seconds=rebuild_seconds,
             )
 
 

@@ -20,8 +20,8 @@ still arrives under the old one.
 
 from __future__ import annotations
 
-import logging
 import math
+import os
 import secrets
 import threading
 import zlib
@@ -45,11 +45,11 @@ from tamis.guard.identity import (
     store_identity,
 )
 from tamis.guard.keys import apply_by_type
+from tamis.guard.logs import Log
 from tamis.guard.regions import Regions, Remote, RemoteWithout
+from tamis.guard.sharing import Sharing
 from tamis.guard.statistics import Counters
 from tamis.stores.contract import Changes, Commit, HashRows, PlainKey, Store
-
-_log = logging.getLogger("tamis.guard")
 
 OnFailure = Literal["raise", "filter"]
 
@@ -76,14 +76,19 @@ class Trust:
         filter: Any,
         counters: Counters,
         *,
+        log: Log,
         key: bytes | None,
         lease: float,
         snapshot: FilePath | None,
         max_staleness: float = 0.0,
         on_failure: OnFailure = "raise",
+        share: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Try to take the lease, then load the snapshot or, failing that, read the store's keys."""
-        self.store = store
+        self.store, self.log = store, log
+        self.rebuild_seconds = 0.0
+        """How long rebuilds took, all together."""
         self.owner = secrets.token_hex(16)
         self.regions = Regions()
         self.remote = Remote(store, lambda: now() < self._granted_until)
@@ -110,23 +115,32 @@ class Trust:
         self._token: object = None
         self.unsettled: dict[PlainKey, HashRows] = {}
         """Keys whose puts failed with an unknown outcome, and their hashes; see `settle`."""
-        self._rebuilds = Task("rebuild its filter", self.rebuild, delayed=True)
-        self._follows = Task("follow the store", self.follow)
-        self._renewals = Task("renew its lease", self._renew)
+        self._rebuilds = Task("rebuild its filter", self.rebuild, log, delayed=True)
+        self._follows = Task("follow the store", self.follow, log)
+        self._renewals = Task("renew its lease", self._renew, log)
         self._follower: Follower | None = None
-        self._key = find_key(store, filter, key)
+        self._share, self._read_only = share, read_only
+        self._sharing: Sharing | None = None
+        self._key = key if filter is None else find_key(store, filter, key)
+        self._only_snapshots = filter is None
         self._take_lease()
         try:
-            self._open(filter)
+            if filter is None:
+                self._open_snapshot()
+            else:
+                self._open(filter)
             if max_staleness:
                 self._follower = Follower(self, max_staleness)
+            if share:
+                self._sharing = Sharing(self, lease)
         except BaseException:
-            store.release(self.owner)
+            if not read_only:
+                store.release(self.owner)
             raise
 
     def _open(self, filter: Any) -> None:
         empty = filter.inserts and len(filter) == 0
-        loaded = load_snapshot(self.snapshot, self.store, filter, self._key)
+        loaded = self._load_snapshot(filter)
         if empty:
             if loaded is not None:
                 filter = reseeded(filter, loaded[0].seed)
@@ -139,6 +153,26 @@ class Trust:
         self.gate = Gate(filter, filter.seed, self._key)
         if loaded is None or not self._follow_from(loaded[1]):
             self.rebuild()
+
+    def _open_snapshot(self) -> None:
+        """Use the filter of the snapshot, which another guard writes; wait for it if need be."""
+        assert self.snapshot is not None
+        if self._key is None:
+            self._key = self.store.note("key")
+        end = now() + self._seconds
+        while (loaded := self._load_snapshot(None)) is None:
+            if now() > end:
+                raise FileNotFoundError(
+                    f"snapshot must be a file that a guard with the lease has written, not "
+                    f"{os.fsdecode(self.snapshot)!r}: waited for it for {self._seconds:g} s"
+                )
+            self._closing.wait(_PAUSE)
+        self._empty = None
+        filter = loaded[0]
+        self._key = None if filter.seed is not None else self._key
+        self.gate = Gate(filter, filter.seed, self._key)
+        if not self._follow_from(loaded[1]):
+            self._distrust("the store's journal does not reach back to the snapshot")
 
     @property
     def filter(self) -> Any:
@@ -299,6 +333,8 @@ class Trust:
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         self.check_process()
+        if self._read_only:
+            raise LeaseError("cannot write: this guard is read-only")
         if self.unsettled:
             self.settle()
         if now() < self._renew_at:
@@ -320,7 +356,7 @@ class Trust:
     def _take_lease(self, limit: int | None = None) -> bool:
         """Take or renew the lease, with all locks held; ``limit`` is how much to replay at most."""
         start = now()
-        if not self.store.lease(self.owner, self._seconds):
+        if self._read_only or not self.store.lease(self.owner, self._seconds):
             self._lose_lease()
             return False
         self._granted_until = start + self._seconds
@@ -427,7 +463,9 @@ class Trust:
     def _distrust(self, reason: str) -> bool:
         with self._state:
             if self.trusted:
-                _log.warning("all queries go to the store until the filter is rebuilt: %s", reason)
+                self.log.warning(
+                    "all queries go to the store until the filter is rebuilt: %s", reason
+                )
             self.trusted = False
             if hasattr(self, "gate"):
                 self._set_deadline()
@@ -470,6 +508,11 @@ class Trust:
         Queries continue meanwhile, from the old filter or the store; writes wait.
         """
         self.check_process()
+        if self._share and self.adopt():
+            return
+        if self._only_snapshots:
+            raise StoreError("there is no newer snapshot yet, of a guard with the lease")
+        start = now()
         with self._all_locked():
             self.settle()
             if self.holds_lease():
@@ -495,6 +538,8 @@ class Trust:
                 if self._closing.wait(_PAUSE):
                     return
             self._counters.count(rebuilds=1)
+            self.rebuild_seconds += now() - start
+            self.log.info("rebuilt the filter, of %d keys, in %.3g s", len(filter), now() - start)
             if filter is not self.filter:
                 self.gate.replace(filter)
             self.epoch, self.behind = epoch, False
@@ -565,6 +610,46 @@ class Trust:
 
     # The snapshot.
 
+    def _load_snapshot(self, filter: Any) -> tuple[Any, str] | None:
+        return load_snapshot(
+            self.snapshot, self.store, filter, self._key, self.log, mapped=self._share
+        )
+
+    def adopt(self) -> bool:
+        """Use the filter of the snapshot, which another process wrote; return whether that works.
+
+        The guard that holds the lease keeps its own filter, which has what it is about to write.
+        """
+        loaded = None if self.holds_lease() else self._load_snapshot(self.filter)
+        if loaded is None:
+            return False
+        filter, epoch = loaded
+        with self._all_locked():
+            if self.holds_lease() or self.unsettled or self.closed:
+                return False
+            at, token = now(), self._look()
+            changes = self.store.changes(epoch)
+            if changes is None or changes.more:
+                return False
+            try:
+                self._apply(filter, changes, False)
+            except (CapacityError, LeaseError, TypeError):
+                return False
+            self.gate.replace(filter)
+            self.epoch, self.behind, self.trusted = changes.epoch, False, True
+            self._rebuilds.succeeded()
+            self._is_level(at, token)
+            return True
+
+    def try_lease(self) -> bool:
+        """Return whether this guard holds the lease; take it if nobody does."""
+        if self._read_only:
+            return False
+        if not self.holds_lease():
+            with self._all_locked():
+                return self._take_lease()
+        return True
+
     def save(self) -> None:
         """Write the snapshot, unless the filter cannot be trusted now."""
         if self.snapshot is None:
@@ -581,18 +666,22 @@ class Trust:
         """
         self._closing.set()
         try:
+            if self._sharing is not None:
+                self._sharing.close()
             if self._follower is not None:
                 self._follower.close()
             for task in (self._rebuilds, self._follows, self._renewals):
                 task.close()
-            if self.snapshot is not None and self.trusted:
+            shared = self._read_only or (self._share and not self.holds_lease())
+            if self.snapshot is not None and self.trusted and not shared:
                 with self._all_locked():
                     self.settle()
                     if self.trusted and self._catch_up():
                         self.save()
         finally:
             self.gate.close()
-            self.store.release(self.owner)
+            if not self._read_only:
+                self.store.release(self.owner)
 
     def _follow_from(self, epoch: str) -> bool:
         """Trust the filter of a snapshot if the store can say what changed since its epoch."""

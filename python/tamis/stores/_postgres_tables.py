@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from tamis.stores._sql import TRIM_EVERY
@@ -15,14 +16,15 @@ KINDS = {
     "integer": "integer",
     "bigint": "integer",
     "bytea": "bytea",
+    "uuid": "uuid",
 }
 """Types of key columns, and what keys they hold."""
 
 LAYOUT = b"2"
 """Version of the triggers; those of another version are replaced."""
 
-_LONGEST_NAME = 63 - len("tamis__truncate")
-"""PostgreSQL cuts longer names off, and the names of the guard's tables contain the table's."""
+_LONGEST_NAME = 63
+"""Bytes of a name in PostgreSQL, which cuts longer ones off."""
 
 
 def quote(name: str) -> str:
@@ -34,12 +36,13 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def check_name(table: str) -> None:
+def check_name(table: str, base: str) -> None:
     """Raise `ValueError` for a table whose name is too long."""
-    if len(table.encode()) > _LONGEST_NAME:
+    most = _LONGEST_NAME - len(f"{base}_truncate".encode()) + len(table.encode())
+    if len(table.encode()) > most:
         raise ValueError(
-            f"table must be a name of at most {_LONGEST_NAME} bytes, not {table!r}: the names of "
-            "the guard's own tables contain it"
+            f"table must be a name of at most {most} bytes, not {table!r}: the names of the "
+            "guard's own tables contain it"
         )
 
 
@@ -53,14 +56,26 @@ def advisory_lock(table: str) -> str:
     return "pg_advisory_xact_lock(1952542067, hashtext('{}'))".format(table.replace("'", "''"))
 
 
-def schema_of(db: Any, table: str, shared: bool) -> str:
-    """Return the schema of a table that exists, or of one that is to be created."""
-    if shared:
-        query = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)"
-        row = db.execute(query, (quote(table),)).fetchone()
-    else:
+def find_table(db: Any, table: str, shared: bool) -> tuple[str, str]:
+    """Return the schema, quoted and with a dot, and the name of a table.
+
+    ``table`` may be qualified by a schema, unless there is a table of the whole name. A table that
+    is to be created gets the current schema.
+    """
+    if not shared:
         row = db.execute("SELECT quote_ident(current_schema())").fetchone()
-    return "" if row is None or row[0] is None else f"{row[0]}."
+        return ("" if row[0] is None else f"{row[0]}."), table
+    schema, dot, name = table.partition(".")
+    names = [quote(table), f"{quote(schema)}.{quote(name)}"] if dot and name else [quote(table)]
+    for each in names:
+        row = db.execute(
+            "SELECT relnamespace::regnamespace::text, relname FROM pg_class "
+            "WHERE oid = to_regclass(%s)",
+            (each,),
+        ).fetchone()
+        if row is not None:
+            return f"{row[0]}.", row[1]
+    return "", table
 
 
 def columns_of(db: Any, table: str) -> dict[str, str]:
@@ -74,32 +89,91 @@ def columns_of(db: Any, table: str) -> dict[str, str]:
     )
 
 
-def check_key(db: Any, table: str, key: str, declared: str) -> None:
-    """Check the key column of an existing table."""
-    if declared not in KINDS:
-        raise ValueError(
-            f"key must be a column of text, integers or bytea, not {key!r} of type {declared}"
-        )
+def check_keys(db: Any, table: str, keys: Sequence[str], columns: dict[str, str]) -> None:
+    """Check the key columns of an existing table."""
+    for key in keys:
+        if columns[key] not in KINDS:
+            raise ValueError(
+                f"key must be a column of text, integers, bytea or uuid, not {key!r} of type "
+                f"{columns[key]}"
+            )
     unique = db.execute(
-        "SELECT 1 FROM pg_index JOIN pg_attribute a ON attrelid = indrelid AND attname = %s "
-        "WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indnkeyatts = 1 "
-        "AND indkey[0] = attnum AND indpred IS NULL",
-        (key, table),
+        "SELECT 1 FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid "
+        "AND indpred IS NULL AND indexprs IS NULL AND indnkeyatts = %s "
+        'AND (SELECT array_agg(attname::text ORDER BY attname::text COLLATE "C") '
+        "FROM pg_attribute WHERE attrelid = indrelid "
+        "AND attnum = ANY(indkey[0:indnkeyatts - 1])) = %s",
+        (table, len(keys), sorted(keys, key=str.encode)),
     ).fetchone()
     if not unique:
-        raise ValueError(f"key must be a column with a unique index of its own, not {key!r}")
+        what = "a column" if len(keys) == 1 else "columns"
+        raise ValueError(
+            f"key must be {what} with a unique index of its own, not {', '.join(map(repr, keys))}"
+        )
 
 
-def create(db: Any, schema: str, table: str, key: str, key_type: str) -> None:
-    """Create the tables and triggers that do not exist yet."""
-    t, k = schema + quote(table), quote(key)
-    hashes, journal, note, log = (
-        schema + quote(f"tamis_{table}_{part}") for part in ("hash", "journal", "note", "log")
+def check_condition(db: Any, error: type[Exception], table: str, where: str) -> None:
+    """Raise `ValueError` for a condition that does not depend on the columns of a row alone.
+
+    That is what PostgreSQL requires of a partial index, too, so an empty copy of the table gets
+    one.
+    """
+    try:
+        with db.transaction(force_rollback=True):
+            db.execute(f"CREATE TEMP TABLE tamis_check (LIKE {table}) ON COMMIT DROP")
+            db.execute(f"CREATE INDEX ON tamis_check ((1)) WHERE {where}")
+    except error as refused:
+        raise ValueError(
+            f"where must be a condition on columns of {table}, not {where!r}: {refused}"
+        ) from None
+
+
+def packed(keys: Sequence[str], types: Sequence[str], row: str = "") -> str:
+    """Return the expression for the key of a row, of one column or packed of several."""
+    columns = [row + quote(key) for key in keys]
+    if len(keys) == 1:
+        return columns[0]
+    forms = {
+        "text": "'b' || upper(encode(convert_to({}, 'UTF8'), 'hex'))",
+        "integer": "'i' || {}::text",
+        "bytea": "'b' || upper(encode({}, 'hex'))",
+        "uuid": "'b' || upper(replace({}::text, '-', ''))",
+    }
+    return " || ',' || ".join(
+        forms[KINDS[type]].format(column) for column, type in zip(columns, types, strict=True)
+    )
+
+
+def create(
+    db: Any,
+    schema: str,
+    base: str,
+    table: str,
+    keys: Sequence[str],
+    types: Sequence[str],
+    where: str | None = None,
+) -> None:
+    """Create the tables and triggers, whose names begin with ``base``, that do not exist yet."""
+    t = schema + quote(table)
+    key_type = types[0] if len(types) == 1 else "text"
+    hashes, journal, note, log, has = (
+        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "note", "log", "has")
     )
     change, rename, truncate = (
-        quote(f"tamis_{table}_{part}") for part in ("change", "rename", "truncate")
+        quote(f"{base}_{part}") for part in ("change", "rename", "truncate")
     )
     signal = f"PERFORM pg_notify('{channel(table)}', ''); "
+    old, new = (packed(keys, types, f"{row}.") for row in ("OLD", "NEW"))
+    was, is_now = (
+        " AND ".join(
+            [
+                *(f"{row}.{quote(key)} IS NOT NULL" for key in keys),
+                *([f"{has}({row})"] if where else []),
+            ]
+        )
+        for row in ("OLD", "NEW")
+    )
+    changes = " OR ".join(f"OLD.{quote(key)} IS DISTINCT FROM NEW.{quote(key)}" for key in keys)
     for statement in (
         f"CREATE TABLE IF NOT EXISTS {hashes} "
         f"(hi bigint, lo bigint, key {key_type}, PRIMARY KEY (hi, lo, key))",
@@ -111,16 +185,23 @@ def create(db: Any, schema: str, table: str, key: str, key_type: str) -> None:
         "(name text PRIMARY KEY, value bytea, until timestamptz)",
         # Others write the guarded table without rights on the tables beside it, and with a search
         # path of their own.
+        *([_condition(has, t, table, where)] if where else []),
         f"CREATE OR REPLACE FUNCTION {log}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
-        "SET search_path = pg_catalog, pg_temp AS $$ DECLARE last bigint; BEGIN "
-        f"PERFORM {advisory_lock(table)}; {signal}"
+        "SET search_path = pg_catalog, pg_temp AS $$ "
+        "DECLARE last bigint; gone boolean := false; come boolean := false; BEGIN "
         "IF TG_OP = 'TRUNCATE' THEN "
+        f"PERFORM {advisory_lock(table)}; {signal}"
         f"INSERT INTO {journal} (added) VALUES (false); RETURN NULL; END IF; "
-        f"IF TG_OP <> 'INSERT' AND OLD.{k} IS NOT NULL THEN "
-        f"INSERT INTO {journal} (added, key) VALUES (false, OLD.{k}) RETURNING seq INTO last; "
-        "END IF; "
-        f"IF TG_OP <> 'DELETE' AND NEW.{k} IS NOT NULL THEN "
-        f"INSERT INTO {journal} (added, key) VALUES (true, NEW.{k}) RETURNING seq INTO last; "
+        f"IF TG_OP <> 'INSERT' THEN gone := {was}; END IF; "
+        f"IF TG_OP <> 'DELETE' THEN come := {is_now}; END IF; "
+        # An update that leaves the key and the condition as they were.
+        f"IF gone AND come THEN IF NOT ({changes}) THEN RETURN NULL; END IF; END IF; "
+        "IF NOT (gone OR come) THEN RETURN NULL; END IF; "
+        f"PERFORM {advisory_lock(table)}; {signal}"
+        "IF gone THEN "
+        f"INSERT INTO {journal} (added, key) VALUES (false, {old}) RETURNING seq INTO last; "
+        "END IF; IF come THEN "
+        f"INSERT INTO {journal} (added, key) VALUES (true, {new}) RETURNING seq INTO last; "
         "END IF; "
         # Two rows of one update may step over a multiple.
         f"IF last % {TRIM_EVERY} < 2 THEN "
@@ -133,7 +214,7 @@ def create(db: Any, schema: str, table: str, key: str, key_type: str) -> None:
         f"CREATE OR REPLACE TRIGGER {change} AFTER INSERT OR DELETE ON {t} "
         f"FOR EACH ROW EXECUTE FUNCTION {log}()",
         f"CREATE OR REPLACE TRIGGER {rename} AFTER UPDATE ON {t} FOR EACH ROW "
-        f"WHEN (OLD.{k} IS DISTINCT FROM NEW.{k}) EXECUTE FUNCTION {log}()",
+        f"{'' if where else f'WHEN ({changes})'} EXECUTE FUNCTION {log}()",
         f"CREATE OR REPLACE TRIGGER {truncate} AFTER TRUNCATE ON {t} EXECUTE FUNCTION {log}()",
     ):
         db.execute(statement)
@@ -141,10 +222,24 @@ def create(db: Any, schema: str, table: str, key: str, key_type: str) -> None:
         db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
 
 
-def drop(db: Any, schema: str, table: str) -> None:
+def _condition(has: str, t: str, table: str, where: str) -> str:
+    """Return the statement for a function of a row that says whether it satisfies the condition.
+
+    Its names are looked up now, with the search path of this connection, and not again when
+    somebody with another one fires a trigger.
+    """
+    return (
+        f"CREATE OR REPLACE FUNCTION {has}(tamis_row {t}) RETURNS boolean LANGUAGE sql STABLE "
+        f"BEGIN ATOMIC SELECT EXISTS (SELECT FROM (SELECT (tamis_row).*) AS {quote(table)} "
+        f"WHERE ({where}\n)); END"
+    )
+
+
+def drop(db: Any, schema: str, base: str, table: str) -> None:
     """Drop the tables and, with the function that they call, the triggers."""
-    hashes, journal, note, log = (
-        schema + quote(f"tamis_{table}_{part}") for part in ("hash", "journal", "note", "log")
+    hashes, journal, note, log, has = (
+        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "note", "log", "has")
     )
     db.execute(f"DROP FUNCTION {log}() CASCADE")
+    db.execute(f"DROP FUNCTION IF EXISTS {has}({schema}{quote(table)})")
     db.execute(f"DROP TABLE {hashes}, {journal}, {note}")

@@ -14,14 +14,18 @@ Reads have connections of their own, so that they never wait for a write.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
 
 import numpy as np
 
+from tamis._native import plain_key
+from tamis.stores._composite import check_parts, pack, unpack
 from tamis.stores._keyvalue import epoch_number
 from tamis.stores._lease import WatchedLease
 from tamis.stores._tail import LONGEST, Tail
@@ -68,16 +72,34 @@ class Journaled(Store, ABC):
     _share_row, _lock_row = "", ""
     """Clauses that lock a selected row until the commit, if the transaction itself does not."""
 
-    def __init__(self, table: str | None, key: str | None, value: str | None) -> None:
+    def __init__(
+        self,
+        table: str | None,
+        key: str | Sequence[str] | None,
+        value: str | None,
+        where: str | None,
+    ) -> None:
         if len({table is None, key is None, value is None}) > 1:
             raise ValueError(
                 "pass all of table, key and value to guard an existing table, or none of them to "
                 f"use a table of the guard's own; not table={table!r}, key={key!r}, value={value!r}"
             )
+        if where is not None and table is None:
+            raise ValueError("pass where only with table, key and value of an existing table")
+        if where is not None and not where.strip():
+            raise ValueError(
+                f"where must be a condition on columns of {table!r}, or None, not {where!r}"
+            )
         self.shared = table is not None
-        self._table, self._key, self._value = table or "tamis", key or "key", value or "value"
-        self._k, self._v = map(self._quote, (self._key, self._value))
-        self._name_tables("")
+        self._table, self._value = table or "tamis", value or "value"
+        self._keys = (key,) if isinstance(key, str) else tuple(key or ("key",))
+        self._where = where
+        self._k = ", ".join(map(self._quote, self._keys))
+        self._v = self._quote(self._value)
+        self._and_where = f" AND ({where}\n)" if where else ""
+        """A condition on the rows of the table, for statements with a condition on the key."""
+        self.translates_keys = len(self._keys) > 1
+        self._name_tables("", self._table)
         self._hasher: Hasher | None = None
         self._owner: str | None = None
         self._watched = WatchedLease()
@@ -95,7 +117,7 @@ class Journaled(Store, ABC):
         if not keys:
             return []
         with self._reading() as db:
-            found = self._select_rows(db, keys, f"{self._k}, {self._v}")
+            found = self._select_rows(db, keys, self._v)
         values = {self._from_column(key): self._load_value(value) for key, value in found}
         return [values.get(key) for key in keys]
 
@@ -202,8 +224,8 @@ class Journaled(Store, ABC):
         """Iterate over the key column on a connection, in batches."""
 
     @abstractmethod
-    def _select_rows(self, db: Any, keys: Sequence[PlainKey], columns: str) -> list[Any]:
-        """Return these columns of the rows whose key is among ``keys``."""
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
+        """Return the key, as the index has it, and a value of the rows with one of ``keys``."""
 
     @abstractmethod
     def _to_column(self, key: PlainKey) -> Any:
@@ -222,11 +244,15 @@ class Journaled(Store, ABC):
 
     # Names, keys and values.
 
-    def _name_tables(self, schema: str) -> None:
-        self._t = schema + self._quote(self._table)
+    def _name_tables(self, schema: str, table: str) -> None:
+        """Name the table and those beside it; ``schema`` is quoted, with its dot, or empty."""
+        self._t, self._base = schema + self._quote(table), f"tamis_{table}"
+        if self.shared and (self._where or len(self._keys) > 1):
+            definition = "\0".join((*self._keys, self._where or ""))
+            digest = hashlib.blake2b(definition.encode(), digest_size=4).hexdigest()
+            self._base += f"_{digest}"
         self._t_hash, self._t_journal, self._t_note = (
-            schema + self._quote(f"tamis_{self._table}_{part}")
-            for part in ("hash", "journal", "note")
+            schema + self._quote(f"{self._base}_{part}") for part in ("hash", "journal", "note")
         )
         self._state_query = (
             f"SELECT (SELECT value FROM {self._t_note} WHERE name = 'lease'{self._share_row}), "
@@ -237,7 +263,7 @@ class Journaled(Store, ABC):
         """Check that an existing table has the key and value columns."""
         if not columns:
             raise ValueError(f"table must be a table of the database, not {self._table!r}")
-        for name, column in (("key", self._key), ("value", self._value)):
+        for name, column in (*(("key", key) for key in self._keys), ("value", self._value)):
             if column not in columns:
                 raise ValueError(
                     f"{name} must be a column of {self._table!r} ({', '.join(columns)}), "
@@ -246,17 +272,64 @@ class Journaled(Store, ABC):
 
     def _require_column(self, key: PlainKey) -> Any:
         if (column := self._to_column(key)) is None:
+            columns = " and ".join(map(repr, self._keys))
+            types = f", of type {self._type}," if len(self._keys) == 1 else ""
             raise TypeError(
-                f"column {self._key!r} of {self._table!r}, of type {self._type}, cannot hold the "
-                f"key {key!r}"
+                f"column {columns} of {self._table!r}{types} cannot hold the key "
+                f"{self.from_plain(key) if self.translates_keys else key!r}"
             )
         return column
+
+    def _check_written(self, keys: Sequence[PlainKey], found: Set[PlainKey]) -> None:
+        """Raise `ValueError` if a put wrote a row that does not satisfy the condition."""
+        for key in keys:
+            if key not in found:
+                raise ValueError(
+                    f"the row of key {self.from_plain(key)!r} does not satisfy where="
+                    f"{self._where!r}, so it would be absent; nothing was written"
+                )
+
+    def _check_definition(self, db: Any) -> None:
+        """Record by which column a table is guarded, or check that it is the same."""
+        if len(self._keys) > 1 or self._where or not self.shared:
+            return  # the names of the tables contain it
+        known = self._read_note(db, "key column")
+        if known is None:
+            self._write_note(db, "key column", self._keys[0].encode())
+        elif known.decode() != self._keys[0]:
+            raise ValueError(
+                f"key must be {known.decode()!r}, by which {self._table!r} is guarded already, not "
+                f"{self._keys[0]!r}; unguard() ends that"
+            )
+
+    def to_plain(self, key: Any) -> PlainKey:
+        """Return a key as filters hash it and as the other methods take it."""
+        if len(self._keys) == 1:
+            return self._plain_part(0, key)
+        parts = check_parts(key, self._keys)
+        return pack([self._plain_part(i, part) for i, part in enumerate(parts)]).encode()
+
+    def from_plain(self, key: PlainKey) -> Any:
+        """Return a key as a caller has it: of several columns, a tuple; text as bytes."""
+        if len(self._keys) == 1:
+            return self._given_part(0, key)
+        parts = unpack(key.decode())  # type: ignore[union-attr]
+        return tuple(self._given_part(i, part) for i, part in enumerate(parts))
+
+    def _plain_part(self, column: int, part: Any) -> PlainKey:
+        """Return a part of a key as filters hash it."""
+        return plain_key(part)
+
+    def _given_part(self, column: int, part: PlainKey) -> Any:
+        return part
 
     def _from_column(self, column: Any) -> PlainKey:
         if isinstance(column, str):
             return column.encode()
         if isinstance(column, int):
             return column
+        if isinstance(column, UUID):
+            return column.bytes
         return bytes(column) if self.shared else decode_key(bytes(column))
 
     def _load_value(self, value: Any) -> Any:

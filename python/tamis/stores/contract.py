@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
+from tamis._types import Key, Keys
 from tamis.errors import LeaseError, StoreError
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
 
-Value: TypeAlias = bytes | str
-"""A value; `get` returns the type that was put."""
+GivenKey: TypeAlias = Key | UUID | tuple[Key | UUID, ...]
+"""A key as callers have it; a tuple is a key of several columns of an existing table."""
+
+GivenKeys: TypeAlias = Keys | Iterable[UUID] | Iterable[tuple[Key | UUID, ...]]
+"""Many keys as callers have them."""
+
+Value: TypeAlias = Any
+"""A value: bytes or text, which `get` returns as it was put, or what an existing table has."""
 
 HashRows: TypeAlias = npt.NDArray[np.uint64]
 """Hashes as `tamis.hash_keys` makes them: one row of two words per key."""
@@ -58,6 +66,9 @@ class Store(Protocol):
 
     A store that is unreachable or takes too long raises `tamis.StoreError`, and connects again at a
     later call. A class that derives from `Store` inherits `look`, `watch` and `runs`.
+
+    A store whose keys are tuples or UUIDs also has ``translates_keys = True``, ``to_plain(key)``,
+    which returns a caller's key as `PlainKey`, and ``from_plain(key)``, the reverse.
     """
 
     shared: bool

@@ -19,11 +19,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from uuid import UUID
 
+from tamis._native import plain_key
 from tamis.errors import StoreError
 from tamis.stores import _fork
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
+from tamis.stores._composite import pack, unpack, uuid_bytes
+from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number
 from tamis.stores._pool import Pool
 from tamis.stores._sql import SIGN, Journaled, from_signed
@@ -54,8 +58,11 @@ class Postgres(Journaled):
     """A table in a PostgreSQL database, version 14 or newer.
 
     By default it creates a table of its own, ``tamis``. To guard an existing table in place, pass
-    ``table``, ``key`` and ``value``: the names of the table, of its key column (unique; text,
-    integers or bytea) and of the column that `get` returns. Others may continue to write to it.
+    ``table``, ``key`` and ``value``: the names of the table, with its schema or not, of its key
+    column (unique; text, integers, bytea or uuid), or of several columns that are unique together,
+    and of the column that `get` returns. A key of several columns is a tuple. ``where`` is a
+    condition on the columns, such as ``"deleted IS NULL"``: rows that do not satisfy it are absent.
+    Others may continue to write to the table.
     """
 
     _param = "%s"
@@ -63,20 +70,24 @@ class Postgres(Journaled):
 
     def __init__(
         self,
-        conninfo: str,
+        conninfo: str | Any,
         *,
         table: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         value: str | None = None,
+        where: str | None = None,
         timeout: float | None = 30.0,
         connections: int = 8,
     ) -> None:
         """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``.
 
+        It may also be an engine of SQLAlchemy or a connection of Django, to whose database the
+        store makes connections of its own.
+
         ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
         ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         """
-        super().__init__(table, key, value)
+        super().__init__(table, key, value, where)
         try:
             import psycopg
         except ImportError:
@@ -86,11 +97,11 @@ class Postgres(Journaled):
         check_timeout(timeout)
         if connections < 2:
             raise ValueError(f"connections must be 2 or more, not {connections!r}")
-        tables.check_name(self._table)
         self._psycopg: Any = psycopg
         self._lock = threading.RLock()
-        self._pool = Pool(psycopg, conninfo, connections, timeout)
-        self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
+        self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
+        # In statements with parameters.
+        self._and_where = self._and_where.replace("%", "%%")
         try:
             self._create_tables()
         except BaseException:
@@ -102,36 +113,65 @@ class Postgres(Journaled):
         """Write distinct keys and their values in one transaction."""
         columns = [self._require_column(key) for key in keys]
         stored = list(values) if self.shared else [encode_value(value) for value in values]
-        calls = []
-        for kind, array in ((bytes, "bytea[]"), (str, "text[]")):
-            indices = [i for i, value in enumerate(stored) if isinstance(value, kind)]
-            for part in batches(indices, _LARGEST):
-                arguments = [columns[i] for i in part], [stored[i] for i in part]
-                calls.append((self._put_call.format(array), arguments))
-        return self._write(owner, columns, True, calls)
+        if self._functions and all(isinstance(value, (bytes, str)) for value in stored):
+            calls = []
+            for kind, array in ((bytes, "bytea[]"), (str, "text[]")):
+                indices = [i for i, value in enumerate(stored) if isinstance(value, kind)]
+                for part in batches(indices, _LARGEST):
+                    arguments = [columns[i] for i in part], [stored[i] for i in part]
+                    calls.append((self._put_call.format(array), arguments))
+            return self._write(owner, columns, True, lambda name: self._call(name, calls))
+        rows = [*zip(keys, columns, stored, strict=True)]
+        return self._write(
+            owner, columns, True, lambda name: self._run(name, rows, self._insert_rows)
+        )
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
         columns = [self._to_column(key) for key in keys]
         held = [column for column in columns if column is not None]
-        parts = [*batches(held, _LARGEST)] or [[]]
-        return self._write(owner, columns, False, [(self._delete_call, (part,)) for part in parts])
+        if self._functions:
+            parts = [*batches(held, _LARGEST)] or [[]]
+            calls = [(self._delete_call, (part,)) for part in parts]
+            return self._write(owner, columns, False, lambda name: self._call(name, calls))
+        return self._write(
+            owner, columns, False, lambda name: self._run(name, held, self._delete_rows)
+        )
+
+    def _insert_rows(self, db: Any, rows: Sequence[tuple[PlainKey, Any, Any]]) -> None:
+        marks = ", ".join(["%s"] * (len(self._keys) + 1))
+        db.cursor().executemany(
+            f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({marks}) "
+            f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}",
+            [(*self._row_key(column), value) for _, column, value in rows],
+        )
+        if self._where:
+            keys = [key for key, _, _ in rows]
+            found = self._select_rows(db, keys, "NULL")
+            self._check_written(keys, {self._from_column(key) for key, _ in found})
+
+    def _delete_rows(self, db: Any, columns: Sequence[Any]) -> None:
+        matches, arrays = self._among(list(columns))
+        db.execute(f"DELETE FROM {self._t} WHERE {matches}{self._and_where}", arrays)
 
     def _write(
         self,
         owner: str,
         columns: list[Any],
         adding: bool,
-        calls: list[tuple[str, tuple[Any, ...]]],
+        write: Callable[[str], list[list[Any]]],
     ) -> Commit:
-        """Call functions that write, in one transaction; tell what they changed."""
+        """Write as an owner, and return what changed.
+
+        ``write`` returns parts of the journal: the row before a write, and those of the write.
+        """
         name = owner + self._child
         if self._hasher is None:
             raise attach_error()
         with self._lock:
             if len(self._tail) >= LONGEST:
                 self._write_index(name)
-            answers = self._call(name.encode(), calls)
+            answers = self._retry(lambda: write(name))
             before, token = answers[0][0][:2]
             rows = [row for answer in answers for row in answer[1:]]
             listed = [(seq, added, key) for seq, _, key, added in rows]
@@ -146,21 +186,45 @@ class Postgres(Journaled):
             after = f"{rows[-1][0]}.{rows[-1][1]}"
         return Commit([(column in changed) != adding for column in columns], epoch, after)
 
-    def _call(self, owner: bytes, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
-        """Return the rows of each call; try again if they deadlocked with another writer."""
+    def _retry(self, write: Callable[[], list[list[Any]]]) -> list[list[Any]]:
+        """Write; try again if that deadlocked with another writer."""
         for attempt in range(5):
             try:
-                with self._pool.connection() as db:
-                    if len(calls) == 1:
-                        return [_checked(db.execute(calls[0][0], (owner, *calls[0][1])))]
-                    with db.transaction():
-                        return [_checked(db.execute(call, (owner, *rest))) for call, rest in calls]
+                return write()
             except StoreError as error:
                 if attempt == 4 or not isinstance(
                     error.__cause__, self._psycopg.errors.DeadlockDetected
                 ):
                     raise
         raise AssertionError
+
+    def _call(self, owner: str, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+        """Call functions that write, in one transaction."""
+        name = owner.encode()
+        with self._pool.connection() as db:
+            if len(calls) == 1:
+                return [_checked(db.execute(calls[0][0], (name, *calls[0][1])))]
+            with db.transaction():
+                return [_checked(db.execute(call, (name, *rest))) for call, rest in calls]
+
+    def _run(
+        self, owner: str, rows: Sequence[Any], write: Callable[[Any, Sequence[Any]], None]
+    ) -> list[list[Any]]:
+        """Write rows by statements, in one transaction."""
+        answers = []
+        journal = (
+            f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > %s ORDER BY seq"
+        )
+        with self._writing() as db:
+            self._lock_journal(db)
+            for part in batches(rows, _LARGEST) if rows else [[]]:
+                state = self._read_state(db, owner)
+                write(db, part)
+                token = state.epoch.partition(".")[2]
+                answers.append(
+                    [(state.last, token), *db.execute(journal, (state.last,)).fetchall()]
+                )
+        return answers
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
@@ -297,8 +361,9 @@ class Postgres(Journaled):
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._writing() as db:
-            functions.drop(db, self._schema, self._table)
-            tables.drop(db, self._schema, self._table)
+            if self._functions:
+                functions.drop(db, self._schema, self._table)
+            tables.drop(db, self._schema, self._base, self._table)
         self.close()
 
     def close(self) -> None:
@@ -332,14 +397,21 @@ class Postgres(Journaled):
     def _create_tables(self) -> None:
         """Create the tables and triggers, unless they are there: that would wait for writers."""
         with self._reading() as db:
-            self._schema = tables.schema_of(db, self._table, self.shared)
-            self._name_tables(self._schema)
-            self._type, self._value_type = "bytea", "bytea"
+            self._schema, self._table = tables.find_table(db, self._table, self.shared)
+            self._name_tables(self._schema, self._table)
+            tables.check_name(self._table, self._base)
+            self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
+            self._types, self._value_type = ["bytea"], "bytea"
             if self.shared:
                 columns = tables.columns_of(db, self._t)
                 self._check_columns(columns)
-                self._type, self._value_type = columns[self._key], columns[self._value]
-                tables.check_key(db, self._t, self._key, self._type)
+                tables.check_keys(db, self._t, self._keys, columns)
+                self._types = [columns[key] for key in self._keys]
+                self._value_type = columns[self._value]
+                self.translates_keys = len(self._keys) > 1 or self._types == ["uuid"]
+            # Of the key in the tables beside: packed, if there are several columns.
+            self._type = self._types[0] if len(self._types) == 1 else "text"
+            self._functions = len(self._keys) == 1 and not self._where
             put, delete = (
                 functions.name(self._schema, self._table, part) for part in ("put", "delete")
             )
@@ -349,51 +421,98 @@ class Postgres(Journaled):
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
                 (self._read_note(db, "layout"), self._read_note(db, "functions"))
-                == (tables.LAYOUT, functions.VERSION)
+                == (tables.LAYOUT, functions.VERSION if self._functions else None)
             ):
+                self._check_definition(db)
                 return
+            if self._where:
+                tables.check_condition(db, self._psycopg.Error, self._t, self._where)
         with self._lock, self._pool.connection() as db, db.transaction():
             self._lock_journal(db)
             if not self.shared:
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
                 )
-            tables.create(db, self._schema, self._table, self._key, self._type)
+            tables.create(
+                db, self._schema, self._base, self._table, self._keys, self._types, self._where
+            )
+            self._check_definition(db)
             self._write_note(db, "layout", tables.LAYOUT)
-            # They may be those of an earlier version, or for columns of other types.
-            functions.drop(db, self._schema, self._table)
-            key, value = (self._key, self._type), (self._value, self._value_type)
-            functions.create(db, self._schema, self._table, key, value)
-            self._write_note(db, "functions", functions.VERSION)
+            if self._functions:
+                # They may be those of an earlier version, or for columns of other types.
+                functions.drop(db, self._schema, self._table)
+                key, value = (self._keys[0], self._type), (self._value, self._value_type)
+                functions.create(db, self._schema, self._table, key, value)
+                self._write_note(db, "functions", functions.VERSION)
 
     _quote = staticmethod(tables.quote)
+
+    def _plain_part(self, column: int, part: Any) -> PlainKey:
+        if self._types[column] == "uuid":
+            return uuid_bytes(part, self._keys[column])
+        return plain_key(str(part) if isinstance(part, UUID) else part)
+
+    def _given_part(self, column: int, part: PlainKey) -> Any:
+        if isinstance(part, bytes) and self._types[column] == "uuid":
+            return UUID(bytes=part)
+        return part
 
     def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
-        kind = tables.KINDS[self._type]
-        if isinstance(key, int):
-            fits = kind == "integer" and -1 << _RANGES[self._type] <= key < 1 << _RANGES[self._type]
-            return key if fits else None
-        if kind != "text":
-            return key if kind == "bytea" else None
-        try:
-            return None if b"\0" in key else key.decode()
-        except UnicodeDecodeError:
-            return None
+        if len(self._keys) > 1:
+            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
+        return _as_type(key, self._type)
 
-    def _select_rows(self, db: Any, keys: Sequence[PlainKey], columns: str) -> list[Any]:
+    def _parts(self, key: PlainKey) -> list[Any] | None:
+        """Return the parts of a packed key as the columns store them, if they can hold them."""
+        try:
+            parts = unpack(key.decode())  # type: ignore[union-attr]
+        except (AttributeError, ValueError):
+            return None
+        if len(parts) != len(self._keys):
+            return None
+        held = [_as_type(part, type) for part, type in zip(parts, self._types, strict=True)]
+        return None if None in held else held
+
+    def _row_key(self, column: Any) -> list[Any]:
+        """Return the values of the table's key columns for a key as the index has it."""
+        if len(self._keys) == 1:
+            return [column]
+        parts = self._parts(column.encode())
+        assert parts is not None
+        return parts
+
+    def _among(self, columns: list[Any]) -> tuple[str, list[list[Any]]]:
+        """Return the condition that a row's key is among these, and its parameters."""
+        if len(self._keys) == 1:
+            return f"{self._k} = ANY(%s::{self._type}[])", [columns]
+        arrays = [list(part) for part in zip(*map(self._row_key, columns), strict=True)]
+        marks = ", ".join(f"%s::{type}[]" for type in self._types)
+        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", arrays or [[] for _ in self._keys]
+
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
         held = [column for key in keys if (column := self._to_column(key)) is not None]
-        query = f"SELECT {columns} FROM {self._t} WHERE {self._k} = ANY(%s::{self._type}[])"
-        return list(db.execute(query, (held,)).fetchall()) if held else []
+        if not held:
+            return []
+        matches, arrays = self._among(held)
+        key = tables.packed(self._keys, self._types)
+        query = f"SELECT {key}, {value} FROM {self._t} WHERE {matches}{self._and_where}"
+        return list(db.execute(query, arrays).fetchall())
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         # Not a cursor of the server, which cannot be used in a pipeline.
-        query = f"SELECT {self._k} FROM {self._t} WHERE {{}} ORDER BY {self._k} LIMIT {BATCH}"
-        rows = db.execute(query.format(f"{self._k} IS NOT NULL")).fetchall()
+        present = " AND ".join(f"{self._quote(key)} IS NOT NULL" for key in self._keys)
+        first = f"SELECT {self._k} FROM {self._t} WHERE {present}{self._and_where}"
+        after = f" AND ({self._k}) > ({', '.join(['%s'] * len(self._keys))})"
+        order = f" ORDER BY {self._k} LIMIT {BATCH}"
+        rows = db.execute(first + order, ()).fetchall()
         while rows:
-            yield [key for (key,) in rows]
-            rows = db.execute(query.format(f"{self._k} > %s"), rows[-1]).fetchall()
+            if len(self._keys) == 1:
+                yield [key for (key,) in rows]
+            else:
+                yield [pack([self._from_column(part) for part in row]) for row in rows]
+            rows = db.execute(first + after + order, rows[-1]).fetchall()
 
     # The journal and the index.
 
@@ -448,3 +567,19 @@ def _checked(cursor: Any) -> list[Any]:
     if rows[0][0] < 0:
         raise lease_error(None if rows[0][0] == functions.NOT_HELD else "")
     return rows
+
+
+def _as_type(key: PlainKey, type: str) -> Any:
+    """Return a key as a column of a type stores it, or `None` if it cannot hold it."""
+    kind = tables.KINDS[type]
+    if isinstance(key, int):
+        fits = kind == "integer" and -1 << _RANGES[type] <= key < 1 << _RANGES[type]
+        return key if fits else None
+    if kind == "uuid":
+        return UUID(bytes=key) if len(key) == 16 else None
+    if kind != "text":
+        return key if kind == "bytea" else None
+    try:
+        return None if b"\0" in key else key.decode()
+    except UnicodeDecodeError:
+        return None

@@ -8,14 +8,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import repeat
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 
 from tamis._clock import clock_id, now
+from tamis._native import plain_key
 from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
+from tamis.stores._composite import unpack
+from tamis.stores._engines import sqlite_path
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
 from tamis.stores._tail import LONGEST, Row
@@ -38,8 +42,10 @@ class SQLite(Journaled):
 
     By default it creates a table of its own. To guard an existing table in place, pass ``table``,
     ``key`` and ``value``: the names of the table, of its key column (unique; text, integers or
-    blobs) and of the column that `get` returns. Other programs may continue to write to that table,
-    with or without tamis.
+    blobs), or of several columns that are unique together, and of the column that `get` returns. A
+    key of several columns is a tuple. ``where`` is a condition on the columns, such as
+    ``"deleted IS NULL"``: rows that do not satisfy it are absent. Other programs may continue to
+    write to that table, with or without tamis.
 
     >>> import tamis
     >>> with tamis.Guard(SQLite(":memory:"), tamis.Bloom(capacity=1000, fpr=0.01)) as g:
@@ -52,25 +58,35 @@ class SQLite(Journaled):
 
     def __init__(
         self,
-        path: FilePath,
+        path: FilePath | Any,
         *,
         table: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         value: str | None = None,
+        where: str | None = None,
         timeout: float | None = 30.0,
     ) -> None:
-        """Open the database; ``timeout`` is how many seconds to wait for a writer's lock."""
-        super().__init__(table, key, value)
+        """Open the database; ``timeout`` is how many seconds to wait for a writer's lock.
+
+        ``path`` may also be an engine of SQLAlchemy or a connection of Django, whose file is opened
+        once more.
+        """
+        super().__init__(table and table.removeprefix("main."), key, value, where)
         check_timeout(timeout)
         wait = 1e6 if timeout is None else timeout
-        self._connections = Connections(os.fsdecode(path), wait, wal=not self.shared)
+        self._connections = Connections(os.fsdecode(sqlite_path(path)), wait, wal=not self.shared)
         k, v = self._k, self._v
+        marks = ", ".join("?" * len(self._keys))
         self._upsert = (
-            f"INSERT INTO {self._t} ({k}, {v}) VALUES (?, ?) "
+            f"INSERT INTO {self._t} ({k}, {v}) VALUES ({marks}, ?) "
             f"ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}"
         )
         # The column's affinity must not turn text into a number.
-        self._delete = f"DELETE FROM {self._t} WHERE {k} = ?1 AND typeof({k}) = typeof(?1)"
+        matches = [
+            f"{name} = ?{i} AND typeof({name}) = typeof(?{i})"
+            for i, name in enumerate(map(self._quote, self._keys), 1)
+        ]
+        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
         self._last_row = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
@@ -93,7 +109,11 @@ class SQLite(Journaled):
             with self._writing() as db:
                 state = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
-                db.executemany(self._upsert, zip(columns, stored, strict=True))
+                rows: Any = zip(columns, stored, strict=True)
+                if self.shared:
+                    rows = ((*self._row_key(column), value) for column, value in rows)
+                db.executemany(self._upsert, rows)
+                self._check_where(db, keys)
                 written = self._journaled(db, state, True, columns)
             self._list(written, state, columns)
         if written.changed is columns:
@@ -109,7 +129,7 @@ class SQLite(Journaled):
                 forms_of = self._forms if self._is_mixed(db) else self._only_form
                 pairs = [(key, form) for key in keys for form in forms_of(key)]
                 forms = [form for _, form in pairs]
-                db.executemany(self._delete, [(form,) for form in forms])
+                db.executemany(self._delete, map(self._row_key, forms))
                 written = self._journaled(db, state, False, forms)
             self._list(written, state, forms)
         if written.changed is forms and len(forms) == len(keys):
@@ -222,9 +242,10 @@ class SQLite(Journaled):
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._writing() as db:
-            tables.drop_triggers(db, self._table)
+            tables.drop_triggers(db, self._base)
             for table in (self._t_hash, self._t_journal, self._t_note):
                 db.execute(f"DROP TABLE {table}")
+            db.execute(f"DROP TABLE IF EXISTS {tables.quote(f'{self._base}_member')}")
         self.close()
 
     def close(self) -> None:
@@ -262,31 +283,73 @@ class SQLite(Journaled):
 
     def _create_tables(self, db: sqlite3.Connection) -> None:
         """Create the tables and triggers that do not exist yet."""
+        self._types: list[str] = ["blob"]
+        self._uuids: list[str | None] = [None]
         if self.shared:
             columns = tables.table_columns(db, self._table)
             self._check_columns(columns)
-            self._type = tables.key_type(db, self._table, self._key, columns)
+            tables.check_unique(db, self._table, self._keys, columns)
+            self._types = [tables.key_type(key, columns) for key in self._keys]
+            self._uuids = [tables.uuid_form(columns[key][0]) for key in self._keys]
+            self.translates_keys = len(self._keys) > 1 or self._uuids != [None]
+            if self._where:
+                tables.check_condition(db, self._table, self._where)
         else:
-            self._type = "blob"
             db.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._t} (key BLOB PRIMARY KEY, value BLOB) "
                 "WITHOUT ROWID"
             )
-        tables.create_tables(db, self._table)
+        self._type = self._types[0]
+        tables.create_tables(db, self._base)
+        self._check_definition(db)
         if self._read_note(db, "layout") != tables.LAYOUT:
-            tables.create_triggers(db, self._table, self._key, self._type if self.shared else None)
+            types = self._types if self.shared else None
+            tables.create_triggers(db, self._base, self._table, self._keys, types, self._where)
+            if self._where:
+                tables.create_members(
+                    db, self._base, self._table, self._keys, self._types, self._where
+                )
             self._write_note(db, "layout", tables.LAYOUT)
 
     _quote = staticmethod(tables.quote)
 
     # Keys in the table.
 
+    def _plain_part(self, column: int, part: Any) -> PlainKey:
+        if isinstance(part, UUID):
+            form = self._uuids[column] or ("bytes" if self._types[column] == "blob" else "text")
+            part = {"hex": part.hex, "text": str(part), "bytes": part.bytes}[form]
+        return plain_key(part)
+
     def _to_column(self, key: PlainKey) -> Any:
         if not self.shared:
             return encode_key(key)
-        if isinstance(key, int):
-            return key if self._type != "text" and -SIGN <= key < SIGN else None
-        return {"text": _text(key), "blob": key}.get(self._type)
+        if len(self._keys) > 1:
+            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
+        return _as_type(key, self._type)
+
+    def _parts(self, key: PlainKey) -> list[Any] | None:
+        """Return the parts of a packed key as the columns store them, if they can hold them."""
+        try:
+            packed = unpack(key.decode())  # type: ignore[union-attr]
+        except (AttributeError, ValueError):
+            return None
+        if len(packed) != len(self._keys):
+            return None
+        parts = [
+            # Unlike a key of one column, a part has the column's own type.
+            None if isinstance(part, int) != (type == "integer") else _as_type(part, type)
+            for part, type in zip(packed, self._types, strict=True)
+        ]
+        return None if None in parts else parts
+
+    def _row_key(self, column: Any) -> list[Any]:
+        """Return the values of the table's key columns for a key as the index has it."""
+        if len(self._keys) == 1:
+            return [column]
+        parts = self._parts(column.encode())
+        assert parts is not None
+        return parts
 
     def _forms(self, key: PlainKey) -> list[Any]:
         """Return what may stand for a key in the table.
@@ -294,7 +357,7 @@ class SQLite(Journaled):
         SQLite's columns hold values of any type, so bytes may be a blob or text. No other form of
         an integer is found in a column of text, which turns integers into text.
         """
-        if not self.shared or isinstance(key, int):
+        if not self.shared or isinstance(key, int) or len(self._keys) > 1:
             return self._only_form(key)
         return [key] if (text := _text(key)) is None else [key, text]
 
@@ -306,7 +369,7 @@ class SQLite(Journaled):
 
         In SQLite's order, which the unique index has, numbers come before text before blobs.
         """
-        if not self.shared:
+        if not self.shared or len(self._keys) > 1:
             return False
         other = {"text": ">= x''", "integer": ">= ''", "blob": ">= '' AND {} < x''"}[self._type]
         query = f"SELECT 1 FROM {self._t} WHERE {self._k} {other.format(self._k)} LIMIT 1"
@@ -318,23 +381,39 @@ class SQLite(Journaled):
             return [encode_key(key) for key in keys]
         if not self._is_mixed(db):
             return [self._require_column(key) for key in keys]
-        there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, self._k)}
+        there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, "NULL")}
         return [there[key] if key in there else self._require_column(key) for key in keys]
 
     def _select_rows(
-        self, db: sqlite3.Connection, keys: Sequence[PlainKey], columns: str
+        self, db: sqlite3.Connection, keys: Sequence[PlainKey], value: str
     ) -> list[Any]:
         rows: list[Any] = []
         forms = [form for key in keys for form in self._forms(key)]
-        for batch in batches(forms, 500):
-            marks = ", ".join("?" * len(batch))
-            query = f"SELECT {columns} FROM {self._t} WHERE {self._k} IN ({marks})"
-            rows += db.execute(query, batch).fetchall()
+        width = len(self._keys)
+        mark = "?" if width == 1 else f"({', '.join('?' * width)})"
+        key = tables.packed(self._keys, self._types)
+        columns, values = (self._k, "") if width == 1 else (f"({self._k})", "VALUES ")
+        for batch in batches(forms, 500 // width):
+            marks = ", ".join([mark] * len(batch))
+            query = (
+                f"SELECT {key}, {value} FROM {self._t} "
+                f"WHERE {columns} IN ({values}{marks}){self._and_where}"
+            )
+            rows += db.execute(query, [part for form in batch for part in self._row_key(form)])
         # An integer is found where the column holds the same number as a float, too.
         return [row for row in rows if not isinstance(row[0], float)] if self.shared else rows
 
+    def _check_where(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> None:
+        """Raise `ValueError` if a row that was just written does not satisfy the condition."""
+        if self._where:
+            found = {self._from_column(key) for key, _ in self._select_rows(db, keys, "NULL")}
+            self._check_written(keys, found)
+
     def _read_keys(self, db: sqlite3.Connection) -> Iterator[list[Any]]:
-        rows = db.execute(f"SELECT {self._k} FROM {self._t} WHERE {tables.is_key(self._k)}")
+        rows = db.execute(
+            f"SELECT {tables.packed(self._keys, self._types)} FROM {self._t} "
+            f"WHERE {tables.are_key(self._keys, self._types)}{self._and_where}"
+        )
         while batch := rows.fetchmany(BATCH):
             yield [key for (key,) in batch]
 
@@ -425,6 +504,13 @@ class _Written(NamedTuple):
     added: bool
     rows: list[Any] | None = None
     """The rows of the journal; `None` if they are those of all keys, in order."""
+
+
+def _as_type(key: PlainKey, type: str) -> Any:
+    """Return a key as a column of a type stores it, or `None` if it cannot hold it."""
+    if isinstance(key, int):
+        return key if type != "text" and -SIGN <= key < SIGN else None
+    return {"text": _text(key), "blob": key}.get(type)
 
 
 def _text(key: Any) -> str | None:

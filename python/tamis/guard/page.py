@@ -1,0 +1,212 @@
+"""The page of a guard: its statistics and their course, refreshed every second.
+
+An HTTP server in a thread serves one document (`page.html`, which needs no other file) and the data
+for it. On the loopback everybody on the machine can read it; a browser is kept from reading it for
+another site by a check of the ``Host`` header, since a site may let its own name point to this
+machine. Elsewhere it is served only with a token, which every request must bring.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import math
+import secrets
+import socket
+import threading
+import time
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from tamis.guard.sampling import Sample, Series, compare_filters
+
+if TYPE_CHECKING:
+    from tamis.guard.guard import Guard
+
+_INTERVAL = 1.0
+"""Seconds between points of the series."""
+
+_COMPARE_EVERY, _COMPARE_SHARE = 10.0, 50
+"""Seconds between comparisons of filters, and at least this many times as long as one takes."""
+
+_SHORTEST_TOKEN = 16
+
+
+class Page:
+    """A guard as a page. `close` ends it, and so does the end of the guard."""
+
+    def __init__(self, guard: Guard, port: int, host: str, token: str | None) -> None:
+        """Start to serve; port 0 is any free one."""
+        loopback = check_address(port, host, token)
+        self._guard, self.sample, self._series = guard, Sample(), Series()
+        self._compared: dict[str, Any] | None = None
+        self._closed = threading.Event()
+
+        class Handler(_Handler):
+            page, needs_token, needs_local_host = self, token, loopback and token is None
+
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            daemon_threads = True
+
+        self._server = Server((host, port), Handler)
+        shown = f"[{host}]" if ":" in host else host
+        query = f"?token={token}" if token else ""
+        self.url = f"http://{shown}:{self._server.server_address[1]}/{query}"
+        """Where the page is, with its token if it has one."""
+        self._series.record(guard.stats)
+        self._threads = [
+            threading.Thread(target=work, name=f"tamis page {name}", daemon=True)
+            for name, work in (
+                ("server", self._server.serve_forever),
+                ("series", self._record),
+                ("comparison", self._compare),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def data(self) -> dict[str, Any]:
+        """Return what the page shows, as JSON has it."""
+        guard, stats = self._guard, self._guard.stats
+        points = self._series.read()
+        return {
+            "name": guard.name,
+            "filter": type(guard.filter).__name__,
+            "keys": len(guard.filter),
+            "store": type(guard.store).__name__,
+            "stats": asdict(stats)
+            | {
+                "observed_fpr": stats.observed_fpr,
+                "interval": [x if math.isfinite(x) else None for x in stats.interval],
+            },
+            "series": {
+                name: [getattr(point, name) for point in points] for name in points[0]._fields
+            },
+            "others": self._compared,
+        }
+
+    def close(self) -> None:
+        """End the page."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._guard._page_closed()
+
+    def _record(self) -> None:
+        while not self._closed.wait(_INTERVAL):
+            self._series.record(self._guard.stats)
+
+    def _compare(self) -> None:
+        seen, pause = 0, _INTERVAL
+        while not self._closed.wait(pause):
+            pause, queries = _INTERVAL, self.sample.read()
+            if len(queries) == seen:
+                continue
+            start, seen = time.monotonic(), len(queries)
+            compared = compare_filters(self._guard, queries)
+            if compared is not None:
+                self._compared = compared
+                pause = max(_COMPARE_EVERY, _COMPARE_SHARE * (time.monotonic() - start))
+
+    def __repr__(self) -> str:
+        return f"<tamis.guard.Page of {self._guard.name!r} at {self.url.partition('?')[0]}>"
+
+
+def check_address(port: int, host: str, token: str | None) -> bool:
+    """Return whether a host is the loopback; raise `ValueError` for what must not be served."""
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"port must be from 0 (any free one) to 65535, not {port!r}")
+    if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii()):
+        raise ValueError(
+            f"token must have at least {_SHORTEST_TOKEN} characters of ASCII, such as one of "
+            "secrets.token_urlsafe()"
+        )
+    if token is not None and not all(c.isalnum() or c in "-_.~" for c in token):
+        raise ValueError("token must consist of letters, digits and the characters -_.~")
+    loopback = _is_loopback(host)
+    if not loopback and token is None:
+        raise ValueError(
+            f"host must be the loopback (127.0.0.1, ::1 or localhost), not {host!r}, unless a "
+            "token= is passed: the page shows the names and statistics of the guard"
+        )
+    return loopback
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    page: Page
+    needs_token: str | None
+    needs_local_host: bool
+    timeout = 10  # a client that says nothing does not keep a thread
+    server_version, sys_version = "tamis", ""
+
+    def do_GET(self) -> None:
+        where = urlsplit(self.path)
+        if self.needs_local_host and not _is_loopback(_hostname(self.headers.get("Host", ""))):
+            self._answer(403, "text/plain", "this page is served to localhost only")
+        elif self.needs_token and not self._has_token(where.query):
+            self._answer(401, "text/plain", "a token is needed: …/?token=…")
+        elif where.path == "/":
+            nonce = secrets.token_urlsafe(16)
+            text = files("tamis.guard").joinpath("page.html").read_text(encoding="utf-8")
+            self._answer(200, "text/html; charset=utf-8", text.replace("NONCE", nonce), nonce)
+        elif where.path == "/data":
+            data = json.dumps(self.page.data(), allow_nan=False)
+            self._answer(200, "application/json", data)
+        else:
+            self._answer(404, "text/plain", "not found")
+
+    def _has_token(self, query: str) -> bool:
+        given = parse_qs(query).get("token", [""])[0]
+        scheme, _, bearer = self.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = bearer
+        expected = self.needs_token or ""
+        return hmac.compare_digest(given.encode(), expected.encode())
+
+    def _answer(self, status: int, kind: str, text: str, nonce: str | None = None) -> None:
+        body = text.encode()
+        self.send_response(status)
+        scripts = f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; " if nonce else ""
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", f"default-src 'none'; {scripts}connect-src 'self'"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Write nothing: a page that refreshes itself asks every second."""
+
+
+def _hostname(header: str) -> str:
+    """Return the host of a ``Host`` header, without port and brackets."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,128 @@
+"""Metrics of Prometheus equal the statistics, and log lines of one kind are limited."""
+
+import logging
+import sys
+
+import pytest
+
+import tamis
+from tamis.guard import logs
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+
+def guard(name, store=None):
+    f = tamis.Quotient(capacity=1000, fpr=2**-4, seed=1)
+    return tamis.Guard(store or tamis.stores.Memory(), f, name=name)
+
+
+def scraped(registry):
+    """The samples of a scrape, as Prometheus would parse them: values by name and guard."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = prometheus_client.generate_latest(registry).decode()
+    return {
+        (sample.name, sample.labels["guard"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_has_the_statistics_of_each_guard():
+    one, two = guard("one"), guard("two")
+    one.put_many((i, "x") for i in range(500))
+    one.get_many(range(400, 3000))
+    two.get("absent")
+    one.rebuild()
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(tamis.metrics.Collector(one, two))
+    samples = scraped(registry)
+    for g in (one, two):
+        s = g.stats
+        assert {name: value for (name, of), value in samples.items() if of == g.name} == {
+            "tamis_guard_queries_total": s.queries,
+            "tamis_guard_reads_saved_total": s.reads_saved,
+            "tamis_guard_reads_wasted_total": s.false_positives,
+            "tamis_guard_reads_found_total": s.true_positives,
+            "tamis_guard_passed_total": s.passed,
+            "tamis_guard_looks_total": s.looks,
+            "tamis_guard_adaptations_total": s.adaptations,
+            "tamis_guard_adaptations_skipped_total": s.adaptations_skipped,
+            "tamis_guard_rebuilds_total": s.rebuilds,
+            "tamis_guard_rebuild_seconds_total": s.rebuild_seconds,
+            "tamis_guard_observed_fpr": s.observed_fpr,
+            "tamis_guard_expected_fpr": s.expected_fpr,
+            "tamis_guard_trusted": 1.0,
+            "tamis_guard_memory_bytes": s.memory,
+        }
+    assert samples["tamis_guard_reads_wasted_total", "one"] > 0
+    assert samples["tamis_guard_rebuild_seconds_total", "one"] > 0
+    assert samples["tamis_guard_memory_bytes", "one"] == -(-one.filter.size_in_bits // 8)
+    one._trust._distrust("of a test")
+    one.close()
+    assert {name for _, name in scraped(registry)} == {"two"}
+    two.close()
+
+
+def test_a_filter_that_is_not_in_use_shows():
+    g = guard("g", tamis.stores.Memory())
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(tamis.metrics.Collector(g))
+    g._trust._rebuilds.close()
+    g._trust._distrust("of a test")
+    assert scraped(registry)["tamis_guard_trusted", "g"] == 0.0
+    g.close()
+
+
+def test_names_must_differ():
+    one, two = guard("g"), guard("g")
+    collector = tamis.metrics.Collector(one)
+    collector.add(one)
+    with pytest.raises(ValueError, match="different names, not 'g' twice"):
+        collector.add(two)
+    one.close()
+    collector.add(two)
+    two.close()
+    with pytest.raises(ValueError, match="name must be a string that is not empty, not ''"):
+        guard("")
+
+
+def test_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImportError, match=r"pip install tamis\[prometheus\]"):
+        tamis.metrics.Collector()
+
+
+def test_lines_of_one_kind_are_limited(caplog, monkeypatch):
+    at = [100.0]
+    monkeypatch.setattr(logs, "now", lambda: at[0])
+    one, two = logs.Log("one"), logs.Log("two")
+    with caplog.at_level(logging.INFO, logger="tamis.guard"):
+        for i in range(5):
+            one.warning("failed: %s", i)
+        one.info("another kind")
+        two.warning("failed: %s", "too")
+        at[0] += 10
+        one.warning("failed: %s", 5)
+        one.warning("failed: %s", 6)
+        at[0] += 60
+        one.warning("failed: %s", 7)
+        one.info("another kind")
+    assert [record.getMessage() for record in caplog.records] == [
+        "one: failed: 0",
+        "one: another kind",
+        "two: failed: too",
+        "one: failed: 5 (4 such lines were left out before)",
+        "one: failed: 7 (1 such lines were left out before)",
+        "one: another kind",
+    ]
+    assert {record.levelno for record in caplog.records} == {logging.INFO, logging.WARNING}
+    assert {record.funcName for record in caplog.records} == {"test_lines_of_one_kind_are_limited"}
+
+
+def test_a_guard_that_is_distrusted_again_and_again_logs_once(caplog):
+    with guard("noisy") as g, caplog.at_level(logging.WARNING, logger="tamis.guard"):
+        for _ in range(50):
+            g._trust._distrust("of a test")
+            g._trust.rebuild()
+    assert caplog.text.count("noisy: all queries go to the store") == 1
