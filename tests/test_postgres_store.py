@@ -369,3 +369,18 @@ def test_a_forked_child_opens_its_own_connections(table):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     store.put_many([b"c"], ["z"], "one")
     assert store.get_many([b"a", b"b", b"c"]) == ["x", None, "z"]
+
+
+def test_a_connection_that_is_lost_while_it_rolls_back_is_a_store_error(table):
+    import psycopg
+
+    def lost(db, *_):
+        db.pgconn.finish()
+        raise psycopg.Rollback
+
+    store = table.store()
+    store._take_lease = lost
+    with pytest.raises(tamis.StoreError, match="Postgres at 127"):
+        store.lease("one", 10)
+    del store._take_lease
+    assert store.lease("one", 10)

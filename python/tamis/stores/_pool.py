@@ -104,8 +104,11 @@ class Pool:
         return db
 
     def translate(self, error: BaseException | None) -> None:
-        """Raise `StoreError` for an error about the connection or about time."""
-        if isinstance(error, self._psycopg.OperationalError):
+        """Raise `StoreError` for an error about the connection or about time.
+
+        A `Rollback` comes here only if the connection was lost while it was carried out.
+        """
+        if isinstance(error, (self._psycopg.OperationalError, self._psycopg.Rollback)):
             raise store_error(self.where, error) from error
 
     def close(self) -> None:

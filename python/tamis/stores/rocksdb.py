@@ -256,6 +256,8 @@ class _Driver:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
         if isinstance(error, Exception) and not isinstance(error, StoreError):
             raise StoreError(f"RocksDB database {self._path!r} failed: {error}") from error
 
