@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import tamis
 from stand_in import Prefixes, tiny
 from tamis import stores
+from tamis.stores._sqlite_connections import Connections
 
 
 def quotient():
@@ -795,19 +796,19 @@ class AgainstADictionary(RuleBasedStateMachine):
             self.store = stores.SQLite(":memory:")
         else:
             self.store = object.__new__(stores.SQLite)
-            connect, made = stores.SQLite._connect, []
+            connect, made = Connections.connect, []
 
-            def prepared(store):
-                db = connect(store)
+            def prepared(connections):
+                db = connect(connections)
                 db.execute("CREATE TABLE t (k TEXT UNIQUE, v BLOB)")
                 made.append(db)
                 return db
 
-            stores.SQLite._connect = prepared
+            Connections.connect = prepared
             try:
                 self.store.__init__(":memory:", table="t", key="k", value="v")
             finally:
-                stores.SQLite._connect = connect
+                Connections.connect = connect
             self.other = made[0]
         self.open()
 
