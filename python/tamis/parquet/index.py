@@ -18,7 +18,7 @@ from tamis.collection import Collection
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
 from tamis.parquet import building, scanning
 from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, Flags, OnError, State
+from tamis.parquet.answering import Answer, Flags, Memory, OnError, State
 from tamis.parquet.lake import FileWatch, Lake, Source
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
@@ -28,6 +28,9 @@ from tamis.planning.collection.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
 """The condition on each column: a value, None for null, or a list of alternatives."""
+
+Budget: TypeAlias = int | str | Mapping[str, int | str]
+"""Bytes of memory, or a size such as "64MB": one for all columns, or one for each."""
 
 
 class RowGroup(NamedTuple):
@@ -66,7 +69,7 @@ class SkippingIndex:
         state: State,
         *,
         path: str | None,
-        memory: int | None,
+        memory: Memory | None,
         recheck: float,
         threads: int | None,
     ) -> None:
@@ -87,7 +90,7 @@ class SkippingIndex:
         columns: str | Sequence[str],
         path: FilePath | None = None,
         filesystem: Any = None,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
         fpr: float = 1e-4,
@@ -101,7 +104,8 @@ class SkippingIndex:
 
         ``source`` is a file, a folder, a pattern such as "events/*.parquet", or a list of them: on
         this machine, in a ``filesystem`` of pyarrow or fsspec, or as a URI. The index is saved to
-        ``path``; without one it is temporary. ``memory`` is the budget in bytes, or as "64MB".
+        ``path``; without one it is temporary. ``memory`` is the budget in bytes, or as "64MB", for
+        all columns; or by column, as {"user": "10MB", …}.
         ``utility`` says how often each row group is used: one number per row group, or the name of
         a column with a number per row. ``fpr`` is the false-positive rate of the full filters.
 
@@ -139,7 +143,7 @@ class SkippingIndex:
         cls,
         path: FilePath,
         *,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         source: Source | None = None,
         filesystem: Any = None,
         hybrid: bool | None = None,
@@ -262,7 +266,7 @@ class SkippingIndex:
     def allocate(
         self,
         *,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         utility: npt.ArrayLike | Literal["accesses"] | None = None,
         method: Method = "optimal",
     ) -> None:
@@ -419,5 +423,7 @@ class SkippingIndex:
         return with_unseen(mean, float(mean.sum()) or 1.0)
 
 
-def _memory(memory: int | str | None) -> int | None:
+def _memory(memory: Budget | None) -> Memory | None:
+    if isinstance(memory, Mapping):
+        return {name: parse_budget(size, f"memory[{name!r}]") for name, size in memory.items()}
     return None if memory is None else parse_budget(memory, "memory")
