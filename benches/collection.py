@@ -51,7 +51,7 @@ def sliced(sets):
         f"at {c.size_in_bits / sizes.sum():.2f} bits per key"
     )
     print(f"one absent key: {single:.1f} µs of processor time (target 30)")
-    print(f"batches: {1 / batch:.2f}·10⁹ set probes per second of one thread (target 4 on two)")
+    print(f"batches: {1 / batch:.2f}·10⁹ set probes per second of processor time (target 4)")
 
 
 def main():

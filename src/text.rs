@@ -1,7 +1,7 @@
 //! Texts: their words, and the file of a text index.
 //!
 //! A document is the set of its words, and a text index is a collection of such sets with the texts
-//! (Mersy, Wang, Sintos, Krishnan 2024). Its filters are in memory by rows: `collection/sliced.rs`.
+//! (Mersy, Wang, Sintos, Krishnan 2024). Its filters are in memory by rows: `collection/sliced/`.
 
 /// The kind number of a text index in a frame.
 pub const KIND: u16 = 18;

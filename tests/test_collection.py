@@ -489,17 +489,6 @@ def test_appends_stay_near_the_optimum(kind, small_windows):
     assert (kept != c.kept).any()
 
 
-def test_appends_are_possible_until_no_bit_is_left():
-    c = tamis.Collection.build({"a": range(1000)}, budget=2000)
-    while c.budget - c.least_budget > 100:
-        count = len(c)
-        c.append(f"{count}", range(1000 * count, 1000 * count + 1000))
-        assert c.size_in_bytes <= 2000
-    assert count > 25
-    with pytest.raises(ValueError, match="budget must be at least"):
-        c.extend({f"more {i}": [i] for i in range(10)})
-
-
 def test_sets_come_and_go():
     c = tamis.Collection.build({"a": [1, 2], "b": [2, 3]}, budget="1kB", utility=[1, 5])
     c.append("c", [3, 4], utility=9)
@@ -732,7 +721,7 @@ FAILURES = {
     "extend: broken source, no allocation": lambda c: c.extend(
         broken([("x", [1])]), allocate=False
     ),
-    "extend: over the budget": lambda c: c.extend({f"{i}" * 50: [i] for i in range(100)}),
+    "extend: over the budget": lambda c: c.extend({f"{i}" * 50: [i] for i in range(400)}),
     "allocate: small budget": lambda c: c.allocate(budget=5),
     "allocate: bad method": lambda c: c.allocate(budget=1700, method="best"),
     "allocate: bad utility": lambda c: c.allocate(utility=[1, 2]),
@@ -918,3 +907,41 @@ def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
     assert c.chosen.endswith("(by the first 126 sets)")
     assert len(c) == 1000
     assert all(f"set {i}" in c.candidates(40 * i) for i in range(0, 1000, 111))
+
+
+def test_parts_may_have_budgets_of_their_own():
+    c = tamis.Collection.build(sets([300] * 100), parts=2, kind="ribbon")
+    own = c.least_budget // 2
+    c.allocate(budget=[own + 2000, own + 6000])
+    assert c.budget == 2 * own + 8000
+    assert c.size_in_bytes <= c.budget
+    even, odd = c.kept[::2].sum(), c.kept[1::2].sum()
+    assert 8 * 1800 < even <= 8 * 2000 < 8 * 5800 < odd <= 8 * 6000
+    c.extend(list(sets([300] * 102))[100:])
+    assert c.kept[::2].sum() <= 8 * 2000
+    c.allocate(budget=2 * own + 8000)
+    assert abs(c.kept[::2].sum() - c.kept[1::2].sum()) < 8 * 1000
+    for wrong in ([5000], [5000, 1], ["4kB", "often"]):
+        with pytest.raises(ValueError, match="budget"):
+            c.allocate(budget=wrong)
+
+
+@pytest.mark.parametrize("kind", ["ribbon", "segmented", "sliced"])
+def test_sets_can_be_appended_as_long_as_one_bit_per_set_is_left(kind):
+    many = [(f"{i}", np.arange(30 * i, 30 * i + 30)) for i in range(600)]
+    c = tamis.Collection.build(many[:200], kind=kind)
+    c.allocate(budget=c.least_budget + 1200)
+    budget, fits = c.budget, 200
+    while True:
+        more = tamis.Collection.build(many[: fits + 1], kind=kind)
+        if more.least_budget + fits // 8 + 1 > budget:
+            break
+        c.append(*many[fits], kind=kind)
+        assert c.size_in_bytes <= budget
+        assert many[fits][0] in c.candidates(30 * fits)
+        fits += 1
+    assert 240 < len(c) == fits
+    with pytest.raises(ValueError, match="budget must be at least"):
+        c.extend(many[fits : fits + 20], kind=kind)
+    assert len(c) == fits
+    assert c.size_in_bytes <= budget

@@ -827,3 +827,23 @@ def test_a_golden_index(tmp_path):
             )
             assert answer[i // 50]
     assert ix.scan({"user": "user 5"})["n"].to_pylist() == [5, 199]
+
+
+def test_columns_may_have_budgets_of_their_own(lake):
+    ix = build(lake, columns=["user", "n"], hybrid=False)
+    least = ix.size_in_bytes - ix.collection.size_in_bits // 8
+    each = {"user": least // 2 + 3000, "n": least // 2 + 1000}
+    for open_with in (each, {name: f"{size}B" for name, size in each.items()}):
+        ix = SkippingIndex.open(lake / "index.tamis", memory=open_with, hybrid=False)
+        assert ix.size_in_bytes <= sum(each.values())
+        kept = ix.collection.kept
+        assert 8 * 900 < kept[1::2].sum() <= 8 * 1000 + 8 * least
+        assert kept[::2].sum() > 1.5 * kept[1::2].sum()
+        agrees(ix, lake, {"user": "user 12"})
+    with pytest.raises(ValueError, match="memory must have a budget for each of the columns"):
+        ix.allocate(memory={"user": 10_000})
+    with pytest.raises(ValueError, match=r"memory\['n'\] must be bytes or a size"):
+        ix.allocate(memory={"user": 10_000, "n": "much"})
+    pq.write_table(users(9000, 100), lake / "new.parquet", row_group_size=100)
+    ix.refresh()
+    agrees(ix, lake, {"n": 9005})

@@ -258,7 +258,7 @@ def test_every_damaged_byte_is_refused_or_harmless(tmp_path):
 
 def test_wrong_arguments_are_named():
     runs = runs_of(10)
-    with pytest.raises(ValueError, match="hybrid and parts must not be given"):
+    with pytest.raises(ValueError, match="hybrid, present and parts must not be given"):
         tamis.Collection.build(runs, kind="stacked", parts=2)
     with pytest.raises(ValueError, match="workload needs kind 'stacked'"):
         tamis.Collection.build(runs, workload=tamis.Workload.from_queries([1]))

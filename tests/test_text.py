@@ -106,7 +106,7 @@ def test_rates_are_as_predicted():
     trials = 300
     for part in (0.15, 0.4):
         index.allocate(budget=share(index, part))
-        found = [index._memory.sliced.search([f"absent{i}"], 2**62) for i in range(trials)]
+        found = [index._memory.signatures.search([f"absent{i}"], 2**62) for i in range(trials)]
         measured = np.bincount(np.concatenate(found), minlength=len(documents)) / trials
         # Documents and terms err on their own: the variances add up.
         weights = utility / utility.sum()
@@ -482,3 +482,51 @@ def test_a_failed_build_leaves_the_file_of_before(tmp_path):
         with pytest.raises(ValueError, match=r"(budget|utility) must be"):
             SearchIndex.build({"b": "bell"}, path=path, **wrong)
         assert path.read_bytes() == before
+
+
+def test_ribbon_signatures_err_less_in_the_same_memory(tmp_path):
+    rng = np.random.default_rng(2)
+    vocabulary = np.array([f"w{i}" for i in range(3000)])
+    texts = {f"{i}": " ".join(rng.choice(vocabulary, 60, replace=False)) for i in range(400)}
+    utility = rng.lognormal(0, 1, 400)
+    path = tmp_path / "ribbons"
+    rows, ribbons = (
+        SearchIndex.build(texts, utility=utility, keep_texts=False, kind=kind, path=to)
+        for kind, to in (("sliced", None), ("ribbon", path))
+    )
+    bits = int(0.5 * rows.size_in_bits / 8)
+    rows.allocate(budget=rows.least_budget + bits)
+    ribbons.allocate(budget=ribbons.least_budget + bits)
+    assert 1.2 < rows.expected_fpr / ribbons.expected_fpr < 20
+    order = [str(i) for i in np.argsort(-utility, kind="stable")]
+    wrong = {"rows": 0, "ribbons": 0}
+    for _ in range(60):
+        one, two = rng.choice(vocabulary, 2, replace=False).tolist()
+        matches = {name for name, text in texts.items() if {one, two} <= set(text.split())}
+        for name, index in (("rows", rows), ("ribbons", ribbons)):
+            found = index.search(f"{one} {two}", None)
+            assert matches <= set(found)
+            assert found == [each for each in order if each in set(found)]
+            assert index.search(f"{one} {two}", 3) == found[:3]
+            wrong[name] += len(set(found) - matches)
+    assert wrong["ribbons"] < 0.8 * wrong["rows"]
+    again = SearchIndex.open(path, budget=ribbons.budget)
+    assert again.kept.tolist() == ribbons.kept.tolist()
+    again.append("new", "w1 w2 unheard", utility=1e6)
+    assert again.search("unheard w1")[0] == "new"
+    again.drop("0")
+    assert "0" not in again.search("w1", None)
+    assert again.size_in_bytes <= ribbons.budget
+    with pytest.raises(ValueError, match="kind must be 'sliced' or 'ribbon', not 'bloom'"):
+        SearchIndex.build(texts, kind="bloom")
+    assert SearchIndex.build({"a": "one two"}, kind="ribbon").search("two") == ["a"]
+
+
+def test_a_budget_of_one_bit_per_document_still_takes_appends():
+    index = SearchIndex.build({f"{i}": f"word{i} other{i}" for i in range(300)})
+    budget = index.least_budget + 300 // 8 + 60 * 40
+    index.allocate(budget=budget)
+    for i in range(40):
+        index.append(f"new {i}", f"fresh{i}", utility=2.0)
+        assert index.size_in_bytes <= budget
+        assert f"new {i}" in index.search(f"fresh{i}")

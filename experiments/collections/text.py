@@ -185,6 +185,9 @@ def main():
     index = SearchIndex.build(documents, utility=utility, stop_words=ENGLISH)
     seconds = time.perf_counter() - begin
     overhead = index.size_in_bytes - (index.size_in_bits + 7) // 8
+    ribbons = SearchIndex.build(
+        documents, utility=utility, stop_words=ENGLISH, keep_texts=False, kind="ribbon"
+    )
     collection = tamis.Collection.build(
         zip(documents, terms, strict=True), utility=utility, kind="truncated"
     )
@@ -194,6 +197,7 @@ def main():
     sizes = {
         "inverted index": full.bits,
         "signatures, full": index.size_in_bits,
+        "ribbons, full": ribbons.size_in_bits,
         "truncated Bloom, full": int(collection.full.sum()),
         "document sets": int(strings.sum()),
     }
@@ -210,32 +214,33 @@ def main():
         "typed triples": typed(full, 3, count, rng),
     }
     truth = {name: [full.first(query) for query in queries] for name, queries in asked.items()}
-    few = 50 if quick else 100  # the slower methods get fewer queries
     good, rows = True, {kind: [] for kind in asked}
     for percent in range(10, 100, 40 if quick else 20):
         budget = smallest * percent // 100
         index.allocate(budget=overhead + budget // 8)
         collection.allocate(budget=beside + budget // 8, method="relaxation")
+        ribbons.allocate(budget=ribbons.least_budget + budget // 8)
         best_documents = Inverted(terms, order, fitting(postings, budget))
         best_lists = Inverted(terms, order, longest=longest(full, budget))
         best_sets = DocumentSets(terms, order, fitting(strings, budget))
         for kind, queries in asked.items():
             best, before = truth[kind], index.texts_read
-            verified = precision(Signatures(index, place, True), queries[:few], best[:few])
+            verified = precision(Signatures(index, place, True), queries, best)
             good &= verified == 1
             row = [
                 index.expected_fpr,
                 collection.expected_fpr,
                 precision(Signatures(index, place, False), queries, best),
+                precision(Signatures(ribbons, place, False), queries, best),
                 verified,
-                (index.texts_read - before) / few,
-                precision(Paper(collection, rank), queries[:few], best[:few]),
+                (index.texts_read - before) / len(queries),
+                precision(Paper(collection, rank), queries, best),
                 precision(best_documents, queries, best),
                 precision(best_lists, queries, best),
-                precision(best_sets, queries[:few], best[:few]),
+                precision(best_sets, queries, best),
             ]
             rows[kind].append((percent, row))
-    names = ["rate", "paper's", "ours", "verified", "texts read", "paper"]
+    names = ["rate", "paper's", "ours", "ribbons", "verified", "texts read", "paper"]
     names += ["top-M inv.", "top-k lists", "top-M sets"]
     for kind, queries in asked.items():
         print(
@@ -253,19 +258,21 @@ def main():
         budget = smallest * percent // 100
         index.allocate(budget=overhead + budget // 8)
         collection.allocate(budget=beside + budget // 8, method="relaxation")
+        ribbons.allocate(budget=ribbons.least_budget + budget // 8)
         methods = {
             "ours": (Signatures(index, place, False), queries),
-            "ours, verified": (Signatures(index, place, True), queries[:few]),
-            "paper's, in a Collection": (Paper(collection, rank), queries[:few]),
+            "ours, verified": (Signatures(index, place, True), queries),
+            "ours, ribbons": (Signatures(ribbons, place, False), queries),
+            "paper's, in a Collection": (Paper(collection, rank), queries),
             "top-M inverted": (Inverted(terms, order, fitting(postings, budget)), queries),
             "top-M document sets": (
                 DocumentSets(terms, order, fitting(strings, budget)),
-                queries[:few],
+                queries,
             ),
         }
         if percent == 90:
             methods["inverted index, full"] = (full, queries)
-            methods["scan of all sets"] = (scan, queries[:few])
+            methods["scan of all sets"] = (scan, queries)
         for name, (method, own) in methods.items():
             median, high = latency(method, own)
             verdict = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +14,25 @@ from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
 from tamis.collection.merging import Origin, saved_origin
-from tamis.collection.prefixes import load_sliced, sliced_overhead
+from tamis.collection.prefixes import load_sliced, rate_curve, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility
-from tamis.planning.arguments import parse_budget
+from tamis.planning.arguments import one_of, parse_budget
 from tamis.planning.collection import sliced as planning
-from tamis.planning.collection.allocation import weighted_rate
-from tamis.planning.collection.curves import Floats, Ints, Segmented, Weights
+from tamis.planning.collection.allocation import KINDS, weighted_rate
+from tamis.planning.collection.curves import Floats, Ints, Mixed, Segmented, Weights
+from tamis.planning.collection.prices import optimal
 
 Documents: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Texts by name, in a mapping or an iterable of pairs."""
 
 Tokenizer: TypeAlias = Callable[[str], Iterable[str]]
 """Splits a text into terms."""
+
+Kind: TypeAlias = Literal["sliced", "ribbon"]
+"""Signatures: Bloom filters by rows, or ribbons one by one."""
+
+_RIBBON = 1 + KINDS.index("ribbon")  # the number of the kind in a file
 
 _ENGLISH = """
     a about all also an and are as at be been but by can do for from had has have he her his
@@ -43,8 +49,20 @@ class _Memory(NamedTuple):
     """What a search reads; replaced as a whole, so that threads can search during `allocate`."""
 
     filters: _native.Filters
-    sliced: _native.Sliced
+    signatures: _native.Sliced | _native.Resident
+    """By rows, or ribbons one by one."""
     utility: Weights
+
+    def search(self, terms: list[str], limit: int) -> list[int]:
+        """Return the best documents that may contain all terms."""
+        if isinstance(self.signatures, _native.Sliced):
+            found: list[int] = self.signatures.search(terms, limit).tolist()
+            return found
+        offsets, ids = self.signatures.candidates_many(terms, len(self.filters), False)
+        times = np.bincount(ids, minlength=len(self.filters))
+        first = ids[: offsets[1]]  # of one term, the most useful first
+        found = first[times[first] == len(terms)][:limit].tolist()
+        return found
 
 
 def words(text: str) -> list[str]:
@@ -85,6 +103,7 @@ class SearchIndex:
         self._budget: int | None = None
         self._texts_read = 0
         self._origin: Origin | None = None
+        self._kind: Kind = "ribbon" if (filters.sizes().kinds == _RIBBON).any() else "sliced"
 
     @classmethod
     def build(
@@ -97,6 +116,7 @@ class SearchIndex:
         stop_words: Iterable[str] = (),
         tokenizer: Tokenizer | None = None,
         keep_texts: bool = True,
+        kind: Kind = "sliced",
         path: FilePath | None = None,
         filesystem: Any = None,
         seed: int = 0,
@@ -110,13 +130,16 @@ class SearchIndex:
         ``fpr`` is the false-positive rate of the full signatures, per term. Terms are `words`, or
         the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, which
         may be a URI or a path in a ``filesystem`` of fsspec or pyarrow, or to a temporary file.
-        With ``keep_texts=False`` the file holds no texts, and results cannot be checked. ``key`` is
-        a secret key for the hash, instead of a seed.
+        With ``keep_texts=False`` the file holds no texts, and results cannot be checked;
+        ``kind="ribbon"`` then has fewer false positives in the same memory than signatures by rows,
+        but a search takes longer, as it looks into each of them. ``key`` is a secret key for the
+        hash, instead of a seed.
 
         >>> index = SearchIndex.build({"a": "to be or not to be"}, stop_words=ENGLISH)
         >>> index.counts.tolist()
         [0]
         """
+        one_of("kind", kind, get_args(Kind))
         stops = sorted(set(stop_words))
         wrong = next((word for word in stops if not word or "\n" in word), None)
         if wrong is not None:
@@ -124,11 +147,12 @@ class SearchIndex:
         options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
         filters = storage.create_filters(path, seed, key, options, filesystem)
         index = cls(filters, np.zeros(0, np.float32), tokenizer)
+        index._kind = kind
         index._add(filters, documents, fpr, key)
         # Check everything before a file is written.
         weights = read_utility(utility, Names(filters), np.ones(len(filters), np.float32))
         size = None if budget is None else parse_budget(budget)
-        plan = _plan(filters, weights, size, sealed=True)
+        plan = index._plan(filters, weights, size, sealed=True)
         filters = storage.seal_filters(path, filters, weights, key, filesystem)
         index._replace(filters, weights, size, plan)
         index._origin = Origin.of(path, filters, weights, filesystem=filesystem)
@@ -199,7 +223,7 @@ class SearchIndex:
         elif verify:
             ids = self._verified(memory, terms, limit)
         else:
-            ids = memory.sliced.search(list(terms), limit).tolist()
+            ids = memory.search(list(terms), limit)
         return [memory.filters.name(id) for id in ids]
 
     def text(self, name: str) -> str:
@@ -242,13 +266,13 @@ class SearchIndex:
         filters = self._filters.without([])  # a copy: a failure must leave this index as it was
         self._add(filters, documents, fpr, key)
         weights = extend_utility(self._utility, utility, len(filters) - len(self), "document")
-        self._replace(filters, weights, self._budget, _plan(filters, weights, self._budget))
+        self._replace(filters, weights, self._budget, self._plan(filters, weights, self._budget))
 
     def drop(self, name: str) -> None:
         """Remove a document and reallocate."""
         id = self.names.find(name)
         filters, weights = self._filters.without([id]), np.delete(self._utility, id)
-        self._replace(filters, weights, self._budget, _plan(filters, weights, self._budget))
+        self._replace(filters, weights, self._budget, self._plan(filters, weights, self._budget))
 
     def allocate(
         self,
@@ -268,7 +292,7 @@ class SearchIndex:
         """
         weights = read_utility(utility, self.names, self._utility)
         size = None if budget is None else parse_budget(budget)
-        self._replace(self._filters, weights, size, _plan(self._filters, weights, size))
+        self._replace(self._filters, weights, size, self._plan(self._filters, weights, size))
 
     @property
     def names(self) -> Names:
@@ -294,19 +318,18 @@ class SearchIndex:
     def kept(self) -> Ints:
         """Bits of each signature in memory."""
         kept = np.zeros(len(self), np.int64)
-        self._memory.sliced.kept_into(kept)
+        self._memory.signatures.kept_into(kept)
         return kept
 
     @property
     def full(self) -> Ints:
         """Bits of each full signature."""
-        return self._filters.sizes().bits
+        return _curve(self._filters).bits
 
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each document, per absent term."""
-        sizes = self._filters.sizes()
-        return Segmented(sizes.bits, sizes.hashes, sizes.counts).rate(self.kept)
+        return _curve(self._filters).rate(self.kept)
 
     @property
     def expected_fpr(self) -> float:
@@ -321,12 +344,12 @@ class SearchIndex:
     @property
     def least_budget(self) -> int:
         """The smallest possible budget in bytes: sizes and weights without any bits."""
-        return self._memory.sliced.overhead + _own_bytes(self._filters)
+        return self._memory.signatures.overhead + _own_bytes(self._filters)
 
     @property
     def size_in_bits(self) -> int:
         """Bits of the prefixes alone."""
-        return self._memory.sliced.bits
+        return self._memory.signatures.bits
 
     @property
     def stop_words(self) -> frozenset[str]:
@@ -362,26 +385,54 @@ class SearchIndex:
     ) -> None:
         for name, text in Names(filters).check_new(documents, "document"):
             distinct = _native.Distinct(self._terms(text), filters.seed or 0, key)
-            length, segments = planning.size(len(distinct), fpr)
-            kind = "segmented" if len(distinct) else "empty"
-            full = _native.Full(distinct, kind, segments, length * segments)
-            filters.add(name, full, text)
+            filters.add(name, storage.full_filter(distinct, self._kind, fpr), text)
 
     def _replace(
-        self, filters: _native.Filters, weights: Weights, budget: int | None, segments: Ints
+        self, filters: _native.Filters, weights: Weights, budget: int | None, kept: Ints
     ) -> None:
         """Load signatures as planned, then replace everything, or nothing if that fails."""
-        sliced = load_sliced(filters, _curve(filters), segments, weights)
-        self._memory = _Memory(filters, sliced, weights)
+        signatures: _native.Sliced | _native.Resident
+        if self._kind == "ribbon":
+            order = np.argsort(-weights, kind="stable").astype(np.uint32)
+            signatures = filters.resident(order, kept[order].astype(np.uint64))
+        else:
+            curve = _rows(filters)
+            lengths = curve.bits // np.maximum(curve.hashes, 1)
+            signatures = load_sliced(filters, curve, kept // np.maximum(lengths, 1), weights)
+        self._memory = _Memory(filters, signatures, weights)
         self._filters, self._utility, self._budget = filters, weights, budget
+
+    def _plan(
+        self,
+        filters: _native.Filters,
+        weights: Weights,
+        budget: int | None,
+        *,
+        sealed: bool = False,
+    ) -> Ints:
+        """Return how many bits of each signature to load."""
+        utility, what = weights.astype(np.float64), f"{len(filters)} documents"
+        own = _own_bytes(filters, sealed=sealed)
+        if self._kind == "ribbon":
+            sizes = filters.sizes()
+            curve = rate_curve(sizes)
+            if budget is None:
+                return curve.bits
+            return optimal(curve, utility, storage.filter_bits(budget, sizes.overhead + own, what))
+        rows, bits = _rows(filters), None
+        if budget is not None:
+            bits = storage.filter_bits(budget, sliced_overhead(rows) + own, what)
+        return planning.plan_segments(rows, utility, bits) * (
+            rows.bits // np.maximum(rows.hashes, 1)
+        )
 
     def _verified(self, memory: _Memory, terms: set[str], limit: int) -> list[int]:
         """Search for more and more candidates until enough of them contain the terms."""
         found: list[int] = []
         checked, more = 0, limit
         while len(found) < limit:
-            ids = memory.sliced.search(list(terms), more)
-            for id in ids[checked:].tolist():
+            ids = memory.search(list(terms), more)
+            for id in ids[checked:]:
                 self._texts_read += 1
                 if terms.issubset(self._terms(memory.filters.text(id) or "")):
                     found.append(id)
@@ -393,20 +444,13 @@ class SearchIndex:
         return found
 
 
-def _curve(filters: _native.Filters) -> Segmented:
+def _curve(filters: _native.Filters) -> Mixed:
+    return rate_curve(filters.sizes())
+
+
+def _rows(filters: _native.Filters) -> Segmented:
     sizes = filters.sizes()
     return Segmented(sizes.bits, sizes.hashes, sizes.counts)
-
-
-def _plan(
-    filters: _native.Filters, weights: Weights, budget: int | None, *, sealed: bool = False
-) -> Ints:
-    """Return how many segments of each signature to load."""
-    curve, bits = _curve(filters), None
-    if budget is not None:
-        overhead = sliced_overhead(curve) + _own_bytes(filters, sealed=sealed)
-        bits = storage.filter_bits(budget, overhead, f"{len(filters)} documents")
-    return planning.plan_segments(curve, weights.astype(np.float64), bits)
 
 
 def _own_bytes(filters: _native.Filters, *, sealed: bool = False) -> int:

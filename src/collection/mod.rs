@@ -19,7 +19,7 @@
 //!
 //! In reading order: this file (the directory entry of a filter), `probe.rs` (one key, one filter),
 //! `entries.rs` (what is known about the filters in memory), `resident.rs` (one key, all filters);
-//! `sliced.rs` (the same by rows, for many small sets).
+//! `sliced/` (the same by rows, for many small sets).
 
 mod entries;
 mod probe;

@@ -18,16 +18,18 @@ from tamis.collection import storage
 from tamis.collection.choosing import choose_for
 from tamis.collection.merging import Origin, merge_filters, reduce_collection
 from tamis.collection.planned import (
+    Budgets,
     Planned,
     Terms,
     grow_prefixes,
     load_planned,
     plan_prefixes,
+    read_budget,
 )
 from tamis.collection.prefixes import Prefixes, rate_curve
 from tamis.collection.run import is_runs
 from tamis.collection.runs import NamedKeys, Runs
-from tamis.collection.storage import Names, Sets
+from tamis.collection.storage import BudgetError, Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
     Accesses,
@@ -377,12 +379,21 @@ class Collection:
         storage.add_sets(filters, sets, kind, fpr, key)
         added = len(filters) - len(self)
         weights = extend_utility(self._utility, utility, added, "set")
-        accesses = self._accesses.extend(added)
-        terms = self._own_terms(filters, weights, extend_present(self._present, added), accesses)
-        plan, prefixes = grow_prefixes(
-            filters, terms, self._planned, self._prefixes, allocate=allocate
-        )
-        self._replace(prefixes, terms, plan, accesses)
+        present, accesses = extend_present(self._present, added), self._accesses.extend(added)
+
+        def grow(filters: _native.Filters) -> None:
+            terms = self._own_terms(filters, weights, present, accesses)
+            planned, loaded = self._planned, self._prefixes
+            plan, prefixes = grow_prefixes(filters, terms, planned, loaded, allocate=allocate)
+            self._replace(prefixes, terms, plan, accesses)
+
+        try:
+            grow(filters)
+        except BudgetError:
+            if filters.size_in_bytes() <= filters.size_in_bytes(sealed=True):
+                raise
+            # The directory of new sets is in memory only until they are written to a file.
+            grow(storage.seal_filters(None, filters, weights, key))
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
@@ -398,12 +409,14 @@ class Collection:
     def allocate(
         self,
         *,
-        budget: int | str | None = None,
+        budget: Budgets | None = None,
         utility: Utility | None = None,
         present: Present | None = None,
         method: planning.Method = "optimal",
     ) -> None:
         """Load prefixes for another budget (None: the full filters) or other utilities.
+
+        With parts, ``budget`` may be a list of one budget per part.
 
         Reads only the file, and does not change it. ``utility="accesses"`` uses the accesses that
         `record` counted; in hybrid mode, also the share of them that found the key, if that was
@@ -416,7 +429,7 @@ class Collection:
         >>> bool(full < 1e-4 < c.expected_fpr < 0.01), bool(c.kept[1] > c.kept[0])
         (True, True)
         """
-        size = None if budget is None else parse_budget(budget)
+        size = read_budget(budget, self._parts)
         terms = self._terms(utility, present)
         plan = plan_prefixes(self._filters, terms, size, method)
         prefixes = load_planned(self._filters, terms, plan, self._prefixes)
@@ -472,8 +485,9 @@ class Collection:
 
     @property
     def budget(self) -> int | None:
-        """The memory budget in bytes, or None."""
-        return self._planned.budget
+        """The memory budget in bytes, of all parts, or None."""
+        budget = self._planned.budget
+        return sum(budget) if isinstance(budget, tuple) else budget
 
     @property
     def least_budget(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,37 @@ from tamis.collection.prefixes import (
 )
 from tamis.collection.storage import filter_bits
 from tamis.errors import FormatError
+from tamis.planning.arguments import parse_budget
 from tamis.planning.collection.allocation import Method, allocate
-from tamis.planning.collection.curves import Floats, Ints, Weights
+from tamis.planning.collection.curves import Floats, Ints, Mixed, Weights
 from tamis.planning.collection.prices import optimal_price
 from tamis.planning.collection.reads import optimal_reads
 from tamis.planning.collection.sliced import plan_segments
+
+Budget: TypeAlias = int | tuple[int, ...]
+"""Bytes of memory: of all parts together, or of each."""
+
+
+Budgets: TypeAlias = int | str | list[int] | list[str] | tuple[int | str, ...]
+"""The same as an argument, in bytes or as "64MB"."""
+
+
+def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
+    """Read a budget for all parts, or one for each."""
+    if isinstance(budget, list | tuple):
+        if len(budget) != parts:
+            raise ValueError(
+                f"budget must be one for all, or one per part, {parts}, not {budget!r}"
+            )
+        return tuple(parse_budget(each) for each in budget)
+    return None if budget is None else parse_budget(budget)
 
 
 class Planned(NamedTuple):
     """The bits of each filter to load, and what they were planned for."""
 
     kept: Ints | None = None
-    budget: int | None = None
+    budget: Budget | None = None
     method: Method = "optimal"
     price: float | None = None
     """The logarithm of the price of a bit, where the next plan starts."""
@@ -61,10 +80,12 @@ class Terms(NamedTuple):
 
 
 def plan_prefixes(
-    filters: _native.Filters, terms: Terms, budget: int | None, method: Method = "optimal"
+    filters: _native.Filters, terms: Terms, budget: Budget | None, method: Method = "optimal"
 ) -> Planned:
     """Return how many bits of each filter to load within a budget in bytes."""
     what = f"{len(filters)} filters"
+    if isinstance(budget, tuple):
+        return _plan_parts(filters, terms, budget, method)
     rows = sliced_curve(filters) if terms.parts == 1 and not terms.salvage else None
     if rows is not None:
         if method != "optimal":
@@ -79,13 +100,34 @@ def plan_prefixes(
     if budget is None:
         return Planned(curve.bits, None, method)
     bits = filter_bits(budget, sizes.overhead + terms.own_bytes, what)
-    if method != "optimal":
-        return Planned(allocate(method, curve, terms.utility, bits), budget, method)
-    if terms.shares is None:
-        kept, price = optimal_price(curve, terms.utility, bits)
-    else:
-        kept, price = optimal_reads(curve, terms.utility, terms.shares, bits)
+    kept, price = _allocated(curve, terms.utility, terms.shares, bits, method)
     return Planned(kept, budget, method, price)
+
+
+def _plan_parts(
+    filters: _native.Filters, terms: Terms, budgets: tuple[int, ...], method: Method
+) -> Planned:
+    """Plan each part for its own budget, of which sizes and weights take an equal share."""
+    sizes = filters.sizes(terms.parts)
+    curve, kept = rate_curve(sizes), np.zeros(len(filters), np.int64)
+    overhead = -(-(sizes.overhead + terms.own_bytes) // terms.parts)
+    for part, budget in enumerate(budgets):
+        own = np.arange(part, len(filters), terms.parts)
+        bits = filter_bits(budget, overhead, f"{len(own)} filters of part {part}")
+        shares = None if terms.shares is None else terms.shares[own]
+        kept[own], _ = _allocated(curve.take(own), terms.utility[own], shares, bits, method)
+    return Planned(kept, budgets, method)
+
+
+def _allocated(
+    curve: Mixed, utility: Floats, present: Floats | None, bits: int, method: Method
+) -> tuple[Ints, float | None]:
+    """Return the bits to keep of each filter, and the price of a bit if there is one."""
+    if method != "optimal":
+        return allocate(method, curve, utility, bits), None
+    if present is None:
+        return optimal_price(curve, utility, bits)
+    return optimal_reads(curve, utility, present, bits)
 
 
 def load_planned(
@@ -122,7 +164,11 @@ def grow_prefixes(
         growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
     elif planned.budget is None:
         growth = load_all(filters, before)
-    elif planned.method == "optimal" and may_grow(before, added, planned.grown):
+    elif (
+        planned.method == "optimal"
+        and isinstance(planned.budget, int)
+        and may_grow(before, added, planned.grown)
+    ):
         new = filters.sizes(terms.parts, before).overhead
         overhead = sum(each.overhead for each in loaded.residents) + new + terms.own_bytes
         if overhead <= planned.budget:

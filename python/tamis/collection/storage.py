@@ -234,10 +234,14 @@ def read_limit(name: str, limit: int | None) -> int:
     return limit
 
 
+class BudgetError(ValueError):
+    """A budget that is too small for sizes and weights alone."""
+
+
 def filter_bits(budget: int, overhead: int, what: str) -> int:
     """Return the bits that a budget in bytes leaves for filters."""
     if budget < overhead:
-        raise ValueError(
+        raise BudgetError(
             f"budget must be at least {overhead} bytes, the sizes and weights of {what}, "
             f"not {budget}"
         )

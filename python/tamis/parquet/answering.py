@@ -26,6 +26,9 @@ Flags = npt.NDArray[np.bool_]
 OnError: TypeAlias = Literal["raise", "skip"]
 """What to do about files that cannot be read."""
 
+Memory: TypeAlias = int | dict[str, int]
+"""A budget in bytes: one for all columns, or one for each."""
+
 _GROUP = 40  # bytes per row group of the arrays of `State` and of the access counts
 
 
@@ -73,8 +76,16 @@ class State:
         least = 0 if self.collection is None else self.collection.least_budget
         return self.own_bytes + least
 
-    def check(self, memory: int | None) -> None:
-        """Raise if a budget is too small."""
+    def check(self, memory: Memory | None) -> None:
+        """Raise if a budget is too small, or is not one per column."""
+        if isinstance(memory, dict):
+            if memory.keys() != self.manifest.columns.keys():
+                columns = ", ".join(map(repr, self.manifest.columns))
+                raise ValueError(
+                    f"memory must have a budget for each of the columns {columns}, "
+                    f"not for {', '.join(map(repr, memory))}"
+                )
+            memory = sum(memory.values())
         if memory is not None and memory < self.least_bytes:
             raise ValueError(
                 f"memory must be at least {self.least_bytes} bytes for "
@@ -82,14 +93,21 @@ class State:
                 f"not {memory}"
             )
 
-    def allocate(self, memory: int | None, method: Method = "optimal") -> State:
+    def allocate(self, memory: Memory | None, method: Method = "optimal") -> State:
         """Return a copy that has as many bits of the filters in memory as a budget allows."""
         self.check(memory)
         if self.collection is None:
             return self
         collection = copy.copy(self.collection)
         weights = np.repeat(self.utility, len(self.manifest.columns))
-        budget = None if memory is None else memory - self.own_bytes
+        budget: int | list[int] | None = None
+        if isinstance(memory, dict):
+            # Each column takes its share of what is not filters.
+            total = max(sum(memory.values()), 1)
+            each = (memory[name] for name in self.manifest.columns)
+            budget = [size - -(-self.own_bytes * size // total) for size in each]
+        elif memory is not None:
+            budget = memory - self.own_bytes
         collection.allocate(budget=budget, utility=weights, method=method)
         return State(self.lake, self.options, self.manifest, collection, self.utility)
 

@@ -20,7 +20,7 @@ from tamis.collection.merging import check_picklable
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
 from tamis.parquet import building, merging, scanning
 from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, Flags, OnError, State
+from tamis.parquet.answering import Answer, Flags, Memory, OnError, State
 from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_names
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
@@ -31,6 +31,9 @@ from tamis.planning.collection.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
 """The condition on each column: a value, None for null, or a list of alternatives."""
+
+Budget: TypeAlias = int | str | Mapping[str, int | str]
+"""Bytes of memory, or a size such as "64MB": one for all columns, or one for each."""
 
 
 class RowGroup(NamedTuple):
@@ -69,7 +72,7 @@ class SkippingIndex:
         state: State,
         *,
         location: Location | None,
-        memory: int | None,
+        memory: Memory | None,
         recheck: float,
         threads: int | None,
     ) -> None:
@@ -93,7 +96,7 @@ class SkippingIndex:
         path: FilePath | None = None,
         filesystem: Any = None,
         index_filesystem: Any = None,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
         fpr: float = 1e-4,
@@ -108,7 +111,8 @@ class SkippingIndex:
         ``source`` is a file, a folder, a pattern such as "events/*.parquet", or a list of them: on
         this machine, in a ``filesystem`` of pyarrow or fsspec, or as a URI. The index is saved to
         ``path``, which may be a URI or a path in an ``index_filesystem``; without a path it is
-        temporary. ``memory`` is the budget in bytes, or as "64MB".
+        temporary. ``memory`` is the budget in bytes, or as "64MB", for all columns; or by column,
+        as {"user": "10MB", …}.
         ``utility`` says how often each row group is used: one number per row group, or the name of
         a column with a number per row. ``fpr`` is the false-positive rate of the full filters.
 
@@ -149,7 +153,7 @@ class SkippingIndex:
         cls,
         path: FilePath,
         *,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         source: Source | None = None,
         filesystem: Any = None,
         index_filesystem: Any = None,
@@ -326,7 +330,7 @@ class SkippingIndex:
     def allocate(
         self,
         *,
-        memory: int | str | None = None,
+        memory: Budget | None = None,
         utility: npt.ArrayLike | Literal["accesses"] | None = None,
         method: Method = "optimal",
     ) -> None:
@@ -518,7 +522,7 @@ def _reopened(
     cls: type[SkippingIndex],
     path: str,
     options: dict[str, Any],
-    memory: int | None,
+    memory: Memory | None,
     utility: Floats,
 ) -> SkippingIndex:
     index = cls.open(path, memory=memory, **options)
@@ -532,5 +536,7 @@ def _is_hybrid(hybrid: bool | None, location: Location | None) -> bool:
     return location is None or location.target is None if hybrid is None else hybrid
 
 
-def _memory(memory: int | str | None) -> int | None:
+def _memory(memory: Budget | None) -> Memory | None:
+    if isinstance(memory, Mapping):
+        return {name: parse_budget(size, f"memory[{name!r}]") for name, size in memory.items()}
     return None if memory is None else parse_budget(memory, "memory")

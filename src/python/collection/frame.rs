@@ -196,8 +196,9 @@ fn check_directory(
     for (index, (record, end)) in records.iter().zip(ends).enumerate() {
         base.sample(place, base.levels - levels.len() as u32);
         let (filter, utility) = Filter::from_record(record, &mut levels)?;
+        // By rows, or ribbons.
         if texts.is_some()
-            && filter.kind != Kind::Empty
+            && !matches!(filter.kind, Kind::Empty | Kind::Ribbon)
             && collection::sliced::segment_length(&filter).is_none()
         {
             return Err(damaged("a document has no signature"));

@@ -1,7 +1,10 @@
 //! Lookups of many keys, on several threads if there is enough work.
 
+use super::super::batch;
 use crate::error::Result;
-use crate::hash::Hash128;
+use crate::hash::{Hash128, Hasher};
+use numpy::PyArray1;
+use pyo3::prelude::*;
 
 /// Keys times probes per key from which lookups run on several threads.
 const THREADED: usize = 1 << 24;
@@ -14,14 +17,19 @@ pub struct Found {
 }
 
 impl Found {
+    /// No filters for so many keys.
+    pub fn none(keys: usize) -> Found {
+        Found { counts: vec![0; keys], ids: Vec::new() }
+    }
+
     /// Adds the filters of the next key.
-    pub fn push(&mut self, ids: Vec<u32>) {
+    pub fn push(&mut self, ids: &[u32]) {
         self.counts.push(ids.len() as u32);
-        self.ids.extend(ids);
+        self.ids.extend_from_slice(ids);
     }
 
     /// Where the filters of each key begin, and the end.
-    pub fn offsets(&self) -> Vec<i64> {
+    fn offsets(&self) -> Vec<i64> {
         let mut offsets = Vec::with_capacity(self.counts.len() + 1);
         offsets.push(0);
         let mut end = 0;
@@ -33,8 +41,24 @@ impl Found {
     }
 }
 
+/// Offsets of the filters of each key, and the filters.
+pub type Arrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u32>>);
+
+/// Hashes keys and looks them up, as [`on_threads`] does.
+pub fn candidates_many<'py>(
+    py: Python<'py>,
+    hasher: &Hasher,
+    keys: &Bound<'py, PyAny>,
+    (probes, together): (usize, usize),
+    lookup: impl Fn(&[Hash128]) -> Result<Found> + Sync + Send,
+) -> PyResult<Arrays<'py>> {
+    let hashes = batch::hashes(py, hasher, keys)?;
+    let found = py.detach(|| on_threads(&hashes, probes, together, lookup))?;
+    Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
+}
+
 /// Splits keys over threads, in stretches of at least `together`, if they take so many probes each.
-pub fn on_threads(
+fn on_threads(
     hashes: &[Hash128],
     probes: usize,
     together: usize,

@@ -1,10 +1,9 @@
 //! The prefixes of a collection in memory: lookups of one key or many in all filters.
 
-use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
 use super::directory::Directory;
-use super::lookup::{Found, on_threads};
+use super::lookup::{Arrays, Found, candidates_many};
 use crate::collection::{self, Loaded, may_hold};
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
@@ -73,6 +72,9 @@ impl Resident {
     }
 
     fn lookup(&self, hashes: &[Hash128], limit: usize, hybrid: bool) -> Result<Found> {
+        if limit == 0 {
+            return Ok(Found::none(hashes.len()));
+        }
         let (mut counts, mut pairs) = (vec![0u32; hashes.len()], Vec::new());
         let mut failed = Ok(());
         for (chunk, hashes) in hashes.chunks(TOGETHER).enumerate() {
@@ -135,23 +137,15 @@ impl Resident {
     }
 
     /// The same for many keys: offsets of the filters of each key, and the filters.
-    #[expect(clippy::type_complexity)] // two arrays
     fn candidates_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         limit: usize,
         hybrid: bool,
-    ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u32>>)> {
-        let hashes = batch::hashes(py, &self.hasher, keys)?;
-        let found = py.detach(|| {
-            if limit == 0 {
-                return Ok(Found { counts: vec![0; hashes.len()], ids: Vec::new() });
-            }
-            let lookup = |part: &[Hash128]| self.lookup(part, limit, hybrid);
-            on_threads(&hashes, self.resident.len(), TOGETHER, lookup)
-        })?;
-        Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
+    ) -> PyResult<Arrays<'py>> {
+        let work = (self.resident.len(), TOGETHER);
+        candidates_many(py, &self.hasher, keys, work, |part| self.lookup(part, limit, hybrid))
     }
 
     /// Writes the length of each prefix to the element of its filter.

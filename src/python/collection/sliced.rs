@@ -4,7 +4,7 @@ use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
 use super::directory::Directory;
-use super::lookup::{Found, on_threads};
+use super::lookup::{Arrays, Found, candidates_many};
 use crate::collection::sliced::{self, Match};
 use crate::collection::{Query, may_hold};
 use crate::error::Result;
@@ -70,26 +70,22 @@ impl Sliced {
     }
 
     /// The same for many keys: offsets of the sets of each key, and the sets.
-    #[expect(clippy::type_complexity)] // two arrays
     fn candidates_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         limit: usize,
         hybrid: bool,
-    ) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u32>>)> {
-        let hashes = batch::hashes(py, &self.hasher, keys)?;
+    ) -> PyResult<Arrays<'py>> {
         // A row answers for 64 sets a word.
-        let found = py.detach(|| {
-            on_threads(&hashes, self.sliced.len() / 64, 1, |hashes| {
-                let mut found = Found::default();
-                for &hash in hashes {
-                    found.push(self.lookup(hash, limit, hybrid)?);
-                }
-                Ok(found)
-            })
-        })?;
-        Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
+        let work = (self.sliced.len() / 64, 1);
+        candidates_many(py, &self.hasher, keys, work, |part| {
+            let mut found = Found::default();
+            for &hash in part {
+                found.push(&self.lookup(hash, limit, hybrid)?);
+            }
+            Ok(found)
+        })
     }
 
     /// The best sets that may contain all terms, best first.

@@ -19,21 +19,21 @@
 //! Sets are ranked by utility; rank 0 is the most useful. Chunks of sets are searched in the order of
 //! their best rank, and the search ends when enough sets are found and all later chunks rank lower.
 //! (Bit-sliced signatures: BitFunnel, Goodwin et al. 2017; prefixes: Mersy et al. 2024.)
+//!
+//! This file has the rows and how they are loaded, `search.rs` the lookups.
+
+mod search;
+
+pub use search::{Accept, Match};
 
 use super::{Filter, Kind};
-use crate::bits::{prefetch, reduce, zeros};
+use crate::bits::zeros;
 use crate::error::{Error, Result};
-use crate::hash::{Hash128, mix13};
-use std::collections::BinaryHeap;
 
 /// Words of the sets that are searched together: 4,096 sets, 512 bytes of each row.
 const CHUNK: usize = 64;
 /// Bytes after the last row, so that a word can be read at any byte.
 const PAD: usize = 8;
-/// Chunks ahead whose rows are prefetched.
-const AHEAD: usize = 1;
-/// Segments after which it is worth to test whether any set is left.
-const MOST_LEFT: usize = 8;
 
 /// The bits per segment, if all segments of a filter have the same length.
 pub fn segment_length(filter: &Filter) -> Option<u64> {
@@ -49,28 +49,37 @@ fn number_bits(end: usize) -> u32 {
 
 /// Numbers packed to as many bits as the highest needs.
 struct Packed {
-    words: Vec<u64>,
+    bytes: Vec<u8>,
     bits: u32,
 }
 
 impl Packed {
     fn new(numbers: impl ExactSizeIterator<Item = u32>, end: usize) -> Packed {
         let bits = number_bits(end);
-        let mut words = vec![0; (numbers.len() * bits as usize).div_ceil(64) + 1];
+        let mut bytes = vec![0; packed_bytes(numbers.len(), bits)];
         for (i, number) in numbers.enumerate() {
             let at = i * bits as usize;
-            let wide = u128::from(number) << (at % 64);
-            words[at / 64] |= wide as u64;
-            words[at / 64 + 1] |= (wide >> 64) as u64;
+            let place = &mut bytes[at / 8..at / 8 + 8];
+            let shifted = u64::from(number) << (at % 8);
+            for (byte, more) in place.iter_mut().zip(shifted.to_le_bytes()) {
+                *byte |= more;
+            }
         }
-        Packed { words, bits }
+        Packed { bytes, bits }
     }
 
+    #[inline(always)]
     fn get(&self, i: usize) -> u32 {
         let at = i * self.bits as usize;
-        let wide = u128::from(self.words[at / 64]) | u128::from(self.words[at / 64 + 1]) << 64;
-        (wide >> (at % 64)) as u32 & (u32::MAX >> (32 - self.bits))
+        // At most 7 + 32 bits from the byte where the number begins.
+        let word = self.bytes[at / 8..].first_chunk::<8>().map_or(0, |&b| u64::from_le_bytes(b));
+        (word >> (at % 8)) as u32 & (u32::MAX >> (32 - self.bits))
     }
+}
+
+/// Bytes of so many packed numbers: whole words, and one more, so that one can be read anywhere.
+fn packed_bytes(count: usize, bits: u32) -> usize {
+    8 * ((count * bits as usize).div_ceil(64) + 1)
 }
 
 /// The rows of a segment.
@@ -130,72 +139,6 @@ pub struct Sliced {
     hashes: u64,
     /// All sets, also those without keys.
     sets: usize,
-}
-
-/// The lowest ranks that were found.
-enum Best {
-    /// So many at most.
-    Limited(BinaryHeap<u32>, usize),
-    /// All, as bits: they need no sorting.
-    All(Vec<u64>),
-}
-
-impl Best {
-    fn new(limit: usize, sets: usize) -> Best {
-        match limit {
-            _ if limit < sets => Best::Limited(BinaryHeap::new(), limit),
-            _ => Best::All(vec![0; sets.div_ceil(64)]),
-        }
-    }
-
-    /// Whether there are enough, and all are better than a rank.
-    #[inline(always)]
-    fn is_above(&self, rank: u32) -> bool {
-        match self {
-            Best::Limited(ranks, limit) => {
-                ranks.len() >= *limit && ranks.peek().is_none_or(|&worst| worst < rank)
-            }
-            Best::All(_) => false,
-        }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, rank: u32) {
-        match self {
-            Best::Limited(ranks, limit) => {
-                ranks.push(rank);
-                if ranks.len() > *limit {
-                    ranks.pop();
-                }
-            }
-            Best::All(bits) => bits[rank as usize / 64] |= 1 << (rank % 64),
-        }
-    }
-
-    fn into_ranks(self) -> Vec<u32> {
-        match self {
-            Best::Limited(ranks, _) => ranks.into_sorted_vec(),
-            Best::All(bits) => {
-                let mut ranks = Vec::new();
-                for (i, mut word) in (0..).zip(bits) {
-                    while word != 0 {
-                        ranks.push(64 * i + word.trailing_zeros());
-                        word &= word - 1;
-                    }
-                }
-                ranks
-            }
-        }
-    }
-}
-
-/// A set that may hold all keys of a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Match {
-    /// Its number.
-    pub id: u32,
-    /// Its segments that are in memory, unless it has fewer.
-    pub segments: u32,
 }
 
 /// The filters that [`Sliced::load`] reads, and the bytes of each. A layout that it refuses may give
@@ -349,7 +292,7 @@ impl Sliced {
 
     /// The same for `sets` sets, those with keys by class, and so many segments of all classes.
     pub fn least_bytes(classes: &[usize], sets: usize, segments: usize) -> usize {
-        let packed = |count: usize| 8 * ((count * number_bits(sets) as usize).div_ceil(64) + 1);
+        let packed = |count: usize| packed_bytes(count, number_bits(sets));
         let chunks = classes.iter().map(|sets| sets.div_ceil(64 * CHUNK)).sum::<usize>();
         PAD + packed(classes.iter().sum())
             + packed(sets)
@@ -367,136 +310,9 @@ impl Sliced {
             })
         })
     }
-
-    /// The best `limit` sets that may hold all keys, best first. `accept` may refuse a set, which
-    /// then does not count.
-    pub fn search(
-        &self,
-        keys: &[Hash128],
-        limit: usize,
-        accept: Option<&mut dyn FnMut(Match) -> Result<bool>>,
-    ) -> Result<Vec<u32>> {
-        #[cfg(target_arch = "x86_64")]
-        if crate::processor::has_avx2() {
-            #[target_feature(enable = "avx2,popcnt,bmi1")]
-            fn enabled<R>(work: impl FnOnce() -> R) -> R {
-                work()
-            }
-            // SAFETY: the processor has these instructions.
-            return unsafe { enabled(|| self.search_with(keys, limit, accept)) };
-        }
-        self.search_with(keys, limit, accept)
-    }
-
-    #[inline(always)]
-    fn search_with(
-        &self,
-        keys: &[Hash128],
-        limit: usize,
-        mut accept: Option<&mut dyn FnMut(Match) -> Result<bool>>,
-    ) -> Result<Vec<u32>> {
-        let probe = |key: &Hash128, j: u64| mix13(key.hi.wrapping_add(key.lo.wrapping_mul(j)));
-        let probes: Vec<u64> =
-            (0..self.hashes).flat_map(|j| keys.iter().map(move |key| probe(key, j))).collect();
-        let mut places = vec![Vec::new(); self.classes.len()];
-        let mut best = Best::new(limit, self.sets);
-        for (i, &(rank, class, word)) in self.chunks.iter().enumerate() {
-            if best.is_above(rank) {
-                break;
-            }
-            let ahead = if i == 0 { 0 } else { AHEAD };
-            for &(_, class, word) in self.chunks.iter().take(i + AHEAD + 1).skip(i + ahead) {
-                let (places, class) = (&mut places[class as usize], &self.classes[class as usize]);
-                if places.is_empty() {
-                    *places = class.places(&probes, keys.len());
-                }
-                self.prefetch_rows(class, places, keys.len(), word as usize);
-            }
-            let (places, class) = (&places[class as usize], &self.classes[class as usize]);
-            let mut left = [0; CHUNK];
-            let words = self.matches(class, places, keys.len(), word as usize, &mut left);
-            for (i, &bits) in left[..words].iter().enumerate() {
-                let mut bits = bits;
-                while bits != 0 {
-                    let at = 64 * (word as usize + i) + bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let rank = self.ranks.get(class.first + at);
-                    if let Some(accept) = &mut accept {
-                        let (id, segments) = (self.order.get(rank as usize), class.segments_of(at));
-                        if best.is_above(rank) || !accept(Match { id, segments })? {
-                            continue;
-                        }
-                    }
-                    best.push(rank);
-                }
-            }
-        }
-        Ok(best.into_ranks().into_iter().map(|rank| self.order.get(rank as usize)).collect())
-    }
-
-    /// Prefetches what most chunks read of their rows.
-    #[inline(always)]
-    fn prefetch_rows(&self, class: &Class, places: &[usize], keys: usize, first: usize) {
-        for (segment, rows) in class.segments.iter().zip(places.chunks(keys.max(1))) {
-            let end = segment.stride().min(8 * (first + CHUNK));
-            for &row in rows {
-                for at in (8 * first..end).step_by(crate::bits::LINE) {
-                    prefetch(self.rows.as_ptr().wrapping_add(row + at));
-                }
-            }
-        }
-    }
-
-    /// The sets of a chunk that may hold all keys, as bits; returns how many words there are.
-    #[inline(always)]
-    fn matches(
-        &self,
-        class: &Class,
-        places: &[usize],
-        keys: usize,
-        first: usize,
-        left: &mut [u64; CHUNK],
-    ) -> usize {
-        let words = (class.sets.div_ceil(64) - first).min(CHUNK);
-        left[..words].fill(u64::MAX);
-        if 64 * (first + words) > class.sets {
-            left[words - 1] >>= 64 * (first + words) - class.sets;
-        }
-        for (j, (segment, rows)) in
-            class.segments.iter().zip(places.chunks(keys.max(1))).enumerate()
-        {
-            let Some(whole @ 1..) = segment.sets().checked_sub(64 * first) else { break };
-            for &row in rows {
-                let row = &self.rows[row + 8 * first..];
-                let (row, _) = row.as_chunks::<8>();
-                let full = (whole / 64).min(words);
-                for (word, bytes) in left[..full].iter_mut().zip(row) {
-                    *word &= u64::from_le_bytes(*bytes);
-                }
-                if full < words && whole % 64 > 0 {
-                    left[full] &= u64::from_le_bytes(row[full]) | u64::MAX << (whole % 64);
-                }
-            }
-            if j >= MOST_LEFT && left[..words].iter().all(|&word| word == 0) {
-                break;
-            }
-        }
-        words
-    }
 }
 
 impl Class {
-    /// Where the rows are that keys probe: by segment, then by key.
-    fn places(&self, probes: &[u64], keys: usize) -> Vec<usize> {
-        let segments = self.segments.iter().zip(probes.chunks(keys.max(1)));
-        let places = segments.flat_map(|(segment, probes)| {
-            probes.iter().map(|&probe| {
-                segment.start + reduce(probe, self.length) as usize * segment.stride()
-            })
-        });
-        places.collect()
-    }
-
     /// Segments in memory that a set may have.
     fn segments_of(&self, at: usize) -> u32 {
         self.segments.partition_point(|segment| segment.sets() > at) as u32
