@@ -136,13 +136,14 @@ class SkippingIndex:
             threads=threads,
             progress=progress,
         )
-        location = None if path is None else Location.of(path, index_filesystem)
-        index = cls(
-            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        return cls.created(
+            state,
+            None if path is None else Location.of(path, index_filesystem),
+            memory=_memory(memory),
+            source=None if filesystem is not None else source,
+            recheck=recheck,
+            threads=threads,
         )
-        index._given = None if filesystem is not None else source_names(source)
-        index._replace_state(state, np.ones(len(state.utility), np.bool_))
-        return index
 
     @classmethod
     def open(
@@ -212,11 +213,27 @@ class SkippingIndex:
         lake = merging.merge_lakes([state.lake for state in states])
         state = merging.merge_states(states, lake, hybrid=hybrid)
         location = None if path is None else Location.of(path, index_filesystem)
-        index = cls(
-            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        index = cls.created(
+            state, location, memory=_memory(memory), recheck=recheck, threads=threads
         )
         if None not in (given := [part._given for part in parts]):
             index._given = [each for some in given for each in some or ()]
+        return index
+
+    @classmethod
+    def created(
+        cls,
+        state: State,
+        location: Location | None,
+        *,
+        memory: int | None,
+        source: Source | None = None,
+        recheck: float = 0.0,
+        threads: int | None = None,
+    ) -> Self:
+        """Return an index with a new state, and write its file if it has one."""
+        index = cls(state, location=location, memory=memory, recheck=recheck, threads=threads)
+        index._given = None if source is None else source_names(source)
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
