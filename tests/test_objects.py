@@ -176,6 +176,26 @@ def test_near_ranges_are_fetched_together(s3, monkeypatch):
     assert file.read_at(490_000, 50) == content[490_000:490_050]
 
 
+@pytest.mark.parametrize("kind", ["sliced", "ribbon", "segmented"])
+def test_all_that_is_loaded_is_staged(s3, kind, monkeypatch):
+    """Filters are loaded by requests for all of them, not one by one."""
+    monkeypatch.setattr(_ranges, "SMALL", 0)
+    client = s3fs_of(s3)
+    sets = {f"set {i}": range(50 * i, 50 * i + 20 + i) for i in range(300)}
+    local = tamis.Collection.build(sets, kind=kind, path=f"lake/{kind}", filesystem=client)
+    for budget in (None, local.least_budget + 3000):
+        with s3.counted() as requests:
+            opened = tamis.Collection.open(f"lake/{kind}", budget=budget, filesystem=client)
+        assert (count(requests, "HEAD"), count(requests, "GET")) == (1, 3)
+        local.allocate(budget=budget)
+        for key in range(0, 15_000, 1111):
+            assert opened.candidates(key) == local.candidates(key)
+    with s3.counted() as requests:
+        opened.save(f"lake/{kind} again", filesystem=client)
+    assert count(requests, "GET") == 1
+    assert client.cat_file(f"lake/{kind} again") == client.cat_file(f"lake/{kind}")
+
+
 def test_a_collection_that_is_saved_again_has_the_same_bytes(s3, saved, tmp_path):
     client = s3fs_of(s3)
     opened = tamis.Collection.open(saved, budget="20kB", filesystem=client)
@@ -498,6 +518,10 @@ def test_a_snapshot_is_not_listed(s3):
     assert {each.path for each in requests if "parquet" in each.path} == {"/lake/table/19.parquet"}
     with pytest.raises(ValueError, match="source must be a list of files, without patterns"):
         SkippingIndex.open(path, source="s3://lake/table/*.parquet", immutable=True)
+    with pytest.raises(ValueError, match="source must be a list of files, without patterns"):
+        newer.add("s3://lake/table/*.parquet")
+    assert newer.add(files[0]) == 1
+    assert len(newer.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be the list of current files"):
         SkippingIndex.open(path, immutable=True)
 

@@ -238,6 +238,8 @@ class FsspecStore:
         found = self.filesystem.info(path)
         if found["type"] != "file":
             raise FileNotFoundError(path)
+        if found["size"] is None:
+            raise OSError(errno.ENOTSUP, "its size is unknown", path)
         tag = listed_tag(found)
         if tag is None:
             times = (found.get(name) for name in ("mtime", "LastModified", "created"))

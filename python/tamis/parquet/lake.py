@@ -133,7 +133,8 @@ class Lake:
 
     def of_same(self, source: Source) -> Lake:
         """Find other sources in the same file system."""
-        return Lake.of(source, None if self.local or self.uri else self.filesystem)
+        given = None if self.local or self.uri else self.filesystem
+        return Lake.of(source, given, immutable=self.immutable)
 
     def with_source(self, other: Lake) -> Lake:
         """Add the sources of another lake in the same file system."""
