@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -558,6 +559,33 @@ def test_an_index_opens_only_what_is_below_its_folder(s3, client):
     assert len(opened.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be given"):
         SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+
+
+def test_a_name_that_a_uri_cannot_hold_is_not_taken_for_another(s3):
+    """``%41`` in a URI is an A: the index must not look for other files, and find none."""
+    write_events(arrow_of(s3), "lake/per%41cent", 1)
+    source = "s3://lake/per%2541cent/*.parquet"
+    SkippingIndex.build(source, columns="user", path="s3://lake/i.tamis")
+    with pytest.raises(ValueError, match="source must be given"):
+        SkippingIndex.open("s3://lake/i.tamis")
+    opened = SkippingIndex.open("s3://lake/i.tamis", source=source)
+    assert opened.scan({"user": "u7"}).num_rows == 4
+
+
+def test_an_index_without_times_and_tags_is_checked_by_footers(s3):
+    """As indexes over fsspec were before listings were read for ETags."""
+    write_events(arrow_of(s3), "lake/older", 3)
+    client = s3fs_of(s3)
+    built = SkippingIndex.build("lake/older/*.parquet", columns="user", filesystem=client)
+    manifest = built._state.manifest
+    files = tuple(replace(file, time=0, tag=None) for file in manifest.files)
+    built._state = replace(built._state, manifest=replace(manifest, files=files))
+    assert len(built.row_groups({"user": "u7"})) == 4
+    assert built.stats.stale_files == 0
+    table = pa.table({"user": [f"v{i % 50 + 50}" for i in range(200)], "n": range(200)})
+    pq.write_table(table, "lake/older/1.parquet", filesystem=arrow_of(s3), row_group_size=50)
+    assert built.scan({"user": "v60"}).num_rows == 4
+    assert built.stats.stale_files == 1
 
 
 def test_the_folder_of_a_table_is_refused(s3):

@@ -224,13 +224,18 @@ def listed_tag(info: dict[str, Any]) -> str | None:
     return None
 
 
+def protocols(filesystem: Any) -> set[str]:
+    """Return the schemes of a file system of fsspec."""
+    found = getattr(filesystem, "protocol", ())
+    return {found} if isinstance(found, str) else set(found)
+
+
 class FsspecStore:
     """A file system of fsspec."""
 
     def __init__(self, filesystem: Any) -> None:
         self.filesystem = filesystem
-        protocol = filesystem.protocol
-        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._protocols = protocols(filesystem)
 
     def info(self, path: str) -> Info:
         """Return size and tag."""
