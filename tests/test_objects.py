@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -174,6 +175,26 @@ def test_near_ranges_are_fetched_together(s3, monkeypatch):
         token = file.stage(starts, [start + 10 + start // 10_000 for start in starts])
     assert len(requests) == _ranges.SPANS
     assert file.read_at(490_000, 50) == content[490_000:490_050]
+
+
+@pytest.mark.parametrize("kind", ["sliced", "ribbon", "segmented"])
+def test_all_that_is_loaded_is_staged(s3, kind, monkeypatch):
+    """Filters are loaded by requests for all of them, not one by one."""
+    monkeypatch.setattr(_ranges, "SMALL", 0)
+    client = s3fs_of(s3)
+    sets = {f"set {i}": range(50 * i, 50 * i + 20 + i) for i in range(300)}
+    local = tamis.Collection.build(sets, kind=kind, path=f"lake/{kind}", filesystem=client)
+    for budget in (None, local.least_budget + 3000):
+        with s3.counted() as requests:
+            opened = tamis.Collection.open(f"lake/{kind}", budget=budget, filesystem=client)
+        assert (count(requests, "HEAD"), count(requests, "GET")) == (1, 3)
+        local.allocate(budget=budget)
+        for key in range(0, 15_000, 1111):
+            assert opened.candidates(key) == local.candidates(key)
+    with s3.counted() as requests:
+        opened.save(f"lake/{kind} again", filesystem=client)
+    assert count(requests, "GET") == 1
+    assert client.cat_file(f"lake/{kind} again") == client.cat_file(f"lake/{kind}")
 
 
 def test_a_collection_that_is_saved_again_has_the_same_bytes(s3, saved, tmp_path):
@@ -498,6 +519,10 @@ def test_a_snapshot_is_not_listed(s3):
     assert {each.path for each in requests if "parquet" in each.path} == {"/lake/table/19.parquet"}
     with pytest.raises(ValueError, match="source must be a list of files, without patterns"):
         SkippingIndex.open(path, source="s3://lake/table/*.parquet", immutable=True)
+    with pytest.raises(ValueError, match="source must be a list of files, without patterns"):
+        newer.add("s3://lake/table/*.parquet")
+    assert newer.add(files[0]) == 1
+    assert len(newer.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be the list of current files"):
         SkippingIndex.open(path, immutable=True)
 
@@ -534,6 +559,33 @@ def test_an_index_opens_only_what_is_below_its_folder(s3, client):
     assert len(opened.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be given"):
         SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+
+
+def test_a_name_that_a_uri_cannot_hold_is_not_taken_for_another(s3):
+    """``%41`` in a URI is an A: the index must not look for other files, and find none."""
+    write_events(arrow_of(s3), "lake/per%41cent", 1)
+    source = "s3://lake/per%2541cent/*.parquet"
+    SkippingIndex.build(source, columns="user", path="s3://lake/i.tamis")
+    with pytest.raises(ValueError, match="source must be given"):
+        SkippingIndex.open("s3://lake/i.tamis")
+    opened = SkippingIndex.open("s3://lake/i.tamis", source=source)
+    assert opened.scan({"user": "u7"}).num_rows == 4
+
+
+def test_an_index_without_times_and_tags_is_checked_by_footers(s3):
+    """As indexes over fsspec were before listings were read for ETags."""
+    write_events(arrow_of(s3), "lake/older", 3)
+    client = s3fs_of(s3)
+    built = SkippingIndex.build("lake/older/*.parquet", columns="user", filesystem=client)
+    manifest = built._state.manifest
+    files = tuple(replace(file, time=0, tag=None) for file in manifest.files)
+    built._state = replace(built._state, manifest=replace(manifest, files=files))
+    assert len(built.row_groups({"user": "u7"})) == 4
+    assert built.stats.stale_files == 0
+    table = pa.table({"user": [f"v{i % 50 + 50}" for i in range(200)], "n": range(200)})
+    pq.write_table(table, "lake/older/1.parquet", filesystem=arrow_of(s3), row_group_size=50)
+    assert built.scan({"user": "v60"}).num_rows == 4
+    assert built.stats.stale_files == 1
 
 
 def test_the_folder_of_a_table_is_refused(s3):

@@ -268,3 +268,66 @@ def test_workers_in_other_processes(tmp_path: Path) -> None:
         timeout=600, check=False,
     )  # fmt: skip
     assert "as expected" in out.stdout, out.stdout + out.stderr
+
+
+@pytest.mark.parametrize("key", [None, SECRET])
+@pytest.mark.parametrize("kind", ["auto", "sliced"])
+def test_a_set_for_each_value_of_a_column(
+    spark: Any, tmp_path: Path, key: bytes | None, kind: str
+) -> None:
+    import tamis.spark
+
+    rows = spark.range(0, 6000).selectExpr("concat('user', id % 4000) as name", "id % 7 as day")
+    nulls = spark.sql("SELECT 'lost' AS name, CAST(NULL AS long) AS day")
+    rows = rows.union(nulls).union(spark.sql("SELECT CAST(NULL AS string), 3L"))
+    sets: dict[str, list[str]] = {}
+    for i in range(6000):
+        sets.setdefault(str(i % 7), []).append(f"user{i % 4000}")
+    sets["null"] = ["lost"]
+    local = tamis.Collection.build(sets, path=tmp_path / "local", kind=kind, key=key)
+    for partitions in (1, 5):
+        built = tamis.spark.build(
+            rows.repartition(partitions), "name", by="day", kind=kind, key=key,
+            path=tmp_path / "built",
+        )  # fmt: skip
+        assert (tmp_path / "built").read_bytes() == (tmp_path / "local").read_bytes()
+        assert built.candidates("user5") == local.candidates("user5")
+        assert built.candidates("lost") == ["null"]
+    if kind == "auto":
+        weights = {name: 5.0 if name == "3" else 1.0 for name in sets}
+        few = tamis.spark.build(rows, "name", by="day", budget="5kB", utility=weights, key=key)
+        assert few.size_in_bytes <= 5000
+        assert few.candidates("user3")[0] == "3"
+        empty = tamis.spark.build(rows.where("day = 9"), "name", by="day", key=key)
+        assert len(empty) == 0
+        with pytest.raises(ValueError, match="by must be one of name, day, not 'dya'"):
+            tamis.spark.build(rows, "name", by="dya")
+        with pytest.raises(ValueError, match="filter must be None with by"):
+            tamis.spark.build(rows, "name", by="day", filter=tamis.Fuse)
+        with pytest.raises(ValueError, match="fpr"):
+            tamis.spark.build(rows, "name", by="day", fpr=7)
+
+
+@pytest.mark.parametrize("columns", ["user", ["user", "rare"]])
+def test_an_index_has_the_bytes_of_a_local_one(spark: Any, tmp_path: Path, columns: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import tamis.spark
+
+    for day in range(5):
+        table = pa.table({"user": [f"u{i % 50 + day * 40}" for i in range(300)], "n": range(300)})
+        if day == 3:  # most files lack this column
+            table = table.append_column("rare", pa.array(range(300), pa.int16()))
+        pq.write_table(table, tmp_path / f"{day}.parquet", row_group_size=100)
+    source = tmp_path / "*.parquet"
+    local = tamis.parquet.SkippingIndex.build(source, columns=columns, path=tmp_path / "local")
+    built = tamis.spark.index(spark, source, columns, tmp_path / "built", memory="100kB")
+    assert (tmp_path / "built").read_bytes() == (tmp_path / "local").read_bytes()
+    assert built.row_groups({"user": "u90"}) == local.row_groups({"user": "u90"}) != []
+    pq.write_table(pa.table({"user": ["later"]}), tmp_path / "later.parquet")
+    assert built.scan({"user": "later"}).num_rows == 1
+    with pytest.raises(FileNotFoundError, match="matches no files"):
+        tamis.spark.index(spark, tmp_path / "none*", "user", tmp_path / "i")
+    with pytest.raises(ValueError, match="columns must be among"):
+        tamis.spark.index(spark, source, "nobody", tmp_path / "i")

@@ -225,3 +225,25 @@ def test_hashes_are_equal_in_another_process() -> None:
     code = "import sys, tamis; sys.stdout.buffer.write(tamis.split(['a', 'é', 'x' * 99], 1)[0])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert out.stdout == tamis.split(["a", "é", "x" * 99], 1)[0]
+
+
+def test_a_task_of_a_build_takes_at_most_64_bytes_per_key() -> None:
+    """As `tamis.spark.build` builds a shard, from an Arrow column of parts; see docs/spark.md."""
+    pytest.importorskip("pyarrow")
+    code = """
+import numpy as np, pyarrow as pa, tamis
+count = 3_000_000
+starts = range(0, count, 1 << 20)
+parts = [tamis.split(np.arange(s, min(s + (1 << 20), count)), 1)[0] for s in starts]
+table = pa.table({"part": pa.array(parts, pa.binary())})
+del parts
+def memory(name):
+    lines = dict(line.split(":") for line in open("/proc/self/status"))
+    return int(lines[name].split()[0]) * 1024
+open("/proc/self/clear_refs", "w").write("5")  # forgets the peak so far
+before = memory("VmRSS")
+tamis.Ribbon.from_hashes(*table["part"].to_pylist(), fpr=0.01)
+print((memory("VmHWM") - before + table.nbytes) / count)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert 32 < float(out.stdout) < 64

@@ -224,13 +224,18 @@ def listed_tag(info: dict[str, Any]) -> str | None:
     return None
 
 
+def protocols(filesystem: Any) -> set[str]:
+    """Return the schemes of a file system of fsspec."""
+    found = getattr(filesystem, "protocol", ())
+    return {found} if isinstance(found, str) else set(found)
+
+
 class FsspecStore:
     """A file system of fsspec."""
 
     def __init__(self, filesystem: Any) -> None:
         self.filesystem = filesystem
-        protocol = filesystem.protocol
-        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._protocols = protocols(filesystem)
 
     def info(self, path: str) -> Info:
         """Return size and tag."""
@@ -238,6 +243,8 @@ class FsspecStore:
         found = self.filesystem.info(path)
         if found["type"] != "file":
             raise FileNotFoundError(path)
+        if found["size"] is None:
+            raise OSError(errno.ENOTSUP, "its size is unknown", path)
         tag = listed_tag(found)
         if tag is None:
             times = (found.get(name) for name in ("mtime", "LastModified", "created"))

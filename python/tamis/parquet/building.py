@@ -86,6 +86,20 @@ def open_state(
     return state, opened is not None and opened.intact
 
 
+def part_state(path: str, lake: Lake) -> State:
+    """Open the file of an index that was built as a part of another one."""
+    opened = persisted.read(path)
+    if opened.manifest is None or opened.frame is None:
+        raise FormatError(f"{path}: the part of an index is damaged")
+    options = Options(**opened.sources["options"])
+    manifest = opened.manifest
+    collection = open_collection(path, opened.frame, manifest, options.seed, hybrid=False)
+    if collection is None:
+        raise FormatError(f"{path}: the part of an index is damaged")
+    weights = collection.utility[:: len(manifest.columns)].copy()
+    return State(lake, options, manifest, collection, weights)
+
+
 def _opened_lake(
     opened: persisted.Opened | None,
     location: Location,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -16,9 +15,8 @@ from tamis import _forks
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.collection.merging import check_picklable
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
-from tamis.parquet import building, merging, scanning
+from tamis.parquet import building, merging, pickling, scanning
 from tamis.parquet import columns as families
 from tamis.parquet.answering import Answer, Flags, Memory, OnError, State
 from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_names
@@ -141,12 +139,14 @@ class SkippingIndex:
             threads=threads,
             progress=progress,
         )
-        index = cls(
-            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        return cls.created(
+            state,
+            location,
+            memory=_memory(memory),
+            source=None if filesystem is not None else source,
+            recheck=recheck,
+            threads=threads,
         )
-        index._given = None if filesystem is not None else source_names(source)
-        index._replace_state(state, np.ones(len(state.utility), np.bool_))
-        return index
 
     @classmethod
     def open(
@@ -219,11 +219,27 @@ class SkippingIndex:
         lake = merging.merge_lakes([state.lake for state in states])
         location = None if path is None else Location.of(path, index_filesystem)
         state = merging.merge_states(states, lake, hybrid=_is_hybrid(hybrid, location))
-        index = cls(
-            state, location=location, memory=_memory(memory), recheck=recheck, threads=threads
+        index = cls.created(
+            state, location, memory=_memory(memory), recheck=recheck, threads=threads
         )
         if None not in (given := [part._given for part in parts]):
             index._given = [each for some in given for each in some or ()]
+        return index
+
+    @classmethod
+    def created(
+        cls,
+        state: State,
+        location: Location | None,
+        *,
+        memory: Memory | None,
+        source: Source | None = None,
+        recheck: float = 0.0,
+        threads: int | None = None,
+    ) -> Self:
+        """Return an index with a new state, and write its file if it has one."""
+        index = cls(state, location=location, memory=memory, recheck=recheck, threads=threads)
+        index._given = None if source is None else source_names(source)
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
@@ -424,31 +440,7 @@ class SkippingIndex:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state, location = self._state, self._location
-        if location is None or self._rewrite:
-            raise TypeError(
-                "an index can be pickled only as it is in a file, because the pickle has its path: "
-                "build it with a path, or call refresh() if it is damaged"
-            )
-        lake = state.lake
-        check_picklable(location.path, location.filesystem, "an index")
-        source: list[str] | None = None
-        if not (lake.local and lake.folders is not None):
-            source = list(lake.sources) if lake.local else self._given
-        for each in source or ():
-            check_picklable(each, None, "an index of files")
-        if source is None and not lake.local and location.target is None:
-            check_picklable("", lake.filesystem, "an index of files")
-        path = location.path if location.target else os.path.abspath(location.path)
-        options = {
-            "source": source,
-            "cache": location.cache,
-            "hybrid": state.collection is not None and state.collection.hybrid,
-            "immutable": lake.immutable,
-            "recheck": self._watch.recheck,
-            "threads": self._threads,
-        }
-        return _reopened, (type(self), path, options, self._memory, state.utility)
+        return pickling.reduce_index(self)
 
     def _answer(self, predicates: list[families.Predicate]) -> Answer:
         state = self._state
@@ -516,19 +508,6 @@ class SkippingIndex:
         """Return the used rows per row of each row group, with a share spread evenly."""
         mean = self._accesses.array(len(state.utility)) / np.maximum(state.manifest.rows, 1)
         return with_unseen(mean, float(mean.sum()) or 1.0)
-
-
-def _reopened(
-    cls: type[SkippingIndex],
-    path: str,
-    options: dict[str, Any],
-    memory: Memory | None,
-    utility: Floats,
-) -> SkippingIndex:
-    index = cls.open(path, memory=memory, **options)
-    if len(index) == len(utility) and (index.utility != utility).any():
-        index.allocate(memory=memory, utility=utility)
-    return index
 
 
 def _is_hybrid(hybrid: bool | None, location: Location | None) -> bool:

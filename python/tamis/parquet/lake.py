@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from tamis._objects import EXTRAS, open_fsspec, open_uri, public_name
+from tamis._objects import EXTRAS, open_fsspec, open_uri, protocols, public_name
 from tamis.parquet.listing import (
     TABLE_LOGS,
     Stamp,
@@ -63,7 +63,8 @@ class Lake:
         uri = lister = None
         if filesystem is not None:
             filesystem = as_filesystem(filesystem)
-            lister = getattr(getattr(filesystem, "handler", None), "fs", None)
+            inner = getattr(getattr(filesystem, "handler", None), "fs", None)
+            lister = inner if protocols(inner) & EXTRAS.keys() else None
         elif "://" in names[0]:
             uri = names[0].split("://")[0]
             lister = _lister(names[0])
@@ -112,7 +113,8 @@ class Lake:
             same = as_filesystem(location.filesystem).type_name == content["filesystem"]
             below = below and same and content["uri"] is None
             lake = cls.of(sources, location.filesystem) if below else None
-        if lake is None:
+        # A URI of some names, such as those with a percent sign, means another object.
+        if lake is None or lake.sources != tuple(sources):
             raise ValueError(
                 f"source must be given: the index was built over {describe(content)}, and without "
                 f"it an index opens only files below its own folder, {folder}"
@@ -133,7 +135,8 @@ class Lake:
 
     def of_same(self, source: Source) -> Lake:
         """Find other sources in the same file system."""
-        return Lake.of(source, None if self.local or self.uri else self.filesystem)
+        given = None if self.local or self.uri else self.filesystem
+        return Lake.of(source, given, immutable=self.immutable)
 
     def with_source(self, other: Lake) -> Lake:
         """Add the sources of another lake in the same file system."""
@@ -171,6 +174,10 @@ class Lake:
             rest = (path for path in self.named() if path not in known)
             lake = replace(self, sources=tuple(map(glob.escape, rest)))
         return {path: stamp for path, stamp in lake.files().items() if path not in known}
+
+    def untimed(self, file: File) -> bool:
+        """Whether a file was indexed when listings had no times: then its footer decides."""
+        return self.lister is not None and file.time == 0
 
     def named(self) -> list[str]:
         """Return the paths of sources that are files, without asking whether they are there."""
@@ -334,7 +341,7 @@ class FileWatch:
                 found.fresh[number] = same
                 if not same:
                     found.stale.append(file.path)
-            elif (stamp.size, stamp.time) != (file.size, file.time):
+            elif stamp.size != file.size or (stamp.time != file.time and not lake.untimed(file)):
                 found.stale.append(file.path)
             elif self._confirmed.get(file.path) == stamp:
                 found.fresh[number] = True

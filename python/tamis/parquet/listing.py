@@ -117,8 +117,9 @@ def list_tagged(lister: Any, source: str) -> Iterator[tuple[str, Stamp]]:
     lister.invalidate_cache(head)
     infos: Iterable[dict[str, Any]] = ()
     try:
-        if not wild and lister.info(head)["type"] == "file":
-            infos, matches = [lister.info(head)], lambda path: True
+        alone = None if wild else lister.info(head)
+        if alone is not None and alone["type"] == "file":
+            infos, matches = [alone], lambda path: True
         elif _deep(source):
             infos = lister.find(head, detail=True).values()
         else:
@@ -132,9 +133,12 @@ def list_tagged(lister: Any, source: str) -> Iterator[tuple[str, Stamp]]:
         parts = info["name"][start:].split("/")
         for depth, name in enumerate(parts):
             folders.setdefault("/".join([head.rstrip("/"), *parts[:depth]]), set()).add(name)
+
+    def list_folder(path: str) -> list[str]:
+        return [each.rpartition("/")[2] for each in lister.ls(path, detail=False)]
+
     for folder, names in folders.items():
-        refuse_table(folder, names, lambda path: [each.rpartition("/")[2] for each in lister.ls(
-            path, detail=False)])  # fmt: skip
+        refuse_table(folder, names, list_folder)
     for info in infos:
         if info["type"] == "file" and matches(info["name"]):
             yield info["name"], Stamp(int(info["size"]), _time(info), tag=listed_tag(info))

@@ -1,0 +1,25 @@
+"""`tamis.spark`: build and use filters in Apache Spark.
+
+* `building`: filters, in shards or merged
+* `sets`: collections, with a set per value of a column
+* `indexes`: skipping indexes, a file per task
+* `queries`: rows and joins that a filter thins
+* `logs`: workloads from logs
+
+Keys are hashed where they are, and only their hashes, 16 bytes per key, cross the shuffle. Each
+shard of a filter is built by one task, so the memory of a task depends on the size of a shard, not
+on the number of keys. The result has the same bytes as that of `tamis.Sharded.build`.
+"""
+
+try:
+    import pyarrow  # noqa: F401
+    import pyspark.sql  # noqa: F401
+except ImportError:
+    raise ImportError("tamis.spark needs pyspark and pyarrow: pip install tamis[spark]") from None
+
+from tamis.spark.building import build
+from tamis.spark.indexes import index
+from tamis.spark.logs import workload
+from tamis.spark.queries import keep, register, semi_join
+
+__all__ = ["build", "index", "keep", "register", "semi_join", "workload"]

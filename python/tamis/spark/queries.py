@@ -1,0 +1,137 @@
+"""Rows and joins that a filter thins."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import SparkFiles
+from pyspark.sql import functions
+from pyspark.sql.types import (
+    AtomicType,
+    DataType,
+    DecimalType,
+    FractionalType,
+    StringType,
+)
+
+from tamis import filters
+from tamis.filters.contract import Filter
+from tamis.spark.building import SHARDS, build
+from tamis.spark.columns import key_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def keep(df: DataFrame, column: str, filter: Any, *, key: bytes | None = None) -> DataFrame:
+    """Return the rows whose key may be in the filter. Rows with a null key are dropped.
+
+    Only the column of keys is passed to Python. ``filter`` is a filter, or the path of a saved one
+    on storage that all workers can read; each worker maps the file, so its memory is shared by the
+    tasks of a machine. ``key`` is the secret key of a filter that has one.
+    """
+    return df.where(_condition(df.sparkSession, filter, key)(key_column(df, column)))
+
+
+def register(spark: SparkSession, name: str, filter: Any, *, key: bytes | None = None) -> None:
+    """Register a filter as an SQL function of one key, which returns whether it may be present.
+
+    ``register(spark, "known_user", f)`` allows ``SELECT * FROM log WHERE known_user(user)``. A null
+    key gives false.
+    """
+    spark.udf.register(name, _condition(spark, filter, key))
+
+
+def semi_join(
+    left: DataFrame,
+    right: DataFrame,
+    on: str | Sequence[str],
+    *,
+    fpr: float = 0.01,
+    shards: int = SHARDS,
+) -> DataFrame:
+    """Return the rows of ``left`` with a match in ``right``, which should be the small side.
+
+    A filter of the keys of ``right`` drops most rows of ``left`` that have no match before they
+    are shuffled. The join then removes the rest, so the result is exact.
+    """
+    names = [on] if isinstance(on, str) else list(on)
+    if not names:
+        raise ValueError("on must be the name of a column, or several, not an empty list")
+    for name in names:
+        _check_joined(left.schema[name].dataType, right.schema[name].dataType, name)
+    both = [_join_key(side, names) for side in (left, right)]
+    built = build(both[1].select("tamis_key"), "tamis_key", fpr=fpr, shards=shards)
+    thinned = keep(both[0], "tamis_key", built).drop("tamis_key")
+    return thinned.join(right.select(*names).distinct(), names, "left_semi")
+
+
+def _check_joined(left: DataType, right: DataType, name: str) -> None:
+    """Refuse columns in which values that Spark takes for equal may have different hashes."""
+    if left != right:
+        raise TypeError(
+            f"on must name columns of equal types; {name!r} is {left.simpleString()} on the left "
+            f"and {right.simpleString()} on the right: cast one of them"
+        )
+    exact = (AtomicType,) if not isinstance(left, FractionalType) else (DecimalType,)
+    collated = isinstance(left, StringType) and left != StringType()
+    if collated or not isinstance(left, exact):
+        raise TypeError(
+            "on must name columns of text without a collation, bytes, integers, decimals, dates or "
+            f"times; {name!r} is {left.simpleString()}"
+        )
+
+
+def _join_key(df: DataFrame, names: list[str]) -> DataFrame:
+    """Add a column with the key of a row: a hash of the columns it is joined on."""
+    present = functools.reduce(lambda a, b: a & b, (functions.col(n).isNotNull() for n in names))
+    hashed = functions.xxhash64(*(functions.col(name) for name in names))
+    return df.withColumn("tamis_key", functions.when(present, hashed))
+
+
+def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
+    """Return a Spark function that says which keys of a column may be in the filter."""
+    if isinstance(filter, Filter):
+        name = _ship(spark, filter)
+        get: Any = SparkFiles.get
+    else:
+        name, get = os.fsdecode(filter), str
+        filters.load(name, mmap=True, key=key)  # an error is raised here, not in a task
+
+    def contains(keys: pa.Array) -> pa.Array:
+        opened = _opened(get(name), key)
+        if not keys.null_count:
+            return pa.array(opened.contains(keys))
+        answers = pa.array(opened.contains(keys.drop_null()))
+        found = pa.array([False] * len(keys))
+        return pa.compute.replace_with_mask(found, keys.is_valid(), answers)
+
+    contains.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+    return functions.arrow_udf(contains, "boolean")
+
+
+def _ship(spark: SparkSession, filter: Filter) -> str:
+    """Send a filter to all workers as a file; return its name there."""
+    name = f"tamis-{secrets.token_hex(8)}"
+    path = os.path.join(_shipped().name, name)
+    filter.save(path)
+    spark.sparkContext.addFile(path)
+    return name
+
+
+@functools.cache
+def _shipped() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of shipped filters: workers may fetch them until this process ends."""
+    return tempfile.TemporaryDirectory(prefix="tamis-spark-")
+
+
+@functools.lru_cache(maxsize=16)
+def _opened(path: str, key: bytes | None) -> Any:
+    """Map a filter; a worker does this once."""
+    return filters.load(path, mmap=True, key=key)
