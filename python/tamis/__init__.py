@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         load,
         split,
     )
-    from tamis.guard import Guard
+    from tamis.guard import AsyncGuard, Guard
     from tamis.pictures import compare
     from tamis.planning.collection.allocation import plan_collection
     from tamis.planning.plan import Layer, Plan
@@ -68,6 +68,7 @@ __all__ = [
     "AdaptiveCuckoo",
     "AdaptiveStacked",
     "Advice",
+    "AsyncGuard",
     "Bloom",
     "BuildError",
     "CapacityError",
@@ -114,6 +115,7 @@ __all__ = [
 # SciPy, for one, is loaded only by those who need it.
 _MODULES = {
     "Advice": "tamis.advice",
+    "AsyncGuard": "tamis.guard",
     "BuildError": "tamis.errors",
     "CapacityError": "tamis.errors",
     "CapacityWarning": "tamis.errors",

@@ -104,6 +104,7 @@ class Redis(Store):
         if grace is not None and not grace >= 0:
             raise ValueError(f"grace must be 0 or more seconds, or None, not {grace!r}")
         self._grace = grace
+        self._url, self._timeout = url, timeout
         try:
             # A write is never sent twice.
             self._client: Any = redis.Redis.from_url(
