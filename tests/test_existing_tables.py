@@ -318,6 +318,13 @@ def test_a_condition_against_a_dictionary(database):
             assert g.get_many(asked) == [rows.get(i) for i in asked], step
             if step % 10 == 0:
                 assert len(g.filter) == index_size(g) == len(rows)
+            # A key that was not there is not removed: that might take another key's slot.
+            there = set()
+            query = f"SELECT key, added FROM {store._t_journal} WHERE key IS NOT NULL ORDER BY seq"
+            for key, added in database(query):
+                assert (key in there) != bool(added)
+                there ^= {key}
+            assert there == set(rows)
         assert (g.stats.rebuilds, g.stats.passed) == (1, 0)
 
 

@@ -303,6 +303,33 @@ def test_a_newer_snapshot_keeps_what_was_put_after_it(tmp_path, monkeypatch):
         assert not g._trust.adopt()  # it holds the lease
 
 
+def test_a_snapshot_with_another_hash_is_not_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "_INTERVAL", 1000.0)
+    other = tamis.Bloom(capacity=CAPACITY, fpr=0.01, seed=5)
+    options = {"snapshot": tmp_path / "filter", "share": True, "read_only": True}
+    path = tmp_path / "data.db"
+    with tamis.Guard(stores.SQLite(path), other, **options) as h, writer(tmp_path) as g:
+        g.put("a", "1")
+        g.save()
+        assert not h._trust.adopt()
+        assert h.get_many(["a", "b"]) == ["1", None]
+
+
+def test_a_snapshot_that_cannot_be_written_keeps_no_guard_from_opening(
+    tmp_path, monkeypatch, caplog
+):
+    def full(*_):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(snapshot, "save_whole", full)
+    g = writer(tmp_path)
+    g.put("a", "1")
+    assert g.get_many(["a", "b"]) == ["1", None]
+    assert "the snapshot could not be shared" in caplog.text
+    monkeypatch.undo()
+    g.close()
+
+
 def test_a_damaged_snapshot_is_not_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "_INTERVAL", 1000.0)
     with writer(tmp_path) as g:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         load,
         split,
     )
-    from tamis.guard import Guard
+    from tamis.guard import AsyncGuard, Guard
     from tamis.pictures import compare
     from tamis.planning.collection.allocation import plan_collection
     from tamis.planning.plan import Layer, Plan
@@ -70,6 +70,7 @@ __all__ = [
     "AdaptiveCuckoo",
     "AdaptiveStacked",
     "Advice",
+    "AsyncGuard",
     "Bloom",
     "BuildError",
     "CapacityError",
@@ -118,6 +119,7 @@ __all__ = [
 # SciPy, for one, is loaded only by those who need it.
 _MODULES = {
     "Advice": "tamis.advice",
+    "AsyncGuard": "tamis.guard",
     "BuildError": "tamis.errors",
     "CapacityError": "tamis.errors",
     "CapacityWarning": "tamis.errors",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tamis.guard import Guard
+    from tamis.guard import AsyncGuard, Guard
     from tamis.guard.statistics import GuardStats
 
 COUNTERS: dict[str, tuple[str, Callable[[GuardStats], float]]] = {
@@ -59,7 +59,7 @@ class Collector:
     that was closed is left out.
     """
 
-    def __init__(self, *guards: Guard) -> None:
+    def __init__(self, *guards: Guard | AsyncGuard) -> None:
         try:
             from prometheus_client import core
         except ImportError:
@@ -68,11 +68,11 @@ class Collector:
             ) from None
         self._core: Any = core
         self._lock = threading.Lock()
-        self._guards: dict[str, Guard] = {}
+        self._guards: dict[str, Guard | AsyncGuard] = {}
         for guard in guards:
             self.add(guard)
 
-    def add(self, guard: Guard) -> None:
+    def add(self, guard: Guard | AsyncGuard) -> None:
         """Collect another guard, whose name no other open guard has."""
         with self._lock:
             other = self._guards.get(guard.name)

@@ -23,7 +23,10 @@ class Kind:
     make: object
     """A function of a folder and the environment of a server."""
     guards: list
-    """For each worker process, the filters of its guards; a ``~`` marks one that may be stale."""
+    """For each worker process, the filters of its guards.
+
+    A ``~`` marks one that may be stale, and an ``&`` one that is a `tamis.AsyncGuard`.
+    """
     faults: dict
     megabytes: int
     base: int = 300
@@ -35,6 +38,7 @@ def _without(some, *names):
 
 
 TWO = [["quotient"], ["telescoping", "~cuckoo"]]
+ASYNCHRONOUS = [["&quotient"], ["telescoping", "&~cuckoo"]]
 CLIENT, SERVER, NETWORK = faults.CLIENT, faults.SERVER, faults.NETWORK
 REMOTE = CLIENT | SERVER | NETWORK
 
@@ -53,7 +57,7 @@ KINDS = {
     ),
     "sqlite": Kind(
         lambda folder, env: backends.SQLite(folder, shared=False),
-        TWO,
+        ASYNCHRONOUS,
         CLIENT | faults.DISK,
         16,
     ),
@@ -72,7 +76,7 @@ KINDS = {
     ),
     "redis aof": Kind(
         lambda folder, env: backends.Redis(folder, env, persistence="aof"),
-        [["quotient"], ["telescoping"], ["~bloom"]],
+        [["quotient"], ["&telescoping"], ["~bloom"]],
         REMOTE | faults.REDIS | faults.DISK,
         64,
     ),
@@ -84,7 +88,7 @@ KINDS = {
     ),
     "postgres": Kind(
         lambda folder, env: backends.Postgres(folder, env, shared=False),
-        TWO,
+        ASYNCHRONOUS,
         REMOTE | faults.POSTGRES | faults.DISK,
         160,
     ),
@@ -113,8 +117,9 @@ def guards(kind: Kind, folder: Path, chance) -> list[list[dict]]:
     return [
         [
             {
-                "filter": filter.lstrip("~"),
-                "staleness": STALENESS if allows and filter.startswith("~") else 0.0,
+                "filter": filter.lstrip("~&"),
+                "asynchronous": "&" in filter,
+                "staleness": STALENESS if allows and "~" in filter else 0.0,
                 "seed": chance.getrandbits(32),
                 "snapshot": str(folder / f"filter-{i}-{j}"),
             }

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tamis
+from blocking import BlockingGuard
 from tamis import stores
 
 FILTERS = {
@@ -220,7 +221,8 @@ class Worker:
 def make_guard(store, options, lease):
     more = {"max_staleness": options["staleness"]} if options["staleness"] else {}
     filter = FILTERS[options["filter"]](options["seed"])
-    return tamis.Guard(store, filter, snapshot=options["snapshot"], lease=lease, **more)
+    guard = BlockingGuard if options.get("asynchronous") else tamis.Guard
+    return guard(store, filter, snapshot=options["snapshot"], lease=lease, **more)
 
 
 def main():

@@ -1,4 +1,4 @@
-"""`tamis.Guard`: a filter in front of a store.
+"""`tamis.Guard` and `tamis.AsyncGuard`: a filter in front of a store.
 
 The store is the source of truth; the filter says which queries need not reach it. Three rules keep
 the filter from ever denying a key that the store has:
@@ -20,10 +20,11 @@ rebuilds; `following.py` and `background.py` do that in threads, and `sharing.py
 snapshot among processes. `regions.py` has the locks and the
 filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
 stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
-`statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines.
-`page.py` serves a page, from what `sampling.py` keeps for it.
+`statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines. `asynchronous.py` is
+the guard for asyncio. `page.py` serves a page, from what `sampling.py` keeps for it.
 """
 
+from tamis.guard.asynchronous import AsyncGuard
 from tamis.guard.guard import Guard
 
-__all__ = ["Guard"]
+__all__ = ["AsyncGuard", "Guard"]

@@ -145,8 +145,8 @@ class Guard:
         )
         self._gate = self._trust.gate
         self._lookup = self._gate.lookup
-        # Keys that are tuples or UUIDs have another form for the filter and the store.
         self._page: Page | None = None
+        # Keys that are tuples or UUIDs have another form for the filter and the store.
         translates = getattr(store, "translates_keys", False)
         self._to_plain: Callable[[Any], PlainKey] = (
             store.to_plain if translates else plain_key  # type: ignore[attr-defined]

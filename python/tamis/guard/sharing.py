@@ -36,8 +36,11 @@ class Sharing:
         self._known: object = None
         """What identifies the snapshot that this guard took over last."""
         self._epoch, self._capacity = "0.", 0
-        if trust.holds_lease():
-            self._publish(trust)
+        try:
+            if trust.holds_lease():
+                self._publish(trust)
+        except OSError as error:  # of a full disk, for example
+            trust.log.warning("the snapshot could not be shared: %s", error)
         self._thread = threading.Thread(
             target=self._run, args=(weakref.ref(trust),), name="tamis sharing", daemon=True
         )

@@ -624,6 +624,8 @@ class Trust:
         if loaded is None:
             return False
         filter, epoch = loaded
+        if index_name(filter, self._key) != index_name(self.filter, self._key):
+            return False  # of a guard that hashes in another way
         with self._all_locked():
             if self.holds_lease() or self.unsettled or self.closed:
                 return False

@@ -117,8 +117,11 @@ class Journaled(Store, ABC):
         if not keys:
             return []
         with self._reading() as db:
-            found = self._select_rows(db, keys, self._v)
-        values = {self._from_column(key): self._load_value(value) for key, value in found}
+            return self._values_of(keys, self._select_rows(db, keys, self._v))
+
+    def _values_of(self, keys: Sequence[PlainKey], rows: Sequence[Any]) -> list[Value | None]:
+        """Return the value of each key in rows of a key and a value."""
+        values = {self._from_column(key): self._load_value(value) for key, value in rows}
         return [values.get(key) for key in keys]
 
     def epoch(self) -> str:

@@ -98,6 +98,7 @@ class Postgres(Journaled):
         if connections < 2:
             raise ValueError(f"connections must be 2 or more, not {connections!r}")
         self._psycopg: Any = psycopg
+        self._timeout, self._connections = timeout, connections
         self._lock = threading.RLock()
         self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
         # In statements with parameters.
@@ -491,14 +492,21 @@ class Postgres(Journaled):
         marks = ", ".join(f"%s::{type}[]" for type in self._types)
         return f"({self._k}) IN (SELECT * FROM unnest({marks}))", arrays or [[] for _ in self._keys]
 
-    def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
+    def _selection(self, keys: Sequence[PlainKey], value: str) -> tuple[str, list[Any]] | None:
+        """Return the query of the rows with one of ``keys`` and its parameters, if there are any.
+
+        It returns the key, as the index has it, and a value.
+        """
         held = [column for key in keys if (column := self._to_column(key)) is not None]
         if not held:
-            return []
+            return None
         matches, arrays = self._among(held)
         key = tables.packed(self._keys, self._types)
-        query = f"SELECT {key}, {value} FROM {self._t} WHERE {matches}{self._and_where}"
-        return list(db.execute(query, arrays).fetchall())
+        return f"SELECT {key}, {value} FROM {self._t} WHERE {matches}{self._and_where}", arrays
+
+    def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
+        selection = self._selection(keys, value)
+        return [] if selection is None else list(db.execute(*selection).fetchall())
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         # Not a cursor of the server, which cannot be used in a pipeline.

@@ -93,6 +93,7 @@ class Redis(Store):
         check_timeout(timeout)
         if grace is not None and not grace >= 0:
             raise ValueError(f"grace must be 0 or more seconds, or None, not {grace!r}")
+        self._url, self._timeout = url, timeout
         try:
             # A write is never sent twice.
             self._client: Any = redis.Redis.from_url(

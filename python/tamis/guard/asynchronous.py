@@ -1,0 +1,322 @@
+"""`AsyncGuard`: a guard for asyncio.
+
+It answers by the same gate, filter and trust as `Guard`, which it holds. What the filter denies is
+answered without a task switch. Values are read with the asynchronous client of the store, where it
+has one (`stores/_readers.py`), and otherwise in a thread; so is everything else that waits for the
+store: looks, adaptations, rebuilds.
+
+Writes run one after another in one thread. A task that is cancelled stops waiting for its write,
+but the write runs to its end if it has begun, and does not happen at all if it has not. So a write
+is never half done, and what is written later comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+
+from tamis._native import plain_keys
+from tamis.filters.adaptive_stacked import AdaptiveStacked
+from tamis.guard.choosing import check_is_store
+from tamis.guard.guard import Guard
+from tamis.guard.keys import apply_by_type, to_list
+from tamis.guard.statistics import GuardStats, Window
+from tamis.stores._readers import Reader, open_reader
+from tamis.stores.contract import GivenKey, GivenKeys, PlainKey, Store, Value
+
+if TYPE_CHECKING:
+    from tamis.guard.page import Page
+
+_T = TypeVar("_T")
+
+
+class AsyncGuard:
+    """A filter in front of a store, for asyncio; see `tamis.Guard` for what it promises.
+
+    It takes the same arguments, and opens with ``async with``, or with the first call. ``threads``
+    is how many calls can wait for the store at once, if it has no asynchronous client: Redis and
+    Postgres (with ``psycopg_pool``) have one, for reads. A guard belongs to one event loop.
+
+    >>> import asyncio, tamis
+    >>> async def main():
+    ...     async with AsyncGuard(tamis.stores.Memory(), tamis.Quotient(1000, fpr=2**-8)) as g:
+    ...         await g.put("ada", "1815")
+    ...         return await g.get("ada"), await g.get("alan"), g.stats.reads_saved
+    >>> asyncio.run(main())
+    ('1815', None, 1)
+    """
+
+    def __init__(
+        self, store: Store, filter: Any = None, *, threads: int = 8, **options: Any
+    ) -> None:
+        """Prepare a guard; the store is first used by ``async with``, or by the first call."""
+        check_is_store(store)
+        if threads < 1:
+            raise ValueError(f"threads must be 1 or more, not {threads!r}")
+        self.store = store
+        self.name: str = options.get("name", "guard")
+        self._arguments = (filter, options)
+        self._guard: Guard | None = None
+        """The guard, while this one is open."""
+        self._closed_guard: Guard | None = None
+        self._reader: Reader | None = None
+        self._opening: asyncio.Task[Guard] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(threads, "tamis-async")
+        self._writer = ThreadPoolExecutor(1, "tamis-async-write")
+
+    async def open(self) -> Self:
+        """Open the guard, if it is not open yet."""
+        await self._open()
+        return self
+
+    async def _open(self) -> Guard:
+        if self._closing is not None:
+            raise ValueError("the guard is closed")
+        if self._guard is not None:
+            return self._guard
+        if self._opening is None or (self._opening.done() and self._guard is None):
+            self._opening = asyncio.create_task(self._open_once())
+        # A task that stops to wait does not take the guard from the others.
+        return await asyncio.shield(self._opening)
+
+    async def _open_once(self) -> Guard:
+        filter, options = self._arguments
+        guard = await self._in_writer(lambda: Guard(self.store, filter, **options))
+        self._reader = await open_reader(self.store)
+        self._guard = guard
+        return guard
+
+    # Queries.
+
+    async def get(self, key: GivenKey) -> Value | None:
+        """Return the value of a key, or `None` if it is absent."""
+        guard = self._guard
+        if guard is None:
+            guard = await self._open()
+        plain: Any = key if guard._from_plain is None else guard._to_plain(key)
+        lookup = guard._lookup(plain)
+        if lookup is None:
+            if guard._page is not None:
+                self._sample(guard, [key], [None])
+            return None
+        if not lookup.accepted:
+            if not await self._in_thread(guard._trust.refresh):
+                return (await self._pass_on(guard, [key], [lookup.key]))[0]
+            if not guard._gate.accepts(lookup):
+                guard._gate.count_denied(1)
+                self._sample(guard, [key], [None])
+                return None
+        counts = guard._trust.regions.counts.copy()
+        value = (await self._read([lookup.key]))[0]
+        if value is not None:
+            guard._gate.count_found(1)
+            return value
+        hashes = lookup.hashes
+        guard._record(hashes[:, 1].tolist())
+        self._sample(guard, [key], [None])
+        await self._in_thread(lambda: guard._adapt([plain], hashes, counts))
+        return None
+
+    async def get_many(self, keys: GivenKeys) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent.
+
+        Each distinct key that the filter accepts is read once.
+        """
+        guard = self._guard
+        if guard is None:
+            guard = await self._open()
+        given = to_list(keys)
+        asked = given if guard._from_plain is None else [guard._to_plain(key) for key in given]
+        filter = guard._gate.current_filter()
+        if filter is None:
+            if not await self._in_thread(guard._trust.refresh):
+                return await self._pass_on(guard, given, plain_keys(asked))
+            filter = guard.filter
+        indices = np.flatnonzero(apply_by_type(filter.contains, asked)).tolist()
+        plain = dict(zip(indices, plain_keys([asked[i] for i in indices]), strict=True))
+        distinct = list(dict.fromkeys(plain.values()))
+        counts = guard._trust.regions.counts.copy()
+        found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
+        answers: list[Value | None] = [None] * len(given)
+        for i in indices:
+            answers[i] = found[plain[i]]
+        wrong = [i for i in indices if answers[i] is None]
+        guard._gate.count_denied(len(given) - len(indices))
+        guard._gate.count_found(len(indices) - len(wrong))
+        hashes = guard._trust.hashes([asked[i] for i in wrong])
+        guard._record(hashes[:, 1].tolist())
+        self._sample(guard, given, answers)
+        if wrong:
+            once = list({plain[i]: n for n, i in enumerate(wrong)}.values())
+            told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
+            learned = [asked[wrong[n]] for n in told]
+            await self._in_thread(lambda: guard._adapt(learned, hashes[told], counts))
+        return answers
+
+    async def contains(self, key: GivenKey) -> bool:
+        """Return whether the store has a key."""
+        return await self.get(key) is not None
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Iterate over the keys of the store, text as bytes."""
+        guard = await self._open()
+        _, parts = await self._in_thread(self.store.contents)
+        try:
+            while (part := await self._in_thread(lambda: next(parts, None))) is not None:
+                for key in part:
+                    yield key if guard._from_plain is None else guard._from_plain(key)
+        finally:
+            if hasattr(parts, "close"):
+                parts.close()
+
+    async def _pass_on(
+        self, guard: Guard, given: list[Any], plain: list[PlainKey]
+    ) -> list[Value | None]:
+        """Read keys from the store, without the filter."""
+        distinct = list(dict.fromkeys(plain))
+        found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
+        guard._counters.count(queries=len(plain), passed=len(plain))
+        answers = [found[key] for key in plain]
+        self._sample(guard, given, answers)
+        return answers
+
+    async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
+        if self._reader is not None:
+            return await self._reader.get_many(keys)
+        return await self._in_thread(lambda: self.store.get_many(keys))
+
+    @staticmethod
+    def _sample(guard: Guard, keys: list[Any], values: list[Value | None]) -> None:
+        """Keep absent keys for the page, if one is served."""
+        page = guard._page
+        if page is not None:
+            page.sample.add(key for key, value in zip(keys, values, strict=True) if value is None)
+
+    # Writes.
+
+    async def put(self, key: GivenKey, value: Value) -> None:
+        """Write a key and its value."""
+        await self.put_many([(key, value)])
+
+    async def put_many(self, items: Any) -> None:
+        """Write keys and values, given as a mapping or as pairs, in one commit."""
+        guard = await self._open()
+        pairs = list(items.items() if hasattr(items, "items") else items)
+        await self._in_writer(lambda: guard.put_many(pairs))
+
+    async def delete(self, key: GivenKey) -> bool:
+        """Delete a key; return whether it was present."""
+        guard = await self._open()
+        return await self._in_writer(lambda: guard.delete(key))
+
+    async def delete_many(self, keys: GivenKeys) -> list[bool]:
+        """Delete keys in one commit; return for each whether it was present."""
+        guard = await self._open()
+        given: Any = to_list(keys)
+        return await self._in_writer(lambda: guard.delete_many(given))
+
+    # State.
+
+    @property
+    def guard(self) -> Guard:
+        """The guard that this one answers by, once it is open."""
+        guard = self._guard or self._closed_guard
+        if guard is None:
+            raise ValueError("the guard is not open yet: use async with, or await open()")
+        return guard
+
+    @property
+    def filter(self) -> Any:
+        """The current filter; a rebuild replaces it with a new one."""
+        return self.guard.filter
+
+    @property
+    def chosen(self) -> str | None:
+        """Which filter was chosen, and why; `None` if one was passed in."""
+        return self.guard.chosen
+
+    @property
+    def stats(self) -> GuardStats:
+        """Counts of queries, reads saved and false positives so far."""
+        return self.guard.stats
+
+    @property
+    def history(self) -> list[Window]:
+        """The false-positive rate over time, in windows of consecutive queries."""
+        return self.guard.history
+
+    @property
+    def closed(self) -> bool:
+        """Whether the guard was closed."""
+        return self._closing is not None
+
+    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+        """Serve a page that shows the guard at work; see `tamis.Guard.serve`."""
+        return self.guard.serve(port, host=host, token=token)
+
+    async def rebuild(self) -> None:
+        """Rebuild the filter from the store's keys; queries continue meanwhile, writes wait."""
+        guard = await self._open()
+        await self._in_writer(guard.rebuild)
+
+    async def save(self) -> None:
+        """Write the snapshot now."""
+        guard = await self._open()
+        await self._in_writer(guard.save)
+
+    async def close(self) -> None:
+        """Wait for the writes that have begun, then close the guard and the store."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        try:
+            guard, self._guard = self._guard, None
+            self._closed_guard = guard
+            # After the writes before it, in the same thread.
+            await self._in_writer(self.store.close if guard is None else guard.close)
+        finally:
+            self._writer.shutdown(wait=False)
+            self._threads.shutdown(wait=False)
+            if self._reader is not None:
+                await self._reader.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        if self._guard is None:
+            state = "closed" if self.closed else "not open yet"
+            return f"<tamis.AsyncGuard in front of {type(self.store).__name__}, {state}>"
+        return repr(self._guard).replace("tamis.Guard", "tamis.AsyncGuard")
+
+    # Threads.
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _in_writer(self, call: Callable[[], _T]) -> _T:
+        """Run a call after those before it. It is not stopped by the end of the task."""
+        running = self._writer.submit(call)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(self._log_failure)
+            raise
+
+    def _log_failure(self, done: Future[Any]) -> None:
+        """Log the error of a write that nobody waits for any more."""
+        guard = self._guard or self._closed_guard
+        if guard is not None and not done.cancelled() and (error := done.exception()) is not None:
+            guard._log.warning("a write failed after its task was cancelled: %s", error)

@@ -1,0 +1,139 @@
+"""Reads of values with the asynchronous clients of Redis and PostgreSQL, for `tamis.AsyncGuard`.
+
+A reader belongs to the event loop in which it was opened. It makes the same request as `get_many`
+of its store, on connections of its own, and raises the same errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tamis.stores._keyvalue import load_values
+from tamis.stores.contract import PlainKey, Store, Value, encode_key, store_error
+from tamis.stores.postgres import Postgres
+from tamis.stores.redis import Redis
+
+_REDIS_CONNECTIONS = 32
+"""Reads at once; more of them wait for their turn."""
+
+
+class Reader(Protocol):
+    """What reads the values of a store without a thread."""
+
+    async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+async def open_reader(store: Store) -> Reader | None:
+    """Return a reader for a store, or `None` if its driver has none."""
+    # A subclass may read in another way.
+    if type(store) is Redis:
+        return RedisReader(store)
+    if type(store) is Postgres:
+        return await PostgresReader.open(store)
+    return None
+
+
+class RedisReader:
+    """Reads through ``redis.asyncio``."""
+
+    def __init__(self, store: Redis) -> None:
+        import redis.asyncio
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self._store = store
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
+            store._url,
+            max_connections=_REDIS_CONNECTIONS,
+            timeout=store._timeout,
+            socket_timeout=store._timeout,
+            socket_connect_timeout=store._timeout,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._client: Any = redis.asyncio.Redis.from_pool(pool)
+
+    async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        with self._store._talk:
+            found = await self._client.hmget(self._store._d, [encode_key(key) for key in keys])
+        return load_values(found)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+class PostgresReader:
+    """Reads through a pool of psycopg's asynchronous connections."""
+
+    def __init__(self, store: Postgres, pool: Any) -> None:
+        self._store, self._pool = store, pool
+
+    @classmethod
+    async def open(cls, store: Postgres) -> PostgresReader | None:
+        """Open a pool, unless the package is missing: then a thread reads."""
+        try:
+            from psycopg_pool import AsyncConnectionPool
+        except ImportError:
+            return None
+        timeout = store._timeout
+        seconds: dict[str, Any] = {"autocommit": True}
+        if timeout is not None:
+            seconds["connect_timeout"] = max(int(timeout), 2)
+
+        async def configure(db: Any) -> None:
+            if timeout is not None:
+                await db.execute(f"SET statement_timeout = {max(int(timeout * 1000), 1)}")
+
+        connections: Any = AsyncConnectionPool(
+            store._pool._conninfo,
+            kwargs=seconds,
+            configure=configure,
+            min_size=0,
+            max_size=store._connections,
+            timeout=1e9 if timeout is None else timeout,
+            reconnect_timeout=0.5,  # the next query tries again
+            open=False,
+        )
+        await connections.open()
+        return cls(store, connections)
+
+    async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        store = self._store
+        selection = store._selection(keys, store._v)
+        if selection is None:
+            return [None] * len(keys)
+        # A little later than the server, which says more, and may say nothing at all.
+        limit = None if store._timeout is None else store._timeout + 1.0
+        try:
+            async with asyncio.timeout(limit):
+                rows = await self._select(*selection)
+        except TimeoutError as error:
+            raise store_error(store._pool.where, error) from error
+        except store._psycopg.OperationalError as error:
+            store._pool.translate(error)
+            raise
+        return store._values_of(keys, rows)
+
+    async def _select(self, query: str, arguments: list[Any]) -> list[Any]:
+        """Run a query, once more if its connection turns out to be closed."""
+        for attempt in (1, 2):
+            async with self._pool.connection() as db:
+                try:
+                    return list(await (await db.execute(query, arguments)).fetchall())
+                except self._store._psycopg.OperationalError:
+                    if attempt == 2 or not db.closed:
+                        raise
+            await self._pool.check()  # of the others, which are probably closed as well
+        raise AssertionError
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
