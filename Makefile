@@ -107,7 +107,8 @@ wheels: $(VENV)/builder
 			--target $$target-unknown-linux-gnu --compatibility manylinux2014 --out dist || exit; \
 	done
 
-# The wheel in clean environments of each Python that this machine has, and its tests on the newest Python that this machine has or can get.
+# The wheel in clean environments of each Python that this machine has, and its tests on the newest
+# Python that this machine has or can get.
 newest: wheel
 	.ci/installs
 	.ci/newest

@@ -20,7 +20,7 @@ def test_a_hundred_million_keys(specimen, tmp_path):
     keys = np.arange(KEYS, dtype=np.uint64)
     f = specimen.build(keys, fpr=0.01)
     assert len(f) == KEYS
-    # Stable filters are made to deny up to so many of their oldest keys.
+    # Stable filters are made to deny up to this number of their oldest keys.
     denied = 0 if specimen.cls.one_sided else 1e-4
     assert f.contains(keys).mean() >= 1 - denied
     absent = keys[:10_000_000] + np.uint64(2**40)

@@ -69,7 +69,7 @@ class Accesses:
         return Accesses(None if self._counts is None else self._counts.copy(), self._unit)
 
     def array(self, length: int) -> Floats:
-        """Return the counts of so many sets."""
+        """Return the counts of this number of sets."""
         counts = np.zeros(length)
         if self._counts is not None:
             counts[: len(self._counts)] = self._counts
