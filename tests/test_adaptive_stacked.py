@@ -179,7 +179,7 @@ def test_another_shape_is_fitted():
 
 
 def test_a_rate_below_the_expected_is_expected_from_then_on():
-    """The workload says that the queries are hardly skewed: it does better, and gives nothing up."""
+    """The workload says that the queries are hardly skewed: it does better, and loses nothing."""
     keys = members(20_000)
     flat = tamis.Workload.zipf(0.6, universe=10**6)
     f = tamis.AdaptiveStacked.build(
