@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: all format lint types build test demo bench experiments soak docs wheel newest clean
+.PHONY: all format lint types build test demo bench experiments soak docs wheel wheels newest clean
 
 all: format lint types build test
 
@@ -97,8 +97,20 @@ docs: $(VENV)/built
 wheel: $(VENV)/builder
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --out dist
 
-# The tests against the wheel, on the newest Python that this machine has or can get.
+# For a release: wheels for Linux with glibc 2.17 or newer (manylinux2014), of two processors. Zig links them
+# against the old glibc; the one for aarch64 is cross-built, and not tested here.
+wheels: $(VENV)/builder
+	$(BIN)/python -m pip install --quiet --group wheels
+	rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+	for target in x86_64 aarch64; do \
+		PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --zig \
+			--target $$target-unknown-linux-gnu --compatibility manylinux2014 --out dist || exit; \
+	done
+
+# The wheel in clean environments of each Python that this machine has, and its tests on the newest
+# Python that this machine has or can get.
 newest: wheel
+	.ci/installs
 	.ci/newest
 
 clean:

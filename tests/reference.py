@@ -487,7 +487,7 @@ def crossed(hash):
 
 
 def wide_equation(hash, slots):
-    """The start of a hash in a system of so many slots, and its row, at most 256 wide."""
+    """The start of a hash in a system of this number of slots, and its row, at most 256 wide."""
     width = min(slots, 256)
     row = sum(mix13(hash[1] + i & MASK) << 64 * i for i in range(4))
     return reduce(hash[0], slots - width + 1), [row >> i & 1 for i in range(width)]
@@ -700,9 +700,9 @@ def leaf_of(tree, levels):
 
 
 def oblivious_leaf_of(tree, levels):
-    """The leaf that a row comes to in an oblivious tree of (questions, leaves)."""
-    questions, leaves = tree
-    answers = [levels[feature] > level for feature, level in questions]
+    """The leaf that a row comes to in an oblivious tree of (splits, leaves)."""
+    splits, leaves = tree
+    answers = [levels[feature] > level for feature, level in splits]
     return leaves[sum(2**depth for depth, answer in enumerate(answers) if answer)]
 
 

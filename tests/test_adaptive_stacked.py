@@ -58,7 +58,7 @@ def members(n, seed=3):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rate_falls_as_predicted(kind):
-    """Over all questions, and over those that all layers answered, above and below."""
+    """Over all queries, and over those that all layers answered, above and below."""
     keys, lifetime = members(20_000), 150_000
     wrong = asked = 0
     for seed in range(3):
@@ -159,7 +159,7 @@ def test_a_shift_is_noticed_and_learnt(kind):
 
 
 def test_another_shape_is_fitted():
-    """It was told that the questions are far more skewed than they are."""
+    """The workload says that the queries are far more skewed than they are."""
     keys = members(20_000)
     steep = tamis.Workload.zipf(1.6, universe=UNIVERSE)
     f = tamis.AdaptiveStacked.build(
@@ -179,7 +179,7 @@ def test_another_shape_is_fitted():
 
 
 def test_a_rate_below_the_expected_is_expected_from_then_on():
-    """It was told that the questions are hardly skewed, and does better: nothing is given up."""
+    """The workload says that the queries are hardly skewed: it does better, and loses nothing."""
     keys = members(20_000)
     flat = tamis.Workload.zipf(0.6, universe=10**6)
     f = tamis.AdaptiveStacked.build(
@@ -194,7 +194,7 @@ def test_a_rate_below_the_expected_is_expected_from_then_on():
     assert f.contains(keys).all()
 
 
-def test_what_is_asked_of_the_step():
+def test_the_step_is_checked():
     plan = plan_adaptive(Wish(1000, "lifetime", 10**5, bits_per_key=9), SHAPE)
     depth, n = len(plan.stack.layers), plan.observations
     assert depth == 3
@@ -221,23 +221,23 @@ def test_what_is_asked_of_the_step():
 # What it is planned by.
 
 
-def exactly(curve, questions):
+def exactly(curve, queries):
     """E[ψ] and E[|N_f|], value by value."""
     frequency = np.diff(curve.psi(np.arange(curve.size + 1)))
-    met = 1 - (1 - frequency) ** questions
-    return (frequency * met).sum(), (1 - frequency.sum()) * questions + met.sum()
+    met = 1 - (1 - frequency) ** queries
+    return (frequency * met).sum(), (1 - frequency.sum()) * queries + met.sum()
 
 
 @pytest.mark.parametrize("curve", [Zipf(1.0, 30_000, 10_000), Zipf(0.5, 5000, 5000)])
-@pytest.mark.parametrize("questions", [1, 30, 1000, 50_000])
-def test_what_questions_make_known(curve, questions):
-    assert seen(curve, questions) == pytest.approx(exactly(curve, questions), rel=0.01)
-    if questions > 1:
-        again = queries_for(curve, seen(curve, questions).negatives)
-        assert again == pytest.approx(questions, rel=0.01, abs=1)
+@pytest.mark.parametrize("queries", [1, 30, 1000, 50_000])
+def test_what_queries_make_known(curve, queries):
+    assert seen(curve, queries) == pytest.approx(exactly(curve, queries), rel=0.01)
+    if queries > 1:
+        again = queries_for(curve, seen(curve, queries).negatives)
+        assert again == pytest.approx(queries, rel=0.01, abs=1)
 
 
-def test_what_questions_make_known_is_what_they_do():
+def test_what_queries_make_known_is_what_they_do():
     curve = Zipf(1.0, 2000, 2000)
     frequency = np.diff(curve.psi(np.arange(2001)))
     random = np.random.default_rng(1)
@@ -300,7 +300,7 @@ def test_fingerprints_against_brute_force():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizing", ["eventual", "lifetime"])
-def test_plans_keep_to_what_was_asked(kind, sizing):
+def test_plans_keep_to_their_arguments(kind, sizing):
     lifetime = 10**6 if sizing == "lifetime" else None
     for budget in (6.0, 10.0):
         plan = plan_adaptive(Wish(20_000, sizing, lifetime, kind, bits_per_key=budget), SHAPE)
@@ -323,7 +323,7 @@ def test_a_longer_life_is_worth_more_observation():
     assert sorted(rates, reverse=True) == rates
 
 
-def test_equal_questions_are_not_worth_a_stack():
+def test_equal_queries_are_not_worth_a_stack():
     flat = tamis.Workload.zipf(0.0, universe=10**9)
     plan = plan_adaptive(Wish(20_000, "lifetime", 10**5, "bloom", bits_per_key=9), flat)
     assert len(plan.stack.layers) == 1

@@ -107,8 +107,8 @@ def test_no_choice_says_why():
         _ = advice.best
 
 
-def test_present_questions_weigh_against_many_layers():
-    """A key meets three layers of a deep stack: not worth it where most questions find one."""
+def test_present_queries_weigh_against_many_layers():
+    """A key meets three layers of a deep stack: not worth it where most queries find one."""
     there = tamis.advise(10_000, SKEWED, bits_per_key=10, miss_cost="1us", present=0.999)
     assert there.best.family == "plain"
     assert any("layers alone" in each.reason for each in there.ruled_out)
@@ -131,7 +131,7 @@ def test_adapting_gains_with_repetition():
     assert many.bits <= 12 * 10_000
 
 
-def test_distinct_questions_are_expected_right():
+def test_distinct_queries_are_expected_right():
     w = tamis.Workload.from_shape(1 / np.arange(1, 20_001))
     weights = 1 / np.arange(1, 20_001)
     weights /= weights.sum()
@@ -189,7 +189,7 @@ def test_wrong_arguments_are_named(arguments, message):
 
 
 def spread(counts, rate, seeds):
-    """Standard deviation of a measured rate: a filter errs per key, not per question."""
+    """Standard deviation of a measured rate: a filter errs per key, not per query."""
     return math.sqrt((counts.astype(float) ** 2).sum() * rate / seeds) / counts.sum()
 
 

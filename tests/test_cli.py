@@ -111,7 +111,7 @@ def test_verify_sets_aside_keys_among_the_absent_ones(run):
     )
 
 
-def test_verify_weighs_false_positives_by_how_often_they_are_asked(run, folder):
+def test_verify_weighs_false_positives_by_how_often_they_are_queried(run, folder):
     """One unlucky key that is queried often is no evidence against a filter; many keys are."""
     run("build keys.txt --fpr 0.01 -o a.tamis")
     others = [f"absent{i}" for i in range(20_000)]

@@ -624,7 +624,7 @@ if __name__ == "__main__":  # run once per format version; frozen from then on
     golden_collection().save(GOLDEN / "v1-collection.tamis")
 
 
-def test_parts_share_a_budget_and_are_asked_apart():
+def test_parts_share_a_budget_and_are_queried_apart():
     names = [f"{i}.{part}" for i in range(20) for part in "ab"]
     keys = [np.arange(100 * i, 100 * i + 100) for i in range(40)]
     c = tamis.Collection.build(zip(names, keys, strict=True), parts=2)
@@ -639,7 +639,7 @@ def test_parts_share_a_budget_and_are_asked_apart():
         tamis.Collection.build({}, parts=0)
 
 
-def test_what_is_damaged_says_maybe_where_that_is_wanted(tmp_path):
+def test_a_damaged_filter_says_maybe_if_allowed(tmp_path):
     path = tmp_path / "c.tamis"
     c = tamis.Collection.build(sets([2000] * 10), path=path)
     content = bytearray(path.read_bytes())

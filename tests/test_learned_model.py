@@ -43,10 +43,10 @@ def trees(draw, features):
 @st.composite
 def oblivious_trees(draw, features):
     depth = draw(st.integers(0, 7))
-    question = st.tuples(st.integers(0, features - 1), st.integers(0, 5))
-    questions = draw(st.lists(question, min_size=depth, max_size=depth))
+    split = st.tuples(st.integers(0, features - 1), st.integers(0, 5))
+    splits = draw(st.lists(split, min_size=depth, max_size=depth))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    return questions, rng.integers(-500, 500, 2**depth).tolist()
+    return splits, rng.integers(-500, 500, 2**depth).tolist()
 
 
 @pytest.mark.parametrize("oblivious", [False, True])

@@ -97,7 +97,7 @@ def test_a_null_never_prunes(lake):
     agrees(ix, lake, {"user": ["user 5", None]})
 
 
-def test_columns_are_asked_together(lake):
+def test_columns_are_queried_together(lake):
     ix = build(lake, columns=["user", "n"])
     for where in ({"user": "user 5", "n": 5}, {"user": "user 5", "n": [102, 6, 7]}, {"n": 2999}):
         agrees(ix, lake, where)
@@ -796,7 +796,7 @@ def test_answers_while_the_index_changes(lake):
     assert not wrong
 
 
-def test_a_look_lasts_as_long_as_asked(lake):
+def test_a_look_lasts_as_long_as_set(lake):
     build(lake)
     ix = SkippingIndex.open(lake / "index.tamis", recheck=1000)
     before = ix.scan({"user": "user 5"}).num_rows

@@ -226,7 +226,7 @@ def test_monkey_is_equal_utilities():
     assert ratios.max() / ratios.min() < 1.35
 
 
-def test_what_is_empty_or_never_asked_gets_nothing():
+def test_what_is_empty_or_never_queried_gets_nothing():
     for kind in [*KINDS, "auto"]:
         plan = tamis.plan_collection([0, 100, 100], [5, 0, 1], budget=500, kind=kind)
         assert plan.kept[0] == plan.kept[1] == 0

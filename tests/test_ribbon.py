@@ -95,7 +95,7 @@ COLUMNS = st.one_of(st.integers(1, 32).map(float), st.floats(0.02, 31.98))
 
 
 def of_columns(keys, columns, **shape):
-    """A ribbon of so many columns, whole or not, however few its keys."""
+    """A ribbon of this number of columns, whole or not, however few its keys."""
     size = planning.size(len(keys), fingerprint_bits=columns)._replace(layout=shape["layout"])
     distinct = tamis._native.Distinct(keys, shape.get("seed", 0))
     return tamis.Ribbon._of(tamis._native.Ribbon._build(size, distinct))

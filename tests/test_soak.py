@@ -21,7 +21,7 @@ def test_a_hundred_million_keys(specimen, tmp_path):
     f = specimen.build(keys, fpr=0.01)
     # Large Bloom filters estimate their number of distinct keys: three standard deviations are 1 %.
     assert abs(len(f) - KEYS) <= (0.01 * KEYS if specimen.cls is tamis.Bloom else 0)
-    # Stable filters are made to deny up to so many of their oldest keys.
+    # Stable filters are made to deny up to this fraction of their oldest keys.
     denied = 0 if specimen.cls.one_sided else 1e-4
     assert f.contains(keys).mean() >= 1 - denied
     absent = keys[:10_000_000] + np.uint64(2**40)

@@ -88,7 +88,7 @@ def test_one_group_trusts_the_model_above_a_threshold():
     assert f.contains(OTHERS).mean() == pytest.approx(plan.fpr_after(500), abs=0.05)
 
 
-def test_a_secret_key_is_asked_for():
+def test_a_secret_key_is_required():
     f = made(key=bytes(16))
     f.update(MEMBERS[:100])
     again = tamis.from_bytes(f.to_bytes(), key=bytes(16))

@@ -65,7 +65,7 @@ def test_forgets_what_is_older():
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.01, 0.001])
-def test_rate_is_as_asked(rate):
+def test_rate_is_as_requested(rate):
     """At the worst moment it is what was asked for, at all others below; never far below."""
     f = tamis.Windowed(20_000, fpr=rate)
     assert 0.9 * rate <= f.highest_fpr <= rate

@@ -105,7 +105,7 @@ class SQLite:
             return _decoded(db.execute("SELECT key, value FROM tamis"))
 
     def write(self, key, value, seconds=0.0):
-        """Write a row as a stranger to the guards, and commit after so many seconds."""
+        """Write a row as a stranger to the guards, and commit after this many seconds."""
         with self.connect() as db:
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR REPLACE INTO items VALUES (?, ?)", (key, value))
@@ -301,7 +301,7 @@ class Postgres:
             return _decoded(db.execute("SELECT key, value FROM tamis").fetchall())
 
     def write(self, key, value, seconds=0.0):
-        """Write a row as a stranger to the guards, and commit after so many seconds."""
+        """Write a row as a stranger to the guards, and commit after this many seconds."""
         with self.connect() as db, db.transaction():
             db.execute(
                 "INSERT INTO items VALUES (%s, %s) ON CONFLICT (name) "

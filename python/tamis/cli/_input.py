@@ -58,7 +58,7 @@ class Source:
     regex: str | None = None
     """Finds the key in a line: its first group, or all of it if it has none."""
     log_format: LogFormat | None = None
-    """The format of a web server's log, of which ``column`` names a field."""
+    """The format of a web server's log; ``column`` names one of its fields."""
     is_log: bool = False
     """Whether ``regex`` and ``log_format`` can be given, and a web server's log is refused unless
     one of them is."""

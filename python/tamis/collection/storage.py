@@ -168,7 +168,7 @@ class Names(Sequence[str]):
     ) -> Iterator[tuple[str, Item]]:
         """Yield named items to be added; raise if a name is not a str, or is taken.
 
-        Each must be added before the next is asked for.
+        Each must be added before the next is requested.
         """
         for name, item in items.items() if isinstance(items, Mapping) else items:
             if not isinstance(name, str):

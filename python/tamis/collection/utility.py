@@ -81,7 +81,7 @@ class Accesses:
         return self._changed(np.copy)
 
     def array(self, length: int) -> Floats:
-        """Return the counts of so many sets."""
+        """Return the counts of this number of sets."""
         counts = np.zeros(length)
         if self._counts is not None:
             counts[: len(self._counts)] = self._counts

@@ -57,7 +57,7 @@ _PIECE = 512
 """Changes to replay at a time: a query that finds no more than these waits for them."""
 
 _PAUSE = 0.02
-"""Seconds until a store that would have had to wait for a write is asked for changes again."""
+"""Seconds until a store that would have had to wait for a write is checked for changes again."""
 
 _RETRY = 0.5
 """Seconds until a lease that could not be renewed is renewed again, while it lasts."""

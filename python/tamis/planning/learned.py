@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     mixed: bool = False
 
     def rate(self, halvings: float) -> float:
-        """Return the rate of a filter with so many halvings."""
+        """Return the rate of a filter with this number of halvings."""
         return column_rate(halvings) if self.mixed else 2.0**-halvings
 
     @property
@@ -273,7 +273,7 @@ def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: f
     """Find the thresholds that may be best, by the non-members that are not held back.
 
     At the best of them nearly all of the rate may pass above it, and by the others more than that
-    passes as often as not: so those of which less passes are found too.
+    passes as often as not: so those that pass less often are found too.
     """
     below = np.cumsum(parts.members)[:-1]
     above = 1 - np.cumsum(parts.shares)[:-1]

@@ -135,7 +135,7 @@ def _candidates(
     updates: bool,
     allowance: lengths.Allowance,
 ) -> list[Stack]:
-    """Find the stacks of which one is the best when their sizes are whole numbers.
+    """Find candidate stacks: one of them is the best when sizes are whole numbers.
 
     Layers of fingerprints have whole sizes from the start, so of them it is the best of all kinds.
     """

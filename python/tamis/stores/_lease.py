@@ -27,7 +27,7 @@ class WatchedLease:
         self._since = 0.0
 
     def is_over(self, record: object, seconds: float) -> bool:
-        """Return whether this record, just read, has been seen unchanged for so many seconds."""
+        """Return whether this record, just read, has been seen unchanged for this many seconds."""
         at = now()
         if record != self._record:
             self._record, self._since = record, at

@@ -33,7 +33,7 @@ ROOM = 50_000_000
 """The default number of distinct negatives that are counted exactly."""
 
 _ESTIMATED: set[Method] = {"leave-one-out", "split in time"}
-"""How ℓ is estimated from a log of which all queries are counted."""
+"""How ℓ is estimated from a log whose queries are all counted."""
 
 
 _ROWS, _ROWS_PER_BYTE = 1 << 24, 16
@@ -192,7 +192,7 @@ class Workload:
     def zipf(
         cls, exponent: float, universe: SupportsIndex, sample: SupportsIndex | None = None
     ) -> Self:
-        """Create a Zipf workload: frequencies 1/rank^exponent, of which ``sample`` ranks are known.
+        """Create a Zipf workload: frequencies 1/rank^exponent, with ``sample`` known ranks.
 
         >>> w = Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
         >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)

@@ -28,7 +28,7 @@ segment of the best length, and 2 % on average over a class; 20 to 1,000 keys ar
 """
 
 
-_MANY = 1000  # sets, of which the padding of rows is a small share
+_MANY = 1000  # sets: the padding of rows is then a small share
 
 
 def segment_length(keys: int) -> int:
@@ -80,7 +80,7 @@ class Layout:
 
 
 def lay_out(curve: Segmented, segments: Ints, utility: npt.NDArray[np.floating[Any]]) -> Layout:
-    """Lay out sets that keep so many segments.
+    """Lay out sets that keep this number of segments.
 
     >>> n = np.array([9, 8, 9, 0])
     >>> curve = Segmented(17 * 6 * (n > 0), 6 * (n > 0), n)

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 _BINS = 64
 _USUAL_GROUPS = 4
-"""The most groups that are tried unless more are asked for: each further one saves less."""
+"""The most groups that are tried unless more are requested: each further one saves less."""
 
 _MOST_GROUPS = 6
 """The most groups that are ever tried: further ones save nothing that held-out scores confirm."""
@@ -94,7 +94,7 @@ class _Planner:
         self.bits, self.fpr, self.gap, self.model_bits = bits, fpr, gap, model_bits
 
     def best(self, groups: int) -> StablePlan:
-        """The plan with the fewest denied, of one to so many groups: more are never worse."""
+        """The plan with the fewest denied, of up to this many groups: more are never worse."""
         found: list[StablePlan] = []
         failed: ValueError | None = None
         try:

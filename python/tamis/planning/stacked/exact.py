@@ -105,7 +105,7 @@ def _fraction(
 ) -> _Fraction | None:
     """Find the best length of the first layer that is not whole, given the bits of whole ones.
 
-    Between two whole lengths, of which the first is 0, the bits are nearly linear in the length. So
+    Between two whole lengths, the first of them 0, the bits are nearly linear in the length. So
     those within a budget end between the longest that fits and the next; and for a rate, the best
     is whole or the shortest that has it.
     """

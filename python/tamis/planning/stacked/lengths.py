@@ -277,7 +277,7 @@ class _Search:
         return self.cutoff * (1 - self.slack) if self.goal.smallest else self.goal.budget
 
     def rate_limit(self, met: Checks) -> float:
-        """A rate that no better stack reaches, if it takes so many checks at least."""
+        """A rate that no better stack reaches, if it takes at least this number of checks."""
         goal = self.goal
         if goal.smallest:
             return goal.fpr
@@ -304,7 +304,7 @@ class _Search:
         return bits - keys * math.log2(yes) + negatives * entropy > self.limit
 
     def promising(self, met: Checks, accepted: float) -> bool:
-        """Whether a stack that accepts at least so many other negatives could be the best."""
+        """Whether a stack that accepts at least this many other negatives could be the best."""
         least = (1 - self.psi) * accepted
         if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False

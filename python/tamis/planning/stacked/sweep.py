@@ -27,7 +27,7 @@ from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import Goal, Stack
 
 Search: TypeAlias = Callable[[Goal, int, float, float], Stack | None]
-"""Find the best stack with so many negatives and their ψ; none if no stack is allowed, or none
+"""Find the best stack with this many negatives and their ψ; none if no stack is allowed, or none
 scores below the last argument."""
 
 _SPLITS = 600
@@ -36,7 +36,7 @@ _SPLITS = 600
 _STEEPEST = 1 / 256
 
 
-# Of a number of negatives that is so many times worse than the best, no more is asked.
+# A number of negatives that is this many times worse than the best is not refined further.
 _WORSE = 2.0
 
 
