@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from pathlib import Path
 from typing import Any
 
-from tamis._files import save_whole
+from tamis._files import open_regular, save_whole
 from tamis._types import FilePath
 from tamis.errors import FormatError, TamisError
 from tamis.filters import from_bytes
@@ -36,7 +35,8 @@ def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
 
 def load(path: FilePath, key: bytes | None) -> tuple[Any, bytes, str]:
     """Return the filter, the store's identity and the epoch; `FormatError` for a damaged file."""
-    head, newline, body = Path(os.fsdecode(path)).read_bytes().partition(b"\n")
+    with open_regular(path) as file:
+        head, newline, body = file.read().partition(b"\n")
     try:
         fields = json.loads(head)
         check = fields.pop("check")
