@@ -32,7 +32,7 @@ from tamis.collection.utility import (
 )
 from tamis.errors import FormatError
 from tamis.pictures import figure_axes
-from tamis.planning.arguments import parse_budget, whole
+from tamis.planning.arguments import MOST_BYTES, check_number, parse_budget, whole
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.prices import optimal_price
@@ -162,6 +162,7 @@ class Collection:
         the collection in bytes, if the file has other content after it. With ``allocate=False`` no
         bits are loaded: all filters return maybe until `allocate` is called.
         """
+        length = None if length is None else whole("length", length, MOST_BYTES)
         filters, saved = storage.open_filters(path, key, length=length)
         weights, parts = as_weights(saved), _check_parts(parts)
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
@@ -185,7 +186,7 @@ class Collection:
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
         prefixes = self._prefixes
-        ids = prefixes.residents[part].candidates(
+        ids = prefixes.residents[self._check_part(part)].candidates(
             key, storage.read_limit("limit", limit), self.hybrid
         )
         return [prefixes.filters.name(id) for id in ids.tolist()]
@@ -194,7 +195,7 @@ class Collection:
         self, keys: Keys, limit: int | None = None, *, part: int = 0
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Look up many keys: key i may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        return self._prefixes.residents[part].candidates_many(
+        return self._prefixes.residents[self._check_part(part)].candidates_many(
             keys, storage.read_limit("limit", limit), self.hybrid
         )
 
@@ -285,8 +286,7 @@ class Collection:
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
-        if not 0 <= weight < np.inf:
-            raise ValueError(f"weight must be a finite number from 0 on, not {weight}")
+        weight = check_number("weight", weight, "a number from 0 on", least=0)
         ids = self._ids(visited, "visited")
         self._accesses.record(ids, weight, self.half_life, len(self))
 
@@ -423,6 +423,9 @@ class Collection:
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
+
+    def _check_part(self, part: int) -> int:
+        return whole("part", part, self._parts - 1)
 
     def _read_utility(self, utility: Utility | None) -> Weights:
         if isinstance(utility, str):

@@ -14,7 +14,7 @@ from tamis._types import FilePath, Key, Keys
 from tamis.errors import LeaseError, StoreError
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
-from tamis.guard.choosing import check_is_store, choose_filter
+from tamis.guard.choosing import check_is_filter, check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
@@ -29,7 +29,7 @@ from tamis.guard.statistics import (
 )
 from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
-from tamis.planning.arguments import one_of
+from tamis.planning.arguments import MOST_SECONDS, check_number, one_of
 from tamis.planning.costs import duration
 from tamis.stores.contract import HashRows, PlainKey, Store, Value, plain_key
 
@@ -95,13 +95,18 @@ class Guard:
         """
         check_is_store(store)
         one_of("on_failure", on_failure, ("raise", "filter"))
-        staleness = duration("max_staleness", max_staleness)
-        if not lease > 0:
-            raise ValueError(f"lease must be a number of seconds above 0, not {lease!r}")
-        if adaptations_per_second is not None and not adaptations_per_second >= 0:
-            raise ValueError(
-                "adaptations_per_second must be 0 or more, or None for no limit, not "
-                f"{adaptations_per_second!r}"
+        staleness = min(duration("max_staleness", max_staleness), MOST_SECONDS)
+        seconds = check_number(
+            "lease",
+            lease,
+            f"a number of seconds above 0 and at most {MOST_SECONDS}",
+            above=0,
+            most=MOST_SECONDS,
+        )
+        if adaptations_per_second is not None:
+            what = "a number of 0 or more, or None for no limit"
+            adaptations_per_second = check_number(
+                "adaptations_per_second", adaptations_per_second, what, least=0
             )
         self.store = store
         self.chosen: str | None = None
@@ -111,6 +116,7 @@ class Guard:
             _log.info(self.chosen)
         elif bits_per_key is not None or workload is not None:
             raise ValueError("pass bits_per_key and workload only without a filter")
+        check_is_filter(filter)
         self._limit = Limit(adaptations_per_second)
         self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
         self._expected = ExpectedRate()
@@ -121,7 +127,7 @@ class Guard:
             filter,
             self._counters,
             key=key,
-            lease=float(lease),
+            lease=seconds,
             snapshot=snapshot,
             max_staleness=staleness,
             on_failure=on_failure,

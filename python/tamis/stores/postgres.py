@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from tamis.errors import StoreError
+from tamis.planning.arguments import whole
 from tamis.stores import _fork
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._pool import Pool
@@ -74,9 +75,8 @@ class Postgres(Journaled):
             raise ImportError(
                 "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
             ) from None
-        check_timeout(timeout)
-        if connections < 2:
-            raise ValueError(f"connections must be 2 or more, not {connections!r}")
+        timeout = check_timeout(timeout)
+        connections = whole("connections", connections, 10**4, least=2)
         tables.check_name(self._table)
         self._psycopg: Any = psycopg
         self._lock = threading.RLock()

@@ -73,7 +73,7 @@ class SQLite(Journaled):
     ) -> None:
         """Open the database; ``timeout`` is how many seconds to wait for a writer's lock."""
         super().__init__(table, key, value)
-        check_timeout(timeout)
+        timeout = check_timeout(timeout)
         self._path, self._timeout = os.fsdecode(path), 1e6 if timeout is None else timeout
         self._in_memory = self._path in (":memory:", "")
         self._lock, self._read_lock = threading.RLock(), threading.RLock()
