@@ -44,6 +44,18 @@ class _Memory(NamedTuple):
     sliced: _native.Sliced
     utility: Weights
 
+    @property
+    def kept(self) -> Ints:
+        """Bits of each signature."""
+        kept = np.zeros(len(self.filters), np.int64)
+        self.sliced.kept_into(kept)
+        return kept
+
+    @property
+    def rates(self) -> Floats:
+        """Expected false-positive rate of each signature, per absent term."""
+        return _curve(self.filters).rate(self.kept)
+
 
 def words(text: str) -> list[str]:
     """Split a text into words: runs of letters, marks and digits, in lower case and NFKC form.
@@ -155,7 +167,8 @@ class SearchIndex:
 
     def save(self, path: FilePath) -> None:
         """Write full signatures, texts and utilities to a file, atomically."""
-        storage.save_filters(path, self._filters, self._utility)
+        memory = self._memory
+        storage.save_filters(path, memory.filters, memory.utility)
 
     def search(self, query: str, k: int | None = 10, *, verify: bool | None = None) -> list[str]:
         """Return the ``k`` most useful documents that contain all terms of the query; None: all.
@@ -180,7 +193,8 @@ class SearchIndex:
 
     def text(self, name: str) -> str:
         """Return the text of a document."""
-        text = self._filters.text(self.names.find(name))
+        filters = self._filters
+        text = filters.text(Names(filters).find(name))
         if text is None:
             raise ValueError("the index has no texts: it was built with keep_texts=False")
         return text
@@ -269,9 +283,7 @@ class SearchIndex:
     @property
     def kept(self) -> Ints:
         """Bits of each signature in memory."""
-        kept = np.zeros(len(self), np.int64)
-        self._memory.sliced.kept_into(kept)
-        return kept
+        return self._memory.kept
 
     @property
     def full(self) -> Ints:
@@ -281,13 +293,13 @@ class SearchIndex:
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each document, per absent term."""
-        sizes = self._filters.sizes()
-        return Segmented(sizes.bits, sizes.hashes, sizes.counts).rate(self.kept)
+        return self._memory.rates
 
     @property
     def expected_fpr(self) -> float:
         """Expected false-positive rate per absent term, weighted by utility."""
-        return weighted_rate(self.utility, self.fprs)
+        memory = self._memory
+        return weighted_rate(memory.utility.astype(np.float64), memory.rates)
 
     @property
     def size_in_bytes(self) -> int:
@@ -297,7 +309,8 @@ class SearchIndex:
     @property
     def least_budget(self) -> int:
         """The smallest possible budget in bytes: sizes and weights without any bits."""
-        return self._memory.sliced.overhead + _own_bytes(self._filters)
+        memory = self._memory
+        return memory.sliced.overhead + _own_bytes(memory.filters)
 
     @property
     def size_in_bits(self) -> int:

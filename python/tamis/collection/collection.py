@@ -177,11 +177,13 @@ class Collection:
 
     def save(self, path: FilePath) -> None:
         """Write the full filters and their utilities to a file, atomically."""
-        storage.save_filters(path, self._filters, self._utility)
+        prefixes = self._prefixes
+        storage.save_filters(path, prefixes.filters, prefixes.utility)
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
-        self._filters.write(descriptor, self.utility)
+        prefixes = self._prefixes
+        prefixes.filters.write(descriptor, prefixes.utility.astype(np.float64))
 
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
@@ -344,7 +346,7 @@ class Collection:
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each prefix in memory."""
-        return rate_curve(self._filters.sizes()).rate(self._prefixes.kept)
+        return _rates(self._prefixes)
 
     @property
     def expected_fpr(self) -> float:
@@ -352,7 +354,8 @@ class Collection:
 
         In hybrid mode, the fraction of lookups of absent keys that read from the file.
         """
-        return planning.weighted_rate(self.utility, self.fprs)
+        prefixes = self._prefixes
+        return planning.weighted_rate(prefixes.utility.astype(np.float64), _rates(prefixes))
 
     @property
     def size_in_bytes(self) -> int:
@@ -377,10 +380,12 @@ class Collection:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bits per key against utility; needs ``pip install tamis[plot]``."""
         ax = figure_axes(6.4, 4.8) if ax is None else ax
-        counts = np.maximum(self.counts, 1)
-        ax.scatter(self._utility, self.full / counts, s=4, color="#999999", label="in the file")
-        ax.scatter(self._utility, self._prefixes.kept / counts, s=6, label="in memory")
-        scale = "log" if len(self) and self._utility.min() > 0 else "symlog"
+        prefixes = self._prefixes
+        counts = np.maximum(prefixes.filters.sizes().counts, 1)
+        full = rate_curve(prefixes.filters.sizes()).bits
+        ax.scatter(prefixes.utility, full / counts, s=4, color="#999999", label="in the file")
+        ax.scatter(prefixes.utility, prefixes.kept / counts, s=6, label="in memory")
+        scale = "log" if len(prefixes.utility) and prefixes.utility.min() > 0 else "symlog"
         ax.set(xlabel="utility: how often a set is queried", ylabel="bits per key", xscale=scale)
         ax.set_title(f"{len(self):,} filters, {self.size_in_bytes:,} bytes in memory")
         ax.grid(True, alpha=0.25)
@@ -409,8 +414,9 @@ class Collection:
 
     @property
     def _overhead(self) -> int:
-        memory = sum(each.overhead for each in self._prefixes.residents)
-        return memory + self._own_bytes(self._filters, sealed=False)
+        prefixes = self._prefixes
+        memory = sum(each.overhead for each in prefixes.residents)
+        return memory + self._own_bytes(prefixes.filters, sealed=False)
 
     def _own_bytes(self, filters: _native.Filters, *, sealed: bool) -> int:
         """Memory of the directory, utilities and accesses."""
@@ -522,6 +528,10 @@ class Collection:
         planned = plan._replace(kept=None)  # the prefixes know
         self._prefixes, self._filters = prefixes, prefixes.filters
         self._utility, self._accesses, self._planned = weights, counts, planned
+
+
+def _rates(prefixes: Prefixes) -> Floats:
+    return rate_curve(prefixes.filters.sizes()).rate(prefixes.kept)
 
 
 def _check_parts(parts: int) -> int:
