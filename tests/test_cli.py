@@ -4,10 +4,12 @@ import gzip
 import importlib.util
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +93,25 @@ def test_build_query_verify_inspect(run):
     code, out, _ = run("inspect a.tamis --json")
     assert json.loads(out)["kind"] == "Ribbon"
     assert "bits per key" in run("inspect a.tamis")[1]
+
+
+def test_a_plan_is_read_up_to_its_limit(run, tmp_path):
+    """However long the file is: this one is larger than memory, and takes no room on disk."""
+    assert run("plan keys.txt --bits-per-key 8 -o p.json")[0] == 0
+    text = Path("p.json").read_text().rstrip()
+    plan = tmp_path / "plan.json"
+    for length, code in ((1 << 20, 0), ((1 << 20) + 1, 2)):
+        plan.write_text(text.ljust(length))
+        found, _, err = run(f"build keys.txt --plan {plan} -o limit.tamis")
+        assert found == code, err
+    assert f"--plan {plan}: a plan has at most 1048576 characters" in err
+    with plan.open("wb") as file:
+        file.truncate(1 << 40)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found, _, err = run(f"build keys.txt --plan {plan} -o limit.tamis")
+    assert found == 2
+    assert "a plan has at most 1048576 characters" in err
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 def test_verify_sets_aside_keys_among_the_absent_ones(run):

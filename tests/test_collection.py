@@ -635,8 +635,23 @@ def test_parts_share_a_budget_and_are_queried_apart():
         assert names[i] not in c.candidates(int(own[0]), part=1 - i % 2)
         _, ids = c.candidates_many(own, part=i % 2)
         assert (ids % 2 == i % 2).all()
-    with pytest.raises(ValueError, match="parts must be from 1 to 65536, not 0"):
-        tamis.Collection.build({}, parts=0)
+
+
+def test_the_limit_of_parts(tmp_path):
+    """Each part takes memory, whether it has sets or not."""
+    c = tamis.Collection.build({"a": [1], "b": [2]}, parts=2**16, path=tmp_path / "c")
+    assert c.candidates(1, part=0) == ["a"]
+    assert c.candidates(2, part=1) == ["b"]
+    assert c.candidates(1, part=2**16 - 1) == []
+    for call in (
+        lambda parts: tamis.Collection.build({}, parts=parts),
+        lambda parts: tamis.Collection.open(tmp_path / "c", parts=parts),
+    ):
+        for wrong in (0, -1, 2**16 + 1, 2**62):
+            with pytest.raises(ValueError, match=f"parts must be from 1 to 65536, not {wrong}$"):
+                call(wrong)
+    with pytest.raises(ValueError, match="part must be from 0 to 65535, not 65536"):
+        c.candidates(1, part=2**16)
 
 
 def test_a_damaged_filter_says_maybe_if_allowed(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 import tamis
 from tamis import _files
+from tamis.guard import snapshot
 
 TEXTS = {"a": "a sieve", "b": "a drum"}
 
@@ -30,6 +31,7 @@ OPENERS = {
     "text": tamis.text.SearchIndex.open,
     "workload": tamis.Workload.load,
     "skipping index": lambda path: tamis.parquet.SkippingIndex.open(path),
+    "snapshot of a guard": lambda path: snapshot.load(path, None),
 }
 
 

@@ -1,11 +1,11 @@
 """Parquet files of strangers: claims are checked before pyarrow allocates memory for them.
 
-A column chunk is a sequence of pages. Each begins with a header (a Thrift struct in the compact
-protocol) that says how many bytes the page has, and how many once it is decompressed. pyarrow
-allocates what the header says, so a file of 100 bytes could claim 2 GB. `CheckedFile` looks at the
-headers of a chunk in the bytes that pyarrow reads anyway. `ParquetReader` also reads text as
-dictionaries, in which a few bytes stand for a long value in every row, and decodes it only if that
-takes little memory.
+A column chunk is a sequence of pages. Each begins with a header that says how many bytes the page
+has, and how many once it is decompressed. pyarrow allocates what the header says, so a file of 100
+bytes could claim 2 GB. `CheckedFile` looks at the headers of a chunk in the bytes that pyarrow
+reads anyway, and into pages whose content makes claims of its own: delta encodings count their
+values once more, and a dictionary can stand for a long value in every row. `ParquetReader` reads
+text with such a dictionary without decoding it, to see first how much memory it takes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tamis import _native
 from tamis.errors import FormatError
 
 LARGE = 64 << 20
@@ -36,9 +37,10 @@ _TEXT = (
     pa.types.is_binary_view,
 )
 _PADDING = 100  # bytes that pyarrow reads past a chunk of some old writers
-_DEEPEST = 8  # structs in a struct; a page header has three
-_UNCOMPRESSED, _COMPRESSED, _DICTIONARY_HEADER = 2, 3, 7  # fields of a page header
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
+
+
+class LongText(FormatError):
+    """A column has a dictionary with a long value, which may be that of many rows."""
 
 
 class ParquetReader:
@@ -52,46 +54,70 @@ class ParquetReader:
         footer: pq.FileMetaData | None = None,
         groups: Iterable[int] | None = None,
         pre_buffer: bool = False,
+        verified: set[int] | None = None,
     ) -> None:
-        """Open a file of pyarrow or Python; ``groups`` are the row groups that will be read."""
+        """Open a file of pyarrow or Python; ``groups`` are the row groups that will be read.
+
+        ``verified`` are chunks whose content was found to be harmless by an earlier reader of the
+        same file; those that are found now are added to it.
+        """
         if not isinstance(source, pa.NativeFile):
             source = pa.PythonFile(source, mode="r")
-        footer = pq.read_metadata(source) if footer is None else footer
-        groups = range(footer.num_row_groups) if groups is None else groups
-        self.path, self.size, self.footer = path, source.size(), footer
-        self.schema: pa.Schema = footer.schema.to_arrow_schema()
-        coded = [field.name for field in self.schema if any(kind(field.type) for kind in _TEXT)]
-        self._file = pq.ParquetFile(
-            CheckedFile(source, path, footer, groups),
-            metadata=footer,
-            read_dictionary=coded,
-            pre_buffer=pre_buffer,
+        self.footer = pq.read_metadata(source) if footer is None else footer
+        groups = range(self.footer.num_row_groups) if groups is None else groups
+        self.path, self.size = path, source.size()
+        self.schema: pa.Schema = self.footer.schema.to_arrow_schema()
+        self._groups, self._pre_buffer = list(groups), pre_buffer
+        self._most_text = most_text(self.size)
+        self._checked = CheckedFile(source, path, self.footer, self._groups, verified)
+        self._file = self._open()
+
+    def _open(self, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            self._checked,
+            metadata=self.footer,
+            read_dictionary=read_dictionary,
+            pre_buffer=self._pre_buffer,
         )
 
     def batches(self, rows: int, columns: list[str] | None, **options: Any) -> Iterator[Any]:
-        """Yield record batches in the types of the schema."""
-        most = max(4 * LARGE, RATIO * self.size)
-        for batch in self._file.iter_batches(rows, columns=columns, **options):
+        """Yield record batches of the row groups in the types of the schema."""
+        for number in self._groups:
+            options["row_groups"] = [number]
+            own_rows = self.footer.row_group(number).num_rows
+            self._checked.limit_text(self._most_text, max(min(rows, own_rows), 1))
+            batches = self._file.iter_batches(rows, columns=columns, **options)
+            try:
+                first = next(batches, None)
+            except LongText:
+                yield from self._decoded(rows, columns, **options)
+                continue
+            if first is not None:
+                yield first
+                yield from batches
+
+    def _decoded(self, rows: int, columns: list[str] | None, **options: Any) -> Iterator[Any]:
+        """Read text as dictionaries, and decode it if that takes little memory."""
+        text = [field.name for field in self.schema if any(kind(field.type) for kind in _TEXT)]
+        coded = dictionary_columns(self.footer, options["row_groups"], text)
+        self._checked.limit_text(self._most_text, rows, coded)
+        for batch in self._open(coded).iter_batches(rows, columns=columns, **options):
             names = batch.schema.names
-            arrays = [
-                _decode(
-                    batch.column(name), self.schema.field(name).type, most, f"{self.path}: {name}"
+            yield pa.record_batch([self._decode(name, batch.column(name)) for name in names], names)
+
+    def _decode(self, name: str, column: pa.Array) -> pa.Array:
+        kind = self.schema.field(name).type
+        if column.type == kind:
+            return column
+        lengths = pc.binary_length(column.dictionary)
+        if (pc.max(lengths).as_py() or 0) * len(column) > self._most_text:
+            total = pc.sum(lengths.take(column.indices)).as_py()
+            if total > self._most_text:
+                raise FormatError(
+                    f"{self.path}: {name} claims to have {total} bytes of text in "
+                    f"{len(column)} rows"
                 )
-                for name in names
-            ]
-            yield pa.record_batch(arrays, names)
-
-
-def _decode(column: pa.Array, kind: pa.DataType, most: int, name: str) -> pa.Array:
-    """Return a column in the type of the schema, if its text takes no more than these bytes."""
-    if column.type == kind:
-        return column
-    lengths = pc.binary_length(column.dictionary)
-    if (pc.max(lengths).as_py() or 0) * len(column) > most:
-        total = pc.sum(lengths.take(column.indices)).as_py()
-        if total > most:
-            raise FormatError(f"{name} claims to have {total} bytes of text in {len(column)} rows")
-    return column.dictionary_decode().cast(kind)
+        return column.dictionary_decode().cast(kind)
 
 
 class CheckedFile:
@@ -100,9 +126,17 @@ class CheckedFile:
     closed = False
 
     def __init__(
-        self, source: pa.NativeFile, path: str, footer: pq.FileMetaData, numbers: Iterable[int]
+        self,
+        source: pa.NativeFile,
+        path: str,
+        footer: pq.FileMetaData,
+        numbers: Iterable[int],
+        verified: set[int] | None = None,
     ) -> None:
-        self._source, self._path, self._at = source, path, 0
+        self._source, self._path, self._footer = source, path, footer
+        self._verified = set() if verified is None else verified
+        self._longest, self._coded = 0, frozenset[str]()
+        self._at, self._size = 0, int(source.size())
         chunks = []
         for number in numbers:
             group = footer.row_group(number)
@@ -111,28 +145,76 @@ class CheckedFile:
                 chunks.append((chunk_start(chunk), chunk.total_compressed_size, number, column))
         self._chunks = sorted(chunks)
 
+    def limit_text(self, most: int, rows: int, coded: Iterable[str] = ()) -> None:
+        """Let so many rows of text have this many bytes, but in columns read as dictionaries.
+
+        `LongText` is raised for dictionaries with a value that is too long in every row.
+        """
+        self._longest, self._coded = most // rows, frozenset(coded)
+
     def read(self, size: int = -1) -> bytes:
         """Read bytes, and check the pages of all chunks that begin in them."""
-        size = self._source.size() - self._at if size < 0 else size
+        size = self._size - self._at if size < 0 else size
         content: bytes = self._source.read_at(size, self._at)
-        view = memoryview(content)
         start, self._at = self._at, self._at + len(content)
-        first = bisect.bisect_left(self._chunks, (start,))
-        for at, length, number, column in self._chunks[first:]:
+        for i in range(bisect.bisect_left(self._chunks, (start,)), len(self._chunks)):
+            at, length, number, column = self._chunks[i]
             if at >= self._at:
                 break
             try:
-                check_pages(view[at - start :][: length + _PADDING], length)
+                pages = _native.check_pages(content, at - start, length, _PADDING, LARGE, RATIO)
+                chunk = number * self._footer.num_columns + column
+                if pages and chunk not in self._verified:
+                    for page in pages:
+                        self._look_into(content, page, number, column)
+                    if not self._coded:  # else long values are allowed now, not later
+                        self._verified.add(chunk)
             except ValueError as error:
-                where = f"row group {number}: column {column}"
-                raise FormatError(f"{self._path}: {where}: {error}") from None
+                where = f"{self._path}: row group {number}: column {column}"
+                kind = LongText if isinstance(error, LongText) else FormatError
+                raise kind(f"{where}: {error}") from None
         return content
+
+    def _look_into(self, content: bytes, page: _native.Page, number: int, column: int) -> None:
+        """Raise `ValueError` if the content of a page claims too much."""
+        kind = self._footer.schema.column(column)
+        if page.encoding is None:
+            # Text within lists and structs cannot be read as dictionaries.
+            text = kind.physical_type == "BYTE_ARRAY" and kind.name == kind.path
+            if not text or kind.name in self._coded or page.uncompressed <= self._longest:
+                return
+        at, end = page.start, page.start + page.compressed
+        if len(content) < end:
+            raise ValueError(f"a page of {page.compressed} bytes ends after the chunk")
+        levels = (kind.max_definition_level > 0) + (kind.max_repetition_level > 0)
+        size = page.uncompressed
+        if page.levels is not None:
+            at, size, levels = at + page.levels, size - page.levels, 0
+        data = content[at:end]
+        codec = self._footer.row_group(number).column(column).compression
+        if page.is_compressed and codec != "UNCOMPRESSED" and size:
+            try:
+                data = decompress(data, size, codec)
+            except (pa.ArrowException, ValueError, OSError) as error:
+                raise ValueError(f"a page cannot be decompressed: {error}") from None
+        if page.encoding is None:
+            longest = _native.longest_value(data, page.values)
+            if longest is None:
+                raise ValueError("a dictionary is damaged")
+            if longest > self._longest:
+                raise LongText(f"a dictionary has a value of {longest} bytes")
+        else:
+            encoding, values = page.encoding, page.values
+            _native.check_delta_page(data, levels, encoding, values, LARGE, RATIO)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.size()}
-        self._at = base[whence] + offset
-        return self._at
+        if whence == os.SEEK_CUR:
+            offset += self._at
+        elif whence == os.SEEK_END:
+            offset += self._size
+        self._at = offset
+        return offset
 
     def tell(self) -> int:
         """Return the position."""
@@ -140,7 +222,7 @@ class CheckedFile:
 
     def size(self) -> int:
         """Return the length of the file."""
-        return int(self._source.size())
+        return self._size
 
     def readable(self) -> bool:
         """Whether it can be read."""
@@ -150,70 +232,33 @@ class CheckedFile:
         """Do nothing: who opened the source closes it."""
 
 
+def most_text(size: int) -> int:
+    """Return how many bytes the text of many rows may have, in a file of this size."""
+    return max(4 * LARGE, RATIO * size)
+
+
+def dictionary_columns(
+    footer: pq.FileMetaData, groups: Iterable[int], names: Iterable[str]
+) -> list[str]:
+    """Return which of these columns pyarrow can read as dictionaries: not from delta encodings."""
+    found = set(names)
+    for number in groups:
+        group = footer.row_group(number)
+        for column in range(group.num_columns):
+            chunk = group.column(column)
+            if any(encoding.startswith("DELTA") for encoding in chunk.encodings):
+                found.discard(chunk.path_in_schema)
+    return [name for name in names if name in found]
+
+
+def decompress(data: bytes, size: int, codec: str) -> bytes:
+    """Decompress a page; Parquet calls two formats LZ4, of which the raw one is in use."""
+    name = "lz4_raw" if codec == "LZ4" else codec.lower()
+    return bytes(pa.decompress(data, size, name, asbytes=True))
+
+
 def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
     """Return the position of a column chunk, as pyarrow computes it."""
     data: int = chunk.data_page_offset
     dictionary: int | None = chunk.dictionary_page_offset
     return dictionary if dictionary is not None and 0 < dictionary < data else data
-
-
-def check_pages(content: memoryview, length: int) -> None:
-    """Raise `ValueError` if a page of a chunk claims far more than it has.
-
-    The chunk has ``length`` bytes; headers beyond, which pyarrow might read, may be anything else.
-    """
-    at = 0
-    while at < len(content):
-        try:
-            header, start = _read_struct(content, at, 0)
-            compressed, claimed = header[_COMPRESSED], header[_UNCOMPRESSED]
-        except (IndexError, KeyError, ValueError):
-            if at >= length:
-                return
-            raise ValueError(f"the page header at byte {at} is damaged") from None
-        if not (compressed >= 0 and 0 <= claimed <= max(LARGE, RATIO * compressed)):
-            raise ValueError(f"a page of {compressed} bytes claims to have {claimed} uncompressed")
-        values = header.get((_DICTIONARY_HEADER, 1), 0)
-        if not 0 <= values <= claimed:
-            raise ValueError(f"a dictionary of {claimed} bytes claims to have {values} values")
-        at = start + compressed
-
-
-def _read_struct(content: memoryview, at: int, depth: int) -> tuple[dict[Any, int], int]:
-    """Read the integers of a Thrift struct, by field or (field, field); return the end, too."""
-    found: dict[Any, int] = {}
-    field = 0
-    while kind := content[at] & 15:
-        delta, at = content[at] >> 4, at + 1
-        if delta:
-            field += delta
-        else:
-            field, at = _read_integer(content, at)
-        if kind in (_I16, _I32, _I64):
-            found[field], at = _read_integer(content, at)
-        elif kind == _STRUCT and depth < _DEEPEST:
-            inner, at = _read_struct(content, at, depth + 1)
-            found.update({(field, own): value for own, value in inner.items()})
-        elif kind == _BINARY:
-            size, at = _read_varint(content, at)
-            at += size
-        elif kind in (_BYTE, _DOUBLE):
-            at += 1 if kind == _BYTE else 8
-        elif kind not in (_TRUE, _FALSE):  # page headers have no lists
-            raise ValueError(f"type {kind}")
-    return found, at + 1
-
-
-def _read_varint(content: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while content[at] & 128:
-        value |= (content[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
-    return value | content[at] << shift, at + 1
-
-
-def _read_integer(content: memoryview, at: int) -> tuple[int, int]:
-    value, at = _read_varint(content, at)
-    return (value >> 1) ^ -(value & 1), at

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import column
+from tamis.planning.arguments import shown
 
 _ACCEPTED = "expected seconds as numbers, timestamps, dates or durations"
 
@@ -81,7 +82,10 @@ def _moment(time: Any, name: str) -> float:
     if time is None:
         return float("nan")
     if isinstance(time, numbers.Real | Decimal) and not isinstance(time, bool):
-        return float(time)
+        try:
+            return float(time)
+        except (OverflowError, ValueError):  # of an int that is too large, a signaling NaN
+            raise ValueError(f"{name} must be seconds, not {shown(time)}") from None
     raise _refused(name, type(time))
 
 

@@ -181,10 +181,14 @@ def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
 
 def draw_collection(collection: Collection, ax: Any = None) -> Any:
     """Draw the bits per key of each filter, in the file and in memory, by utility."""
+    from tamis.collection.prefixes import rate_curve
+
     ax = figure_axes(6.4, 4.8) if ax is None else ax
-    counts, utility = np.maximum(collection.counts, 1), collection.utility
-    ax.scatter(utility, collection.full / counts, s=4, color="#999999", label="in the file")
-    ax.scatter(utility, collection.kept / counts, s=6, label="in memory")
+    prefixes = collection._prefixes  # another thread may replace them
+    counts, utility = np.maximum(prefixes.filters.sizes().counts, 1), prefixes.utility
+    full = rate_curve(prefixes.filters.sizes()).bits
+    ax.scatter(utility, full / counts, s=4, color="#999999", label="in the file")
+    ax.scatter(utility, prefixes.kept / counts, s=6, label="in memory")
     scale = "log" if len(utility) and utility.min() > 0 else "symlog"
     ax.set(xlabel="utility: how often a set is queried", ylabel="bits per key", xscale=scale)
     ax.set_title(f"{len(collection):,} filters, {collection.size_in_bytes:,} bytes in memory")

@@ -64,6 +64,18 @@ class _Memory(NamedTuple):
         found = first[times[first] == len(terms)][:limit].tolist()
         return found
 
+    @property
+    def kept(self) -> Ints:
+        """Bits of each signature."""
+        kept = np.zeros(len(self.filters), np.int64)
+        self.signatures.kept_into(kept)
+        return kept
+
+    @property
+    def rates(self) -> Floats:
+        """Expected false-positive rate of each signature, per absent term."""
+        return _curve(self.filters).rate(self.kept)
+
 
 def words(text: str) -> list[str]:
     """Split a text into words: runs of letters, marks and digits, in lower case and NFKC form.
@@ -193,8 +205,9 @@ class SearchIndex:
 
     def save(self, path: FilePath, *, filesystem: Any = None) -> None:
         """Write full signatures, texts and utilities to a file or object, atomically."""
-        storage.save_filters(path, self._filters, self._utility, filesystem)
-        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
+        memory = self._memory
+        storage.save_filters(path, memory.filters, memory.utility, filesystem)
+        self._origin = Origin.of(path, memory.filters, memory.utility, filesystem=filesystem)
 
     def __reduce__(self) -> tuple[Any, ...]:
         origin = saved_origin(self._origin, self._filters, "a search index")
@@ -228,7 +241,8 @@ class SearchIndex:
 
     def text(self, name: str) -> str:
         """Return the text of a document."""
-        text = self._filters.text(self.names.find(name))
+        filters = self._filters
+        text = filters.text(Names(filters).find(name))
         if text is None:
             raise ValueError("the index has no texts: it was built with keep_texts=False")
         return text
@@ -317,9 +331,7 @@ class SearchIndex:
     @property
     def kept(self) -> Ints:
         """Bits of each signature in memory."""
-        kept = np.zeros(len(self), np.int64)
-        self._memory.signatures.kept_into(kept)
-        return kept
+        return self._memory.kept
 
     @property
     def full(self) -> Ints:
@@ -329,12 +341,13 @@ class SearchIndex:
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each document, per absent term."""
-        return _curve(self._filters).rate(self.kept)
+        return self._memory.rates
 
     @property
     def expected_fpr(self) -> float:
         """Expected false-positive rate per absent term, weighted by utility."""
-        return weighted_rate(self.utility, self.fprs)
+        memory = self._memory
+        return weighted_rate(memory.utility.astype(np.float64), memory.rates)
 
     @property
     def size_in_bytes(self) -> int:
@@ -344,7 +357,8 @@ class SearchIndex:
     @property
     def least_budget(self) -> int:
         """The smallest possible budget in bytes: sizes and weights without any bits."""
-        return self._memory.signatures.overhead + _own_bytes(self._filters)
+        memory = self._memory
+        return memory.signatures.overhead + _own_bytes(memory.filters)
 
     @property
     def size_in_bits(self) -> int:

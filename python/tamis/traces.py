@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import whole
+from tamis.planning.arguments import check_number, check_share, whole
 
 __all__ = ["Adversary", "active_set", "phase_shift", "power_law", "ranked", "uniform", "zipf"]
 
@@ -43,7 +43,11 @@ def ranked(ranks: npt.ArrayLike | Iterable[int], *, seed: int = 0) -> Integers:
     """
     if isinstance(ranks, range):
         ranks = np.arange(ranks.start, ranks.stop, ranks.step, dtype=np.uint64)
-    keys = np.array(ranks, dtype=np.uint64)
+    try:
+        with np.errstate(invalid="raise"):
+            keys = np.array(ranks, dtype=np.uint64)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"ranks must be ints from 0 to 2**64-1: {error}") from None
     for start in range(0, len(keys), _PIECE):
         _scatter(keys[start : start + _PIECE], seed)
     return keys
@@ -85,8 +89,7 @@ def phase_shift(
     True
     """
     n, universe = whole("n", n, _MOST), _positive("universe", universe)
-    if not 0 <= at <= 1:
-        raise ValueError(f"at must be from 0 to 1, not {at}")
+    at = check_share("at", at)
     draw, shift = _zipf_ranks(_exponent(exponent), universe, _random(seed)), round(at * n)
 
     def ranks(start: int, m: int) -> Integers:
@@ -109,8 +112,7 @@ def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: i
     0.5
     """
     n, universe = whole("n", n, _MOST), _positive("universe", universe)
-    if not 0 <= exponent < 1:
-        raise ValueError(f"exponent must be from 0 to below 1, not {exponent}")
+    exponent = check_number("exponent", exponent, "a number from 0 to below 1", least=0, below=1)
     random, power = _random(seed), 1 / (1 - exponent)
 
     def ranks(at: int, m: int) -> Integers:
@@ -135,8 +137,7 @@ def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: in
     True
     """
     n, active = whole("n", n, _MOST), _positive("active", active)
-    if not 1 <= repeats <= _MOST:
-        raise ValueError(f"repeats must be from 1 to {_MOST}, not {repeats}")
+    repeats = check_number("repeats", repeats, f"a number from 1 to {_MOST}", least=1, most=_MOST)
     random = _random(seed)
 
     def ranks(at: int, m: int) -> Integers:
@@ -287,12 +288,8 @@ def _seed(seed: int) -> int:
 
 
 def _positive(name: str, value: int) -> int:
-    if not (number := whole(name, value, _MOST)):
-        raise ValueError(f"{name} must be at least 1, not 0")
-    return number
+    return whole(name, value, _MOST, least=1)
 
 
 def _exponent(exponent: float) -> float:
-    if not 0 <= exponent <= 10:
-        raise ValueError(f"exponent must be from 0 to 10, not {exponent}")
-    return float(exponent)
+    return check_number("exponent", exponent, "a number from 0 to 10", least=0, most=10)

@@ -284,7 +284,7 @@ pub fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
         let shown = shown(value);
         let message = format!("seed must be an int from 0 to 2**64-1, not {shown}");
         match error.is_instance_of::<PyOverflowError>(value.py()) {
-            true => PyOverflowError::new_err(message),
+            true => PyValueError::new_err(message),
             false => PyTypeError::new_err(message),
         }
     })

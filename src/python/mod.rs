@@ -11,6 +11,7 @@
 //! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file per kind, each with a class of its own: what the kind offers beside the contract
+//! * `pages.rs`: checks of the Parquet files of strangers
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
 mod adapting;
@@ -36,6 +37,7 @@ mod keys;
 mod kinds;
 mod learned;
 mod model;
+mod pages;
 mod quotient;
 mod ribbon;
 mod sharded;
@@ -87,6 +89,8 @@ mod _native {
     use super::learned::{LearnedBloom, ScoreRegion, ScoredKeys};
     #[pymodule_export]
     use super::model::{Classifier, TextGrams, column_name, text_grams};
+    #[pymodule_export]
+    use super::pages::{Page, check_delta_page, check_pages, longest_value};
     #[pymodule_export]
     use super::quotient::{Fingerprints, Quotient};
     #[pymodule_export]

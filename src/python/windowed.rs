@@ -3,12 +3,12 @@
 use super::batch;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
+use super::keys::{self, Secret, hasher, shown};
 use super::stable::answered;
 use crate::hash::Hash128;
 use crate::windowed::{Shape, Windowed as Kernel};
 use numpy::{PyArray1, PyArrayMethods};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -171,9 +171,16 @@ impl<'py> FromPyObject<'_, 'py> for Moment {
 
     fn extract(at: Borrowed<'_, 'py, PyAny>) -> PyResult<Moment> {
         if at.is_exact_instance_of::<PyFloat>() || at.is_exact_instance_of::<PyInt>() {
-            return Ok(Moment(at.extract()?));
+            // An int that is too large for a float is refused by name.
+            if let Ok(seconds) = at.extract() {
+                return Ok(Moment(seconds));
+            }
         }
-        Ok(Moment(seconds(&at)?.extract()?))
+        let seconds = seconds(&at)?;
+        let one = seconds.extract().map_err(|_| {
+            PyTypeError::new_err(format!("at must be one time, not {}", shown(&at)))
+        })?;
+        Ok(Moment(one))
     }
 }
 

@@ -37,7 +37,10 @@ from tamis.pictures import draw_costs
 from tamis.planning.arguments import (
     MOST_BITS_PER_KEY,
     MOST_KEYS,
-    check_rate_or_budget,
+    check_bits_per_key,
+    check_number,
+    check_rate,
+    check_share,
     check_workload,
     parse_budget,
     whole,
@@ -110,8 +113,7 @@ class Advice:
         >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
         True
         """
-        if seeds < 1:
-            raise ValueError(f"seeds must be at least 1, not {seeds}")
+        seeds = whole("seeds", seeds, 10**6, least=1)
         found = measured(self.situation, self.choices, keys, queries, seeds)
         return replace(self, choices=tuple(found))
 
@@ -240,7 +242,8 @@ def advise(
         scale = duration("check_cost", check_cost) / base
     queries, counted = horizon(workload, n)
     if expected_queries is not None:
-        queries, counted = _positive("expected_queries", expected_queries), True
+        counted = True
+        queries = check_number("expected_queries", expected_queries, "a positive number", above=0)
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
     there = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
@@ -296,19 +299,12 @@ def _budget(n: int, fpr: float | None, bits_per_key: float | None, budget: int |
     if sum(each is not None for each in (fpr, bits_per_key, budget)) > 1:
         raise ValueError("pass at most one of fpr, bits_per_key and budget")
     if fpr is not None:
-        check_rate_or_budget(fpr, None)
+        check_rate("fpr", fpr)
         return MOST_BITS_PER_KEY * max(n, 1)
     if budget is not None:
         return 8 * parse_budget(budget)
     bits_per_key = 10.0 if bits_per_key is None else bits_per_key
-    check_rate_or_budget(None, bits_per_key)
-    return math.floor(bits_per_key * max(n, 1))
-
-
-def _positive(name: str, value: float) -> float:
-    if not value > 0 or math.isinf(value):
-        raise ValueError(f"{name} must be a positive number, not {value}")
-    return float(value)
+    return math.floor(check_bits_per_key(bits_per_key) * max(n, 1))
 
 
 def _stream_gaps(workload: Workload | None, log: Any, keys: int) -> Gaps:
@@ -321,9 +317,7 @@ def _present(
     workload: Workload | None, present: float | None, gaps: Gaps | None, keys: int
 ) -> float:
     if present is not None:
-        if not 0 <= present <= 1:
-            raise ValueError(f"present must be a fraction from 0 to 1, not {present}")
-        return float(present)
+        return check_share("present", present)
     if workload is None and gaps is not None and len(gaps.records) == 1:
         return 0.0  # nothing is known about the stream
     if gaps is not None:

@@ -305,11 +305,14 @@ class Source:
         pyarrow("an Arrow file")
         from pyarrow import ipc
 
+        from tamis._ipc import CheckedStream, check_file
+
         if not stream.peek(8).startswith(b"ARROW1"):
-            for batch in ipc.open_stream(stream):
+            for batch in ipc.open_stream(CheckedStream(stream, self.name)):
                 yield self._validated(batch)
             return
         with _seekable(stream) as file:
+            check_file(file, self.name)
             table = ipc.open_file(file)
             for i in range(table.num_record_batches):
                 yield self._validated(table.get_batch(i))

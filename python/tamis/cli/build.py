@@ -31,6 +31,9 @@ from tamis.filters.sharded import SHARD_KEYS
 from tamis.planning.formats import format_rate, format_size
 from tamis.planning.kinds import KINDS
 
+_LONGEST_PLAN = 1 << 20
+"""Characters of a plan that are read: far more than one has."""
+
 BUILDABLE: dict[str, Any] = {
     name: CLASSES[name]
     for name, kind in sorted(KINDS.items())
@@ -176,10 +179,12 @@ def _stacked(
 
 
 def _read_plan(path: str) -> tamis.Plan:
-    """Read a plan, of at most as many layers as a stack has: it never takes a megabyte."""
+    """Read a plan, of at most as many layers as a stack has."""
     with Path(path).open() as file:
-        text = file.read(1 << 20)
+        text = file.read(_LONGEST_PLAN + 1)
     try:
+        if len(text) > _LONGEST_PLAN:
+            raise ValueError(f"a plan has at most {_LONGEST_PLAN} characters")
         return tamis.Plan.from_json(text)
     except ValueError as error:
         raise ValueError(f"--plan {path}: {error}") from None

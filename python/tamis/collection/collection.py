@@ -43,7 +43,7 @@ from tamis.collection.utility import (
     with_unseen,
 )
 from tamis.pictures import draw_collection
-from tamis.planning.arguments import parse_budget, whole
+from tamis.planning.arguments import MOST_BYTES, check_number, parse_budget, whole
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
@@ -290,6 +290,7 @@ class Collection:
             return runs  # type: ignore[no-any-return]
         if workload is not None:
             raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
+        length = None if length is None else whole("length", length, MOST_BYTES)
         filters, saved = storage.open_filters(
             path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
         )
@@ -320,17 +321,19 @@ class Collection:
 
     def save(self, path: FilePath, *, filesystem: Any = None) -> None:
         """Write the full filters and their utilities to a file or object, atomically."""
-        storage.save_filters(path, self._filters, self._utility, filesystem)
-        self._origin = Origin.of(path, self._filters, self._utility, filesystem=filesystem)
+        prefixes = self._prefixes
+        storage.save_filters(path, prefixes.filters, prefixes.utility, filesystem)
+        self._origin = Origin.of(path, prefixes.filters, prefixes.utility, filesystem=filesystem)
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
-        self._filters.write(descriptor, self.utility)
+        prefixes = self._prefixes
+        prefixes.filters.write(descriptor, prefixes.utility.astype(np.float64))
 
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
         prefixes = self._prefixes
-        ids = prefixes.residents[part].candidates(
+        ids = prefixes.residents[self._check_part(part)].candidates(
             key, storage.read_limit("limit", limit), self.hybrid
         )
         return [prefixes.filters.name(id) for id in ids.tolist()]
@@ -339,7 +342,7 @@ class Collection:
         self, keys: Keys, limit: int | None = None, *, part: int = 0
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Look up many keys: key i may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        return self._prefixes.residents[part].candidates_many(
+        return self._prefixes.residents[self._check_part(part)].candidates_many(
             keys, storage.read_limit("limit", limit), self.hybrid
         )
 
@@ -452,8 +455,7 @@ class Collection:
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
-        if not 0 <= weight < np.inf:
-            raise ValueError(f"weight must be a finite number from 0 on, not {weight}")
+        weight = check_number("weight", weight, "a number from 0 on", least=0)
         ids = self._ids(visited, "visited")
         with_key = None if found is None else self._ids(found, "found")
         if with_key and (stray := set(with_key).difference(ids)):
@@ -523,7 +525,7 @@ class Collection:
     @property
     def fprs(self) -> Floats:
         """Expected false-positive rate of each prefix in memory."""
-        return rate_curve(self._filters.sizes()).rate(self._prefixes.kept)
+        return _rates(self._prefixes)
 
     @property
     def expected_fpr(self) -> float:
@@ -531,7 +533,8 @@ class Collection:
 
         In hybrid mode, the fraction of lookups of absent keys that read from the file.
         """
-        return planning.weighted_rate(self.utility, self.fprs)
+        prefixes = self._prefixes
+        return planning.weighted_rate(prefixes.utility.astype(np.float64), _rates(prefixes))
 
     @property
     def expected_reads(self) -> float:
@@ -601,8 +604,9 @@ class Collection:
 
     @property
     def _overhead(self) -> int:
-        memory = sum(each.overhead for each in self._prefixes.residents)
-        return memory + _own_bytes(self._filters, self._present, self._accesses)
+        prefixes = self._prefixes
+        memory = sum(each.overhead for each in prefixes.residents)
+        return memory + _own_bytes(prefixes.filters, self._present, self._accesses)
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names
@@ -610,6 +614,9 @@ class Collection:
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids
+
+    def _check_part(self, part: int) -> int:
+        return whole("part", part, self._parts - 1)
 
     def _terms(
         self, utility: Utility | None, present: Present | None, *, sealed: bool = False
@@ -661,6 +668,10 @@ def _is_at_hand(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
 def _has_runs(path: FilePath) -> bool:
     with open_regular(path) as file:
         return is_runs(file)
+
+
+def _rates(prefixes: Prefixes) -> Floats:
+    return rate_curve(prefixes.filters.sizes()).rate(prefixes.kept)
 
 
 def _check_parts(parts: int) -> int:

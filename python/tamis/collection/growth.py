@@ -88,7 +88,7 @@ def change_prefixes(
         at = [int(np.count_nonzero(others >= weights[id])) if id >= before else 0 for id in ids]
         own = ids.astype(np.uint32)
         residents.append(filters.changed(resident, own, kept[ids], np.array(at, np.uint32)))
-    return Prefixes(filters, residents, loaded.damaged)
+    return Prefixes(filters, residents, loaded.damaged, weights)
 
 
 def load_all(filters: _native.Filters, before: int) -> Growth:

@@ -23,6 +23,8 @@ class Prefixes(NamedTuple):
     """The prefixes of each part, in order of utility."""
     damaged: Ints
     """Numbers of the filters whose prefixes could not be read."""
+    utility: Weights
+    """How often each filter is queried."""
 
     @property
     def sliced(self) -> bool:
@@ -102,7 +104,7 @@ def load_prefixes(
     if curve is not None and not salvage:
         segments = kept // np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1)
         rows = load_sliced(filters, curve, segments, utility)
-        return Prefixes(filters, [rows], np.zeros(0, np.int64))
+        return Prefixes(filters, [rows], np.zeros(0, np.int64), utility)
     order = np.argsort(-utility, kind="stable").astype(np.uint32)
 
     def load(kept: Ints) -> list[_native.Resident]:
@@ -120,13 +122,13 @@ def load_prefixes(
 
     kept, damaged = kept.copy(), np.zeros(0, np.int64)
     try:
-        return Prefixes(filters, load(kept), damaged)
+        return Prefixes(filters, load(kept), damaged, utility)
     except FormatError:
         if not salvage:
             raise
     damaged = np.sort(_find_damaged(filters, order, kept))
     kept[damaged] = 0
-    return Prefixes(filters, load(kept), damaged)
+    return Prefixes(filters, load(kept), damaged, utility)
 
 
 def _find_damaged(filters: _native.Filters, ids: npt.NDArray[np.uint32], kept: Ints) -> Ints:

@@ -19,11 +19,15 @@ from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
+from tamis.planning.arguments import one_of, whole
 from tamis.planning.collection import sliced
 from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats, Weights
 
 Item = TypeVar("Item")
+
+_NO_LIMIT = 2**62
+"""More than there can be sets."""
 
 Hashed: TypeAlias = _native.Distinct | _native.Full
 """Keys that are hashed, and full filters, see `full_filter`."""
@@ -214,9 +218,7 @@ def add_sets(
     filters: _native.Filters, sets: Sets, kind: str, fpr: float, key: bytes | None
 ) -> None:
     """Add the full filters of named sets."""
-    if kind not in ("auto", "sliced", *KINDS):
-        kinds = ", ".join(map(repr, ("auto", "sliced", *KINDS)))
-        raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
+    one_of("kind", kind, ("auto", "sliced", *KINDS))
     for name, keys in Names(filters).check_new(sets, "set"):
         if not isinstance(keys, _native.Distinct | _native.Full):
             keys = _native.Distinct(keys, filters.seed or 0, key)
@@ -228,10 +230,8 @@ def add_sets(
 def read_limit(name: str, limit: int | None) -> int:
     """Return a limit as a number; None is no limit."""
     if limit is None:
-        return 2**62
-    if limit < 0:
-        raise ValueError(f"{name} must be an int from 0 on, or None, not {limit}")
-    return limit
+        return _NO_LIMIT
+    return whole(name, limit, _NO_LIMIT)
 
 
 class BudgetError(ValueError):

@@ -51,12 +51,7 @@ def as_weights(utility: Floats) -> Weights:
 
 def extend_utility(utility: Weights, added: npt.ArrayLike | None, count: int, what: str) -> Weights:
     """Append the utilities of ``count`` new sets (default: 1)."""
-    numbers = np.ones(count) if added is None else np.asarray(added, np.float64)
-    if numbers.shape != (count,):
-        raise ValueError(
-            f"utility must have one number per {what}, {count}, not shape {numbers.shape}"
-        )
-    return np.concatenate([utility, as_weights(utilities(numbers, count))])
+    return np.concatenate([utility, as_weights(utilities(added, count, what))])
 
 
 def extend_present(present: Weights | None, count: int) -> Weights | None:

@@ -128,7 +128,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        room = max(len(distinct), whole("capacity", capacity or 0, MOST_KEYS))
+        room = whole("capacity", 0 if capacity is None else capacity, MOST_KEYS)
+        room = max(len(distinct), room)
         plan = plan_adaptive(Wish(room, sizing, lifetime, layer, fpr, bits_per_key), workload)
         one = plan.stack.layers[0]
         first = _class(one)._build_kernel(_size(one, max(room, FEW)), distinct, room)

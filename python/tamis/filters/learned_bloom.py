@@ -19,7 +19,7 @@ from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
 from tamis.learned.training import Kind, train
 from tamis.planning import learned as planning
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import rate_or_budget, shown, whole
 
 _BLOOM_STEP = 0.25
 """Step of the rates of Bloom filters, in halvings; they can have any rate."""
@@ -81,9 +81,12 @@ class LearnedBloom(_native.LearnedBloom, Scored):
           others are used to plan.
         - ``filter``: the class of the filters; its ``build`` gets the other ``arguments``.
         """
-        check_rate_or_budget(fpr, bits_per_key)
-        if not 1 <= regions <= 256:
-            raise ValueError(f"regions must be from 1 to 256, not {regions}")
+        fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
+        regions = whole("regions", regions, 256, least=1)
+        if not (isinstance(filter, type) and issubclass(filter, Filter)):
+            raise TypeError(
+                f"filter must be a class of filters, such as Ribbon, not {shown(filter)}"
+            )
         rows = keys if features is None else features
         if (model is None) == (kind is None):
             raise ValueError("pass exactly one of model or kind")

@@ -9,6 +9,7 @@ from tamis import _native
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.planning import ribbon as planning
+from tamis.planning.arguments import check_number
 
 Layout = Literal["interleaved", "columns"]
 
@@ -87,8 +88,8 @@ class Ribbon(_native.Ribbon, Filter):
         """
         if self.layout != "columns":
             raise ValueError(f"layout must be 'columns' to truncate, not {self.layout!r}")
-        if not 0 <= columns <= self.columns:
-            raise ValueError(f"columns must be from 0 to {self.columns:g}, not {columns}")
+        what = f"a number from 0 to {self.columns:g}"
+        columns = check_number("columns", columns, what, least=0, most=self.columns)
         # The product of floats may be off by one if `columns` equals `self.columns`.
         bits = self._kept if columns == self.columns else math.floor(columns * self._slots)
         return self._of(self._truncated(bits))

@@ -10,7 +10,7 @@ from tamis._types import Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.planning import stable as planning
-from tamis.planning.arguments import MOST_KEYS, check_rate_or_budget, one_of, whole
+from tamis.planning.arguments import MOST_KEYS, check_number, check_rate, one_of, whole
 
 Decrement = Literal["adjacent", "independent"]
 
@@ -113,6 +113,7 @@ class StableBloom(_native.StableBloom, Filter):
 
     def expected_fnr(self, gap: float) -> float:
         """Predict the fraction of keys rejected ``gap`` insertions after they were added."""
+        gap = check_number("gap", gap, "a number of insertions from 0 on", least=0)
         return planning.false_negatives(self.size, gap)
 
     def __or__(self, other: Any) -> Self:
@@ -133,12 +134,9 @@ class StableBloom(_native.StableBloom, Filter):
 
 
 def _size(gap: int, fpr: float, bits: SupportsIndex | None, fnr: float | None) -> planning.Size:
-    check_rate_or_budget(fpr, None)
+    fpr = check_rate("fpr", fpr)
     if (bits is None) == (fnr is None):
         raise ValueError("pass exactly one of bits or fnr")
     if bits is not None:
         return planning.size(whole("bits", bits, 2**50), fpr, gap)
-    assert fnr is not None
-    if not 0 < fnr < 1:
-        raise ValueError(f"fnr must be between 0 and 1, such as 0.1, not {fnr}")
-    return planning.size_for(float(fnr), float(fpr), gap)
+    return planning.size_for(check_rate("fnr", fnr), fpr, gap)

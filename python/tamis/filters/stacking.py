@@ -46,7 +46,7 @@ class Recipe(NamedTuple):
         **wishes: Any,
     ) -> Self:
         """Fill in the defaults, for ``keys`` keys in total."""
-        room = whole("capacity", capacity or 0, MOST_KEYS)
+        room = whole("capacity", 0 if capacity is None else capacity, MOST_KEYS)
         if plan is None:
             many = max(keys, room)
             plan = planned(max(many, _FEW), workload, **wishes)

@@ -11,6 +11,7 @@ from tamis import _native
 from tamis._saved import Saved
 from tamis._types import Keys
 from tamis.planning import ribbon as planning
+from tamis.planning.arguments import whole
 
 
 class StaticFunction(_native.Function, Saved):
@@ -48,6 +49,8 @@ class StaticFunction(_native.Function, Saved):
 
         A repeated key must have the same value each time; otherwise `BuildError` is raised.
         """
+        if bits is not None:
+            bits = whole("bits", bits, planning.MOST_COLUMNS, least=1)
         array = _checked(values, bits)
         if bits is None:
             bits = max(1, int(array.max(initial=0)).bit_length())
@@ -61,8 +64,6 @@ class StaticFunction(_native.Function, Saved):
 
 def _checked(values: Any, bits: int | None) -> npt.NDArray[np.uint32]:
     """Return the values as an array for the kernel; raise an error if they are not accepted."""
-    if bits is not None and not 1 <= bits <= planning.MOST_COLUMNS:
-        raise ValueError(f"bits must be from 1 to {planning.MOST_COLUMNS}, not {bits}")
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"values must have 1 dimension, one value per key, not {array.ndim}")

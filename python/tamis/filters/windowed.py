@@ -10,7 +10,7 @@ from tamis._types import Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.planning import windowed as planning
-from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.arguments import MOST_KEYS, check_number, whole
 
 
 class Windowed(_native.Windowed, Filter):
@@ -53,9 +53,12 @@ class Windowed(_native.Windowed, Filter):
         """Create an empty filter for a window, from a rate or a budget."""
         window = whole("window", window, MOST_KEYS, least=1)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise ValueError(f"seconds must be a positive number, not {seconds}")
-        step = 0.0 if seconds is None else seconds / size.ages
+        step = 0.0
+        if seconds is not None:
+            least = planning.LEAST_STEP * size.ages
+            what = f"a number of seconds from {least:g} to {planning.MOST_SECONDS:g}"
+            most = planning.MOST_SECONDS
+            step = check_number("seconds", seconds, what, least=least, most=most) / size.ages
         return cls._of(cls._empty(size, step, window, seed, key))
 
     @classmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from tamis.filters import Telescoping
+from tamis.filters.contract import Filter
 from tamis.guard.filling import closing_parts
+from tamis.planning.arguments import check_number, shown
 from tamis.stores.contract import Store, check_store
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ def check_is_store(store: object) -> None:
     check_store(store)
 
 
+def check_is_filter(filter: object) -> None:
+    """Raise `TypeError` for what is not a filter."""
+    if not isinstance(filter, Filter):
+        raise TypeError(
+            "filter must be a filter that keys can be added to, such as tamis.Quotient(10**6, "
+            f"fpr=0.01), not {shown(filter)} ({type(filter).__name__})"
+        )
+
+
 def choose_filter(
     store: Store, bits_per_key: float | None, workload: Workload | None
 ) -> tuple[Any, str]:
@@ -56,9 +66,7 @@ def choose_filter(
         keys = sum(map(len, parts))
     capacity, bits = max(keys, _LEAST_CAPACITY), _BITS_PER_KEY
     if bits_per_key is not None:
-        bits = float(bits_per_key)
-        if not 0 < bits < math.inf:
-            raise ValueError(f"bits_per_key must be a number above 0, not {bits_per_key!r}")
+        bits = check_number("bits_per_key", bits_per_key, "a number above 0", above=0)
     if workload is None:
         filter: Any = Telescoping(capacity=capacity, bits_per_key=bits)
         reason = "It adapts to false positives, and grows with the store."

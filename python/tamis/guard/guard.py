@@ -14,7 +14,7 @@ from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
-from tamis.guard.choosing import check_is_store, choose_filter
+from tamis.guard.choosing import check_is_filter, check_is_store, choose_filter
 from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
@@ -30,7 +30,7 @@ from tamis.guard.statistics import (
 )
 from tamis.guard.trust import OnFailure, Trust
 from tamis.pictures import draw_history
-from tamis.planning.arguments import one_of
+from tamis.planning.arguments import MOST_SECONDS, check_number, one_of
 from tamis.planning.costs import duration
 from tamis.planning.formats import facts_html, format_rate, format_size
 from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store, Value
@@ -103,13 +103,18 @@ class Guard:
         """
         check_is_store(store)
         one_of("on_failure", on_failure, ("raise", "filter"))
-        staleness = duration("max_staleness", max_staleness)
-        if not lease > 0:
-            raise ValueError(f"lease must be a number of seconds above 0, not {lease!r}")
-        if adaptations_per_second is not None and not adaptations_per_second >= 0:
-            raise ValueError(
-                "adaptations_per_second must be 0 or more, or None for no limit, not "
-                f"{adaptations_per_second!r}"
+        staleness = min(duration("max_staleness", max_staleness), MOST_SECONDS)
+        seconds = check_number(
+            "lease",
+            lease,
+            f"a number of seconds above 0 and at most {MOST_SECONDS}",
+            above=0,
+            most=MOST_SECONDS,
+        )
+        if adaptations_per_second is not None:
+            what = "a number of 0 or more, or None for no limit"
+            adaptations_per_second = check_number(
+                "adaptations_per_second", adaptations_per_second, what, least=0
             )
         if not isinstance(name, str) or not name:
             raise ValueError(f"name must be a string that is not empty, not {name!r}")
@@ -125,6 +130,7 @@ class Guard:
             self._log.info("chose %s", self.chosen)
         elif bits_per_key is not None or workload is not None:
             raise ValueError("pass bits_per_key and workload only without a filter")
+        check_is_filter(filter)
         self._limit = Limit(adaptations_per_second)
         self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
         self._expected = ExpectedRate()
@@ -136,7 +142,7 @@ class Guard:
             self._counters,
             log=self._log,
             key=key,
-            lease=float(lease),
+            lease=seconds,
             snapshot=snapshot,
             max_staleness=staleness,
             on_failure=on_failure,

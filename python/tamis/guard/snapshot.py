@@ -11,10 +11,9 @@ import json
 import os
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tamis._files import save_whole
+from tamis._files import open_regular, save_whole
 from tamis._types import FilePath
 from tamis.errors import FormatError, TamisError
 from tamis.filters import from_bytes, map_part
@@ -46,7 +45,7 @@ def load(path: FilePath, key: bytes | None, *, mapped: bool = False) -> tuple[An
     A mapped filter shares its memory with other processes that map the file, except for the pages
     that it writes to.
     """
-    with Path(os.fsdecode(path)).open("rb") as file:
+    with open_regular(path) as file:
         head, newline, body = file.read(_LONGEST_HEAD).partition(b"\n")
         offset = len(head) + 1
         mapped = mapped and offset % _ALIGNMENT == 0  # earlier versions wrote no spaces

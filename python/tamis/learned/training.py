@@ -14,6 +14,7 @@ from tamis.learned import flat, linear
 from tamis.learned.boosting import LIBRARIES, Library, grow_trees
 from tamis.learned.columns import Column, read_columns
 from tamis.learned.model import Model
+from tamis.planning.arguments import check_number, whole
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -67,14 +68,22 @@ def train(
         raise ValueError(f"kind must be 'gbt', 'logistic' or 'svm', not {kind!r}")
     if library not in LIBRARIES:
         raise ValueError(f"library must be 'lightgbm' or 'catboost', not {library!r}")
-    _check("trees", trees, 1, 1 << 15)
-    _check("leaves", leaves, 2, flat.MOST_LEAVES)
+    trees = whole("trees", trees, 1 << 15, 1)
+    leaves = whole("leaves", leaves, flat.MOST_LEAVES, 2)
+    seed = whole("seed", seed, 2**64 - 1)
+    penalty = check_number("penalty", penalty, "a number from 0 on", least=0)
     text = _is_text("members", members)
     if text != _is_text("nonmembers", nonmembers):
         raise TypeError("members and nonmembers must be both tables or both keys, not one of each")
     if text:
-        buckets = buckets or (1 << 10 if kind == "gbt" else 1 << 13)
-        _check("buckets", buckets, 1, (1 << 16) - 2 if kind == "gbt" else 1 << 24)
+        try:
+            shortest, longest = ngrams
+        except (TypeError, ValueError):
+            raise TypeError(f"ngrams must be two lengths, not {ngrams!r}") from None
+        ngrams = whole("ngrams", shortest, 255), whole("ngrams", longest, 255)
+        if buckets is None:
+            buckets = 1 << 10 if kind == "gbt" else 1 << 13
+        buckets = whole("buckets", buckets, (1 << 16) - 2 if kind == "gbt" else 1 << 24, 1)
         counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
         grams = flat.Grams(ngrams[0], ngrams[1], buckets)
         if kind == "gbt":
@@ -82,14 +91,15 @@ def train(
             return Model._of(_text_forest(grams, forest, len(labels)))
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
-    levels = levels or (flat.MOST_LEVELS if kind == "gbt" else 32)
-    _check("levels", levels, 2, flat.MOST_LEVELS)
-    _check("buckets", buckets or 1, 1, 1 << 24)
+    if levels is None:
+        levels = flat.MOST_LEVELS if kind == "gbt" else 32
+    levels = whole("levels", levels, flat.MOST_LEVELS, 2)
+    buckets = whole("buckets", 1 << 12 if buckets is None else buckets, 1 << 24, 1)
     read, labels = read_columns(
         _table("members", members),
         _table("nonmembers", nonmembers),
         categorical,
-        buckets or 1 << 12,
+        buckets,
         levels,
         seed,
     )
@@ -100,11 +110,6 @@ def train(
     fitted = linear.fit(_one_hot(read), labels, kind, penalty)
     features = [column.feature for column in read]
     return Model._of(flat.linear(features, fitted.weights, fitted.bias, len(labels), fitted.slope))
-
-
-def _check(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name} must be from {least} to {most}, not {value}")
 
 
 def _is_text(name: str, rows: Any) -> bool:

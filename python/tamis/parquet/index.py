@@ -23,7 +23,7 @@ from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_na
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
-from tamis.planning.arguments import parse_budget
+from tamis.planning.arguments import check_number, parse_budget, whole
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
@@ -289,8 +289,7 @@ class SkippingIndex:
         changed file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left
         out.
         """
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit must be an int from 0 on, or None, not {limit}")
+        limit = None if limit is None else whole("limit", limit, 2**62)
         predicates = families.predicates(where, self.columns)
         answer = self._answer(predicates)
         answer.check_readable(on_error)
@@ -365,12 +364,11 @@ class SkippingIndex:
             self._state = replace(state, utility=weights).allocate(size, method)
             self._memory = size
 
-    def record(self, groups: Iterable[RowGroup], rows: int = 1) -> None:
+    def record(self, groups: Iterable[RowGroup], rows: float = 1) -> None:
         """Count ``rows`` used rows in each of these row groups; earlier use decays."""
         state = self._state
         places = {file.path: number for number, file in enumerate(state.manifest.files)}
-        if not 0 <= rows < np.inf:
-            raise ValueError(f"rows must be a finite number from 0 on, not {rows}")
+        rows = check_number("rows", rows, "a number from 0 on", least=0)
         used = []
         for path, number in groups:
             owner = places.get(path)
@@ -499,7 +497,7 @@ class SkippingIndex:
         if rows:
             self._use(state, [group], rows)
 
-    def _use(self, state: State, groups: list[int], rows: int) -> None:
+    def _use(self, state: State, groups: list[int], rows: float) -> None:
         with self._lock:
             if len(self._state.utility) == len(state.utility):  # else an update changed them
                 self._accesses.record(groups, rows, HALF_LIFE, len(state.utility))

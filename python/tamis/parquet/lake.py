@@ -30,6 +30,7 @@ from tamis.parquet.listing import (
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
+from tamis.planning.arguments import check_number
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a pattern with ``*``, ``?`` (not in a URI), ``[…]`` or ``**``, or a list."""
@@ -316,7 +317,8 @@ class FileWatch:
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
-        self.recheck, self._threads = recheck, threads
+        what = "a number of seconds from 0 on"
+        self.recheck, self._threads = check_number("recheck", recheck, what, least=0), threads
         self._confirmed: dict[str, Stamp] = {}
         self._last: tuple[float, Lake, Sequence[File], FileCheck] | None = None
 

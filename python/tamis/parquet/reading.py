@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
-from tamis._pages import CheckedFile, chunk_start
+from tamis._pages import CheckedFile, chunk_start, dictionary_columns, most_text
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.errors import FormatError
@@ -65,14 +65,16 @@ def read_groups(
     types = {field.name: field.type for field in footer.schema.to_arrow_schema()}
     names = [name for name in types if name in columns or name == options.utility]
     # Read text as dictionaries, so that each distinct value is hashed once.
-    coded = [
+    text = [
         name
         for name in names
         if families.family(types[name]) in ("text", "binary")
         and not pa.types.is_fixed_size_binary(types[name])
     ]
+    coded = dictionary_columns(footer, numbers, text)
     with lake.filesystem.open_input_file(path) as source:
         checked = CheckedFile(source, path, footer, numbers)
+        checked.limit_text(most_text(source.size()), BATCH, coded)
         file = pq.ParquetFile(checked, metadata=footer, read_dictionary=coded)
         return [_group(file, number, columns, names, options) for number in numbers]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,27 +24,39 @@ from tamis.parquet.threads import map_in_order
 FOOTERS = 16
 """Footers that are cached."""
 
+VERIFIED = 10_000
+"""Chunks of a file that are known to be harmless."""
+
 AHEAD = 8
 """Row groups from which threads read ahead: starting them takes as long as reading one."""
 
 FORMAT = ds.ParquetFileFormat()
 
 
+class Footer(NamedTuple):
+    """The footer of a file, and the chunks whose content was verified, see `ParquetReader`."""
+
+    metadata: pq.FileMetaData
+    verified: set[int]
+
+
 class Footers:
     """A cache of footers, which take longer to read than a row group."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
+        self._kept: dict[tuple[str, str], Footer] = {}
         self._lock = _forks.lock()
 
-    def of(self, state: State, owner: int) -> pq.FileMetaData:
+    def of(self, state: State, owner: int) -> Footer:
         """Return the footer of an indexed file."""
         file = state.manifest.files[owner]
         with self._lock:
             footer = self._kept.pop((file.path, file.footer), None)
         if footer is None:
             with state.lake.filesystem.open_input_file(file.path) as source:
-                footer = pq.read_metadata(source)
+                footer = Footer(pq.read_metadata(source), set())
+        if len(footer.verified) > VERIFIED:
+            footer.verified.clear()
         with self._lock:
             self._kept[file.path, file.footer] = footer
             while len(self._kept) > FOOTERS:
@@ -191,12 +204,17 @@ def visits(
     """Read the answer's row groups in order, on several threads if there are many."""
     state = answer.state
 
-    def read(path: str, footer: pq.FileMetaData, number: int) -> pa.Table:
+    def read(path: str, footer: Footer, number: int) -> pa.Table:
         try:
             with state.lake.filesystem.open_input_file(path) as source:
                 remote = not state.lake.local
                 file = ParquetReader(
-                    source, path, footer=footer, groups=[number], pre_buffer=remote
+                    source,
+                    path,
+                    footer=footer.metadata,
+                    groups=[number],
+                    pre_buffer=remote,
+                    verified=footer.verified,
                 )
                 return projection.of_group(file, number, limit)
         except (FileNotFoundError, PermissionError):
@@ -214,6 +232,7 @@ def visits(
     groups = answer.groups.tolist()
     several = threads != 1 and len(groups) >= AHEAD
     yield from map_in_order(visit, groups, threads) if several else map(visit, groups)
-    for path, footer in answer.unindexed.items():
-        for number in range(footer.num_row_groups):
+    for path, metadata in answer.unindexed.items():
+        footer = Footer(metadata, set())
+        for number in range(metadata.num_row_groups):
             yield Visit(None, read(path, footer, number), 0.0)

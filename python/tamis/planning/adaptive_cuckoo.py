@@ -8,7 +8,7 @@ fingerprint determines its function (``src/adaptive_cuckoo/``).
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget, one_of
+from tamis.planning.arguments import one_of, rate_or_budget, shown, whole
 
 LOAD = 0.95
 """The planned load. The limit is 0.976 for four bins of one slot (Fotakis et al. 2003), and 0.980
@@ -78,12 +78,12 @@ def motion(kind: str, selector_bits: int | None = None) -> int:
     one_of("kind", kind, KINDS)
     if kind != "cyclic":
         if selector_bits is not None:
-            raise ValueError(f"selector_bits must be None for kind {kind!r}, not {selector_bits}")
+            raise ValueError(
+                f"selector_bits must be None for kind {kind!r}, not {shown(selector_bits)}"
+            )
         return 0 if kind == "swapping" else _CUCKOOING
     bits = 1 if selector_bits is None else selector_bits
-    if bits not in range(1, MOST_SELECTOR_BITS + 1):
-        raise ValueError(f"selector_bits must be 1, 2 or 3, not {bits}")
-    return bits
+    return whole("selector_bits", bits, MOST_SELECTOR_BITS, least=1)
 
 
 def size(
@@ -100,7 +100,7 @@ def size(
     Size(motion=0, fingerprint_bits=11, bins=263158)
     """
     moves = motion(kind, selector_bits)
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     slots = math.ceil(keys / LOAD) + (_SPARE if keys < _SMALL else 0)
     bins = math.ceil(slots / (4 if moves == 0 else 1))
     if fpr is not None:

@@ -17,9 +17,9 @@ import numpy as np
 
 from tamis.planning.arguments import (
     MOST_KEYS,
-    check_rate_or_budget,
     check_workload,
     one_of,
+    rate_or_budget,
     whole,
 )
 from tamis.planning.plan import MALFORMED, Plan
@@ -80,7 +80,7 @@ class Wish:
 
     def checked(self) -> Wish:
         """Return it with checked and converted arguments."""
-        check_rate_or_budget(self.fpr, self.bits_per_key)
+        fpr, bits_per_key = rate_or_budget(self.fpr, self.bits_per_key)
         one_of("sizing", self.sizing, get_args(Sizing))
         one_of("layer", self.layer, get_args(LayerKind))
         if (self.lifetime is None) != (self.sizing == "eventual"):
@@ -93,8 +93,8 @@ class Wish:
             self,
             n_keys=whole("n_keys", self.n_keys, MOST_KEYS),
             lifetime=lifetime,
-            fpr=None if self.fpr is None else float(self.fpr),
-            bits_per_key=None if self.bits_per_key is None else float(self.bits_per_key),
+            fpr=fpr,
+            bits_per_key=bits_per_key,
         )
 
     @property

@@ -1,27 +1,79 @@
 """Checks of arguments that several plans share."""
 
+import math
+import operator
 import os
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import SupportsIndex
 
 MOST_BITS_PER_KEY = 4096
 """The largest budget accepted: far more than any filter can use."""
 
 
-def check_rate_or_budget(fpr: float | None, bits_per_key: float | None) -> None:
-    """Check that exactly one is given: a rate between 0 and 1, or a positive budget."""
+def check_number(
+    name: str,
+    value: object,
+    what: str = "a number",
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Return an argument as a float; ``what`` says which numbers are accepted, all finite ones.
+
+    Fractions and NumPy numbers are accepted; bools and decimals are not.
+
+    >>> check_number("lease", float("nan"), "a number of seconds above 0", above=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: lease must be a number of seconds above 0, not nan
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {what}, not {shown(value)} ({type(value).__name__})")
+    try:
+        found = float(value)
+    except OverflowError:  # of an int
+        found = math.inf
+    if not (math.isfinite(found) and above < found < below and least <= found <= most):
+        raise ValueError(f"{name} must be {what}, not {shown(value)}")
+    return found
+
+
+def shown(value: object) -> str:
+    """Write a value in a message: in a few words, if it is long."""
+    try:
+        text = str(value) if isinstance(value, Real) else repr(value)
+    except ValueError:  # of an int of over 4300 digits
+        text = ""
+    return text if 0 < len(text) <= 60 else f"a long value of type {type(value).__name__}"
+
+
+def rate_or_budget(
+    fpr: float | None, bits_per_key: float | None
+) -> tuple[float | None, float | None]:
+    """Return a rate between 0 and 1, or a positive budget; exactly one must be given."""
     if (fpr is None) == (bits_per_key is None):
         raise ValueError("pass exactly one of fpr or bits_per_key")
-    for name, value in (("fpr", fpr), ("bits_per_key", bits_per_key)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise TypeError(f"{name} must be a number, not {value!r} ({type(value).__name__})")
-    if fpr is not None and not 0 < fpr < 1:
-        raise ValueError(f"fpr must be between 0 and 1, such as 0.01, not {fpr}")
-    if bits_per_key is not None and not 0 < bits_per_key <= MOST_BITS_PER_KEY:
-        raise ValueError(
-            f"bits_per_key must be above 0 and at most {MOST_BITS_PER_KEY}, not {bits_per_key}"
-        )
+    if fpr is not None:
+        return check_rate("fpr", fpr), None
+    return None, check_bits_per_key(bits_per_key)
+
+
+def check_bits_per_key(value: object) -> float:
+    """Return a positive budget."""
+    what = f"a number above 0 and at most {MOST_BITS_PER_KEY}"
+    return check_number("bits_per_key", value, what, above=0, most=MOST_BITS_PER_KEY)
+
+
+def check_rate(name: str, value: object) -> float:
+    """Return a rate between 0 and 1, both excluded."""
+    return check_number(name, value, "a number between 0 and 1, such as 0.01", above=0, below=1)
+
+
+def check_share(name: str, value: object) -> float:
+    """Return a share from 0 to 1."""
+    return check_number(name, value, "a number from 0 to 1", least=0, most=1)
 
 
 def check_workload(workload: object, *, optional: bool = True) -> None:
@@ -33,20 +85,26 @@ def check_workload(workload: object, *, optional: bool = True) -> None:
         )
 
 
-def whole(name: str, value: SupportsIndex, most: int, least: int = 0) -> int:
+def whole(name: str, value: object, most: int, least: int = 0) -> int:
     """Return an argument as an int in a range; NumPy integers are accepted, bools are not."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {value!r} ({type(value).__name__})")
-    number = value.__index__()
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be from {least} to {most}, not {number}")
-    return number
+    try:
+        found = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{name} must be an int, not {shown(value)} ({type(value).__name__})"
+        ) from None
+    if not least <= found <= most:
+        raise ValueError(f"{name} must be from {least} to {most}, not {shown(found)}")
+    return found
 
 
 def thread_count(threads: int | None) -> int:
     """Return how many threads to start: as many as given, or one per core for None or 0."""
-    return whole("threads", threads or 0, 4096) or os.cpu_count() or 1
+    return whole("threads", 0 if threads is None else threads, 4096) or os.cpu_count() or 1
 
+
+MOST_SECONDS = 10**6
+"""The longest time-out, lease or staleness: eleven days, which every system call can wait."""
 
 MOST_KEYS = 2**48 - 1
 """The largest capacity of a filter."""
@@ -61,14 +119,19 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
     ValueError: layout must be 'blocked' or 'standard', not 'bloked'
     """
     listed = list(choices)
-    if value not in listed:
+    # By type first: arrays and some decimals cannot be compared.
+    if not any(isinstance(value, type(each)) and value == each for each in listed):
         *others, last = map(repr, listed)
         accepted = f"{', '.join(others)} or {last}" if others else last
-        raise ValueError(f"{name} must be {accepted}, not {value!r}")
+        raise ValueError(f"{name} must be {accepted}, not {shown(value)}")
 
 
 UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 """Units of a memory budget, in bytes."""
+
+
+MOST_BYTES = 2**60
+"""The first memory budget that is not accepted: more than any machine has."""
 
 
 def parse_budget(budget: int | str, name: str = "budget") -> int:
@@ -77,7 +140,8 @@ def parse_budget(budget: int | str, name: str = "budget") -> int:
     >>> parse_budget("64MB"), parse_budget(1000)
     (64000000, 1000)
     """
-    wrong = f"{name} must be bytes or a size such as '64MB' ({', '.join(UNITS)}), not {budget!r}"
+    what = f"bytes or a size such as '64MB' ({', '.join(UNITS)})"
+    wrong = f"{name} must be {what}, not {shown(budget)}"
     if isinstance(budget, str):
         text = budget.strip()
         for unit in sorted(UNITS, key=len, reverse=True):
@@ -86,12 +150,12 @@ def parse_budget(budget: int | str, name: str = "budget") -> int:
                     size = float(text[: -len(unit)]) * UNITS[unit]
                 except ValueError:
                     break
-                if 0 <= size < 2**60:
+                if 0 <= size < MOST_BYTES:
                     return int(size)
                 break
         raise ValueError(wrong)
     if isinstance(budget, bool) or not isinstance(budget, Integral):
         raise TypeError(wrong)
-    if budget < 0:
+    if not 0 <= budget < MOST_BYTES:
         raise ValueError(wrong)
     return int(budget)

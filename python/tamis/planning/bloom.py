@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import one_of, rate_or_budget
 
 BLOCK_BITS = 512
 """Bits of a block of the blocked layout: a cache line."""
@@ -117,9 +117,8 @@ def size(
     >>> size(1000, bits_per_key=10, layout="segmented")
     Size(layout='segmented', bits=10000, hashes=7)
     """
-    if layout not in MOST_HASHES:
-        raise _unknown(layout)
-    check_rate_or_budget(fpr, bits_per_key)
+    one_of("layout", layout, MOST_HASHES)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     keys = max(keys, 1)
     unit = BLOCK_BITS if layout == "blocked" else 1
     if bits_per_key is not None:

@@ -7,10 +7,11 @@ another machine, only their ratios are meaningful; ``check_cost`` of `tamis.advi
 
 import math
 import re
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
+
+from tamis.planning.arguments import check_number
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 """Units of a duration, in seconds."""
@@ -48,20 +49,14 @@ def duration(name: str, value: float | str) -> float:
     >>> duration("miss_cost", "1ms"), duration("miss_cost", 0.5)
     (0.001, 0.5)
     """
-    wrong = (
-        f"{name} must be seconds, or a number with a unit ({', '.join(UNITS)}) such as '1ms', "
-        f"not {value!r}"
-    )
+    what = f"seconds, or a number with a unit ({', '.join(UNITS)}) such as '1ms'"
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ns|us|µs|ms|s)\s*", value)
         try:
             seconds = float(match[1]) * UNITS[match[2]] if match else math.nan
         except ValueError:
             seconds = math.nan
-    elif isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(wrong)
-    else:
-        seconds = float(value)
-    if not 0 <= seconds < math.inf:
-        raise ValueError(wrong)
-    return seconds
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name} must be {what}, not {value!r}")
+        return seconds
+    return check_number(name, value, what, least=0)

@@ -8,7 +8,7 @@ probability (1 − 2/(B·V))^n. At a load of 0.95 the rate is 7.6/V, slightly le
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget, whole
+from tamis.planning.arguments import rate_or_budget, whole
 
 LOAD = 0.95
 """The planned load, for fingerprints of four bits or more. It must stay below 0.973, where the
@@ -130,9 +130,9 @@ def size(
     if fingerprint_bits is not None:
         if fpr is not None or bits_per_key is not None:
             raise ValueError("pass exactly one of fpr, bits_per_key or fingerprint_bits")
-        whole("fingerprint_bits", fingerprint_bits, MOST_FINGERPRINT_BITS, least=1)
-        return _counted(keys, fingerprint_bits, attempt)
-    check_rate_or_budget(fpr, bits_per_key)
+        length = whole("fingerprint_bits", fingerprint_bits, MOST_FINGERPRINT_BITS, least=1)
+        return _counted(keys, length, attempt)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     useful = range(LEAST_FINGERPRINT_BITS, MOST_FINGERPRINT_BITS + 1)
     sizes = [_counted(keys, bits, attempt) for bits in useful]
     if fpr is not None:

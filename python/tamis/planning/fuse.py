@@ -10,7 +10,7 @@ pays off only for larger sets (Graf and Lemire 2022; the limits are from Walzer 
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget, one_of
+from tamis.planning.arguments import rate_or_budget, whole
 
 MOST_FINGERPRINT_BITS = 32
 
@@ -92,11 +92,11 @@ def size(
     >>> size(1_000_000, bits_per_key=10, arity=4)
     Size(arity=4, fingerprint_bits=9, segment_length=3242, segments=331)
     """
-    one_of("arity", arity, FITS)
+    arity = whole("arity", arity, max(FITS), min(FITS))
     table = _table(arity, keys)
     if fingerprint_bits is not None:
         return Size(arity, fingerprint_bits, *table)
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         length = max(1, math.ceil(-math.log2(fpr)))
         if length > MOST_FINGERPRINT_BITS:

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, one_of, whole
+from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, check_share, one_of, whole
 from tamis.planning.formats import facts_html, format_rate, table_html
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
@@ -141,8 +141,7 @@ class Plan:
 
         It is linear in ψ: `fpr_bound` at 0, and `expected_fpr` at the ψ of the plan.
         """
-        if not 0 <= psi <= 1:
-            raise ValueError(f"psi must be a fraction from 0 to 1, not {psi}")
+        psi = check_share("psi", psi)
         return psi * self.frequent_fpr + (1 - psi) * self.fpr_bound
 
     @property
@@ -303,9 +302,9 @@ def _check_layer(layer: Layer, last: bool) -> None:
                 f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}"
             )
     elif kind.lengths is not None:
-        whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])  # type: ignore
+        whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])
     elif layer.fingerprint is not None:  # it has none, but may say so
-        whole("fingerprint", layer.fingerprint, 64)  # type: ignore[arg-type]
+        whole("fingerprint", layer.fingerprint, 64)
 
 
 def _finite(name: str, value: object, most: float = math.inf) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypedDict, get_args
 
 from tamis.planning import ribbon
 from tamis.planning.arguments import (
     MOST_BITS_PER_KEY,
     MOST_KEYS,
-    check_rate_or_budget,
+    check_number,
     check_workload,
     one_of,
+    rate_or_budget,
+    shown,
     whole,
 )
 from tamis.planning.bloom import bits_per_item
@@ -264,7 +265,7 @@ def _goal(
     miss_cost: float | None,
     check_cost: float | None,
 ) -> Goal:
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None and fpr < FLOOR:
         raise ValueError(f"fpr must be at least {_rounded_up(FLOOR):.2g} for a stack, not {fpr}")
     for name, value in (
@@ -273,21 +274,18 @@ def _goal(
         ("miss_cost", miss_cost),
         ("check_cost", check_cost),
     ):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} must be a number, not {value!r} ({type(value).__name__})")
-        if not value > 0 or math.isinf(value):
-            raise ValueError(f"{name} must be a positive number, not {value}")
+        if value is not None:
+            check_number(name, value, "a positive number", above=0)
     if max_checks is not None and max_checks < 1:
         raise ValueError(f"max_checks must be at least 1, the first layer, not {max_checks}")
     costs = miss_cost is not None or check_cost is not None
     if costs and (miss_cost is None or check_cost is None):
         raise ValueError("pass both of miss_cost and check_cost, or neither")
-    if penalties is not None and (
-        len(penalties) != 3 or not all(p >= 0 and math.isfinite(p) for p in penalties)
-    ):
-        raise ValueError(f"penalties must be three numbers of at least 0, not {penalties!r}")
+    if penalties is not None:
+        what = "three numbers of at least 0"
+        if not isinstance(penalties, Iterable) or len(list(penalties)) != 3:
+            raise TypeError(f"penalties must be {what}, not {shown(penalties)}")
+        penalties = [check_number("penalties", each, what, least=0) for each in penalties]
     if fpr is not None and (costs or penalties is not None):
         raise ValueError(
             "pass bits_per_key with costs or penalties, not fpr: cost is minimized within a budget"
@@ -296,12 +294,12 @@ def _goal(
         keys,
         budget=math.inf if bits_per_key is None else math.floor(bits_per_key * max(keys, 1)),
         fpr=1.0 if fpr is None else fpr,
-        max_fpr_bound=1.0 if max_fpr_bound is None else max_fpr_bound,
-        max_checks=math.inf if max_checks is None else max_checks,
+        max_fpr_bound=1.0 if max_fpr_bound is None else float(max_fpr_bound),
+        max_checks=math.inf if max_checks is None else float(max_checks),
         present=0.0 if workload is None else workload.present,
         penalties=Checks(*(penalties or (0.0, 0.0, 0.0))),
-        miss_cost=1.0 if miss_cost is None else miss_cost,
-        check_cost=0.0 if check_cost is None else check_cost,
+        miss_cost=1.0 if miss_cost is None else float(miss_cost),
+        check_cost=0.0 if check_cost is None else float(check_cost),
     )
 
 

@@ -8,7 +8,7 @@ and 2.125 bits of metadata (``src/quotient``).
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import rate_or_budget
 
 LOAD = 0.95
 """The planned load: above it, insertions get slow."""
@@ -72,7 +72,7 @@ def size(
     count = quotients(keys)
     if fingerprint_bits is not None:
         return Size(count, fingerprint_bits)
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         for remainder_bits in range(1, MOST_REMAINDER_BITS + 1):
             if (found := Size(count, remainder_bits)).rate(keys) <= fpr:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import check_rate_or_budget, one_of
+from tamis.planning.arguments import one_of, rate_or_budget
 
 Ints = npt.NDArray[np.int64]
 
@@ -150,7 +150,7 @@ def size(
     none = Size(0, found, most_slots(keys, found), layout)
     if fingerprint_bits is not None:
         return none._with(*_parts(fingerprint_bits))
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     least = none._with(0, LEAST_SHARE)
     if fpr is not None:
         if fpr < 2.0**-MOST_COLUMNS:

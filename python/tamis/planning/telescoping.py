@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import quotient
-from tamis.planning.arguments import check_rate_or_budget, one_of
+from tamis.planning.arguments import one_of, rate_or_budget
 
 SELECTORS = ("growing", "block", "plain")
 """The ways to store selectors."""
@@ -83,7 +83,7 @@ def size(
     Size(selectors='block', quotients=1052480, remainder_bits=8)
     """
     one_of("selectors", selectors, SELECTORS)
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if bits_per_key is None:
         return Size(selectors, *quotient.size(keys, fpr=fpr))
     quotients = quotient.quotients(keys)

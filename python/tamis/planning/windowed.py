@@ -12,12 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import check_rate_or_budget
+from tamis.planning.arguments import rate_or_budget
 
 MOST_SLICES = 48
 """The largest number of slices to try. A query reads about 2(k + l)/k of them, and more slices save
 little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 need 19.7, and any
 number needs at least 19.6."""
+
+LEAST_STEP = 1e-6
+"""Seconds of a generation, at least, as in the kernel."""
+
+MOST_SECONDS = 1e15
+"""Seconds of a window, at most."""
 
 _WORD = 64
 _AT_ONCE = 62
@@ -56,7 +62,7 @@ def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = 
     >>> size(10_000, bits_per_key=20).bits <= 200_000
     True
     """
-    check_rate_or_budget(fpr, bits_per_key)
+    fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     window = max(window, 1)
     if fpr is not None:
         return min(_for_rate(window, fpr), key=lambda found: found.bits)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tamis._types import Key, Keys
 from tamis.errors import LeaseError, StoreError
+from tamis.planning.arguments import MOST_SECONDS, check_number
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -213,12 +214,14 @@ def store_error(store: str, error: BaseException) -> StoreError:
     return StoreError(f"{store} is unreachable or took too long: {detail}")
 
 
-def check_timeout(timeout: float | None) -> None:
-    """Raise `ValueError` for a time-out that is not positive."""
-    if timeout is not None and not timeout > 0:
-        raise ValueError(
-            f"timeout must be a number of seconds above 0, or None to wait, not {timeout!r}"
-        )
+def check_timeout(timeout: float | None) -> float | None:
+    """Return a time-out in seconds, which must be positive."""
+    what = f"a number of seconds above 0 and at most {MOST_SECONDS}, or None to wait"
+    return (
+        None
+        if timeout is None
+        else check_number("timeout", timeout, what, above=0, most=MOST_SECONDS)
+    )
 
 
 def lease_error(holder: str | None) -> LeaseError:

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from tamis._native import plain_key
 from tamis.errors import StoreError
+from tamis.planning.arguments import whole
 from tamis.stores import _fork
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
@@ -94,9 +95,8 @@ class Postgres(Journaled):
             raise ImportError(
                 "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
             ) from None
-        check_timeout(timeout)
-        if connections < 2:
-            raise ValueError(f"connections must be 2 or more, not {connections!r}")
+        timeout = check_timeout(timeout)
+        connections = whole("connections", connections, 10**4, least=2)
         self._psycopg: Any = psycopg
         self._timeout, self._connections = timeout, connections
         self._lock = threading.RLock()

@@ -20,6 +20,7 @@ from itertools import count
 from typing import Any
 
 from tamis.errors import LeaseError, StoreError
+from tamis.planning.arguments import check_number
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
 from tamis.stores._keyvalue import (
@@ -90,9 +91,9 @@ class Redis(Store):
             from redis.retry import Retry
         except ImportError:
             raise ImportError("tamis.stores.Redis needs redis: pip install tamis[redis]") from None
-        check_timeout(timeout)
-        if grace is not None and not grace >= 0:
-            raise ValueError(f"grace must be 0 or more seconds, or None, not {grace!r}")
+        timeout = check_timeout(timeout)
+        if grace is not None:
+            grace = check_number("grace", grace, "a number of seconds from 0 on, or None", least=0)
         self._url, self._timeout = url, timeout
         try:
             # A write is never sent twice.

@@ -72,7 +72,7 @@ class SQLite(Journaled):
         once more.
         """
         super().__init__(table and table.removeprefix("main."), key, value, where)
-        check_timeout(timeout)
+        timeout = check_timeout(timeout)
         wait = 1e6 if timeout is None else timeout
         self._connections = Connections(os.fsdecode(sqlite_path(path)), wait, wal=not self.shared)
         k, v = self._k, self._v

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 
 import numpy as np
@@ -17,7 +15,7 @@ from tamis._columns import as_list, pyarrow, show_key
 from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
-from tamis.planning.arguments import MOST_KEYS, whole
+from tamis.planning.arguments import MOST_KEYS, check_number, check_share, whole
 from tamis.planning.formats import facts_html, format_rate
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
@@ -154,7 +152,7 @@ class Workload:
         (['a'], 0.25, 22.5)
         """
         weights = _weights("counts", counts)
-        unseen = _share("unseen", unseen)
+        unseen = check_share("unseen", unseen)
         counter = ValueCounts(MOST_KEYS, keys)
         try:
             counter.add(values, weights)
@@ -185,7 +183,7 @@ class Workload:
         """
         weights = np.sort(_weights("frequencies", frequencies))[::-1]
         weights = weights[: np.count_nonzero(weights)]
-        total = 1 - _share("unseen", unseen)
+        total = 1 - check_share("unseen", unseen)
         return cls(Steps.of(weights, total=total), counts=weights)
 
     @classmethod
@@ -198,15 +196,12 @@ class Workload:
         >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)
         (0.7576, 0.0365)
         """
-        if isinstance(exponent, bool) or not isinstance(exponent, Real):
-            raise TypeError(f"exponent must be a number, not {exponent!r}")
-        if not 0 <= exponent <= 16:
-            raise ValueError(f"exponent must be from 0 to 16, not {exponent}")
+        exponent = check_number("exponent", exponent, "a number from 0 to 16", least=0, most=16)
         universe = whole("universe", universe, MOST_KEYS)
         if universe == 0:
             raise ValueError(f"universe must be from 1 to {MOST_KEYS}, not 0")
         known = universe if sample is None else whole("sample", sample, universe)
-        return cls(Zipf(float(exponent), universe, known))
+        return cls(Zipf(exponent, universe, known))
 
     @classmethod
     def _counted(
@@ -363,7 +358,8 @@ class Workload:
         """
         known = 1 - self.unseen
         return [
-            self.curve.rank(share) if _share("shares", share) <= known else None for share in shares
+            self.curve.rank(share) if check_share("shares", share) <= known else None
+            for share in shares
         ]
 
     def drift(self, other: Workload) -> Drift:
@@ -436,8 +432,8 @@ class Workload:
             rest["unseen_method"] = known.get("unseen_method", "given")  # older files have neither
             if rest["unseen_method"] not in get_args(Method):
                 raise ValueError(f"unseen_method is {rest['unseen_method']!r}")
-            discount = rest["discount"] = _share("discount", known.get("discount", 0.0))
-            total = 1 - _share("unseen", known["unseen"])
+            discount = rest["discount"] = check_share("discount", known.get("discount", 0.0))
+            total = 1 - check_share("unseen", known["unseen"])
             _weights("count", counts)
             costs = table["cost"].to_numpy() if "cost" in table.column_names else None
             total_costs = counts if costs is None else counts * _weights("cost", costs)
@@ -525,7 +521,10 @@ class Workload:
 
 def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return counts as an array; raise ValueError for the first that is negative or not finite."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # of rows of several lengths
+        raise ValueError(f"{name} must be numbers: {error}") from None
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension, not {array.ndim}")
     if array.size and array.dtype.kind not in "iuf":
@@ -537,14 +536,6 @@ def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
         at = int(wrong[0])
         raise ValueError(f"{name}[{at}] must be finite and at least 0, not {array[at]}")
     return array
-
-
-def _share(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    if not 0 <= value <= 1 or math.isnan(value):
-        raise ValueError(f"{name} must be from 0 to 1, not {value}")
-    return float(value)
 
 
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import ribbon
+from tamis.planning.arguments import MOST_BYTES, check_number, one_of, shown, whole
 from tamis.planning.collection import baselines
 from tamis.planning.collection.curves import (
     Curve,
@@ -116,11 +117,8 @@ def plan_collection(
     weights = utilities(utility, len(counts))
     if (budget is None) == (target is None):
         raise ValueError("pass exactly one of budget or target")
-    if kind != "auto" and kind not in KINDS:
-        kinds = ", ".join(map(repr, ("auto", *KINDS)))
-        raise ValueError(f"kind must be one of {kinds}, not {kind!r}")
-    if not (isinstance(fpr, float | int) and 2.0**-32 <= fpr < 1):
-        raise ValueError(f"fpr must be a rate from 2**-32 to below 1, not {fpr!r}")
+    one_of("kind", kind, ("auto", *KINDS))
+    fpr = check_number("fpr", fpr, "a rate from 2**-32 to below 1", least=2.0**-32, below=1)
     if (bits is None) != (hashes is None) or (bits is not None and kind in ("auto", "ribbon")):
         raise ValueError(
             "bits and hashes must be passed together, with kind 'segmented' or 'truncated'"
@@ -134,22 +132,19 @@ def plan_collection(
         which = np.full(len(counts), KINDS.index(kind), np.uint8)
         mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(KINDS))
     if budget is not None:
-        if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
-            raise ValueError(f"budget must be a number of bits from 0 on, not {budget!r}")
-        kept = allocate(method, mixed, weights, int(budget))
+        budget = whole("budget", budget, 8 * MOST_BYTES - 1)
+        kept = allocate(method, mixed, weights, budget)
     else:
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' with a target, not {method!r}")
-        if not (isinstance(target, float | int) and 0 < target <= 1):
-            raise ValueError(f"target must be a rate above 0 and up to 1, not {target!r}")
-        kept = least(mixed, weights, float(target))
+        rate = check_number("target", target, "a rate above 0 and up to 1", above=0, most=1)
+        kept = least(mixed, weights, rate)
     return allocation(mixed, kept, weights, which, budget)
 
 
 def allocate(method: Method, curve: Mixed, utility: Floats, budget: int) -> Ints:
     """Return the bits to keep of each filter, by a method, within a budget in bits."""
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, not {method!r}")
+    one_of("method", method, _METHODS)
     return _METHODS[method](curve, utility, budget)
 
 
@@ -239,26 +234,34 @@ def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
 
 
 def _counts(name: str, values: npt.ArrayLike) -> Ints:
-    given = np.asarray(values)
+    try:
+        given = np.asarray(values)
+    except ValueError as error:  # of rows of several lengths
+        raise ValueError(f"{name} must be a one-dimensional array of ints: {error}") from None
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(
             f"{name} must be a one-dimensional array of ints, "
             f"not {given.dtype} of shape {given.shape}"
         )
     if given.size and (int(given.min()) < 0 or int(given.max()) > 2**48):
-        raise ValueError(f"{name} must be from 0 to 2**48")
+        wrong = given[(given < 0) | (given > 2**48)]
+        raise ValueError(f"{name} must be from 0 to 2**48, not {wrong[0]}")
     return given.astype(np.int64)
 
 
-def utilities(utility: npt.ArrayLike | None, length: int) -> Floats:
+def utilities(utility: npt.ArrayLike | None, length: int, what: str = "filter") -> Floats:
     """Return utilities as an array: one finite number from 0 on per filter (default: 1)."""
     if utility is None:
         return np.ones(length)
-    weights = np.array(utility, np.float64)  # a copy, which the caller cannot change
+    try:
+        weights = np.array(utility, np.float64)  # a copy, which the caller cannot change
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"utility must be numbers, not {shown(utility)} ({error})") from None
     if weights.shape != (length,):
         raise ValueError(
-            f"utility must have one number per filter, {length}, not shape {weights.shape}"
+            f"utility must have one number per {what}, {length}, not shape {weights.shape}"
         )
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError("utility must be finite and not negative")
+    wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
+    if wrong.size:
+        raise ValueError(f"utility must be finite and not negative, not {wrong[0]}")
     return weights

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tamis.planning.arguments import check_number
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.prices import optimal
 from tamis.planning.collection.reads import optimal_reads
@@ -47,8 +48,7 @@ def size(keys: int, fpr: float) -> tuple[int, int]:
     >>> size(100, 1e-4), size(90, 1e-4), size(1, 1e-4)
     ((188, 11), (188, 10), (2, 14))
     """
-    if not (isinstance(fpr, float | int) and 2.0**-32 <= fpr < 1):
-        raise ValueError(f"fpr must be a rate from 2**-32 to below 1, not {fpr!r}")
+    fpr = check_number("fpr", fpr, "a rate from 2**-32 to below 1", least=2.0**-32, below=1)
     length = segment_length(keys)
     zeros = (1 - 1 / length) ** max(keys, 1)
     return length, min(64, max(1, math.ceil(math.log(fpr) / math.log1p(-zeros) - 1e-9)))

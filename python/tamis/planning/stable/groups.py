@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import stable, windowed
-from tamis.planning.arguments import check_rate_or_budget, one_of, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate, one_of, whole
 from tamis.planning.stable import Size
 from tamis.planning.stable.search import optimal
 
@@ -142,8 +142,10 @@ def plan_stable(
         raise ValueError(
             f"group {empty[0]} has no samples (p_j and q_j are 0); join it with another group"
         )
-    check_rate_or_budget(fpr, None)
-    bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
+    fpr = check_rate("fpr", fpr)
+    bits, gap = whole("bits", bits, 2**50, 1), whole("gap", gap, 2**48)
+    members = None if members is None else whole("members", members, MOST_KEYS)
+    model_bits = whole("model_bits", model_bits, 2**50)
     one_of("method", method, get_args(Method))
     if method == "paper":
         filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import special
 
 from tamis.planning import stable
-from tamis.planning.arguments import check_rate_or_budget, one_of, whole
+from tamis.planning.arguments import check_rate, one_of, whole
 from tamis.planning.stable.groups import (
     Method,
     StablePlan,
@@ -72,10 +72,11 @@ def plan_scores(
         _sample("nonmember_scores", nonmember_scores),
     )
     one_of("method", method, get_args(Method))
-    check_rate_or_budget(fpr, None)
+    fpr = check_rate("fpr", fpr)
     if groups is not None:
         groups = whole("groups", groups, 64, least=1)
-    bits, gap = whole("bits", bits, 2**50), whole("gap", gap, 2**48)
+    bits, gap = whole("bits", bits, 2**50, 1), whole("gap", gap, 2**48)
+    model_bits = whole("model_bits", model_bits, 2**50)
     search = _Planner(members, others, bits, fpr, gap, model_bits)
     if method == "paper":
         return search.paper(groups or monotone(members, others), single=groups == 1)

@@ -33,7 +33,7 @@ Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -232,11 +232,20 @@ class _Search:
 
     def fitting(self, items: int, bits: int) -> range:
         """The lengths of fingerprints that fit behind these bits."""
-        left = self.limit - bits
-        fit = bisect_right(
-            self.lengths, left, key=lambda each: fingerprint_layer(self.kind, items, each).bits
-        )
-        return self.lengths[:fit]
+        kind, lengths, left = self.kind, self.lengths, self.limit - bits
+        shortest = fingerprint_layer(kind, items, lengths[0]).bits
+        if left < shortest:
+            return lengths[:0]
+        longest = fingerprint_layer(kind, items, lengths[-1]).bits
+        if left >= longest:
+            return lengths
+        # Bits are close to linear in the length, so a search begins at the right place.
+        at = int((left - shortest) / (longest - shortest) * (len(lengths) - 1))
+        while fingerprint_layer(kind, items, lengths[at]).bits > left:
+            at -= 1
+        while fingerprint_layer(kind, items, lengths[at + 1]).bits <= left:
+            at += 1
+        return lengths[: at + 1]
 
     def thin(self, items: int, lengths: range) -> list[int]:
         """Leave out lengths that save next to nothing over a longer one; the best guess first."""
