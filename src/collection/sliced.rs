@@ -24,6 +24,7 @@ use super::{Filter, Kind};
 use crate::bits::{prefetch, reduce, zeros};
 use crate::error::{Error, Result};
 use crate::hash::{Hash128, mix13};
+use crate::processor::with_avx2;
 use std::collections::BinaryHeap;
 
 /// Words of the sets that are searched together: 4,096 sets, 512 bytes of each row.
@@ -351,16 +352,7 @@ impl Sliced {
         limit: usize,
         accept: Option<&mut dyn FnMut(Match) -> Result<bool>>,
     ) -> Result<Vec<u32>> {
-        #[cfg(target_arch = "x86_64")]
-        if crate::processor::has_avx2() {
-            #[target_feature(enable = "avx2,popcnt,bmi1")]
-            fn enabled<R>(work: impl FnOnce() -> R) -> R {
-                work()
-            }
-            // SAFETY: the processor has these instructions.
-            return unsafe { enabled(|| self.search_with(keys, limit, accept)) };
-        }
-        self.search_with(keys, limit, accept)
+        with_avx2(|| self.search_with(keys, limit, accept))
     }
 
     #[inline(always)]
