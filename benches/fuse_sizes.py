@@ -15,6 +15,7 @@ import argparse
 
 import numpy as np
 
+import tamis
 from tamis import _native
 from tamis.planning import fuse as planning
 
@@ -25,11 +26,12 @@ WANTED = 0.9
 def solved(arity: int, keys: int, length: int, segments: int, trials: int) -> float:
     """Return the fraction of seeds with which the first attempt succeeds."""
     numbers = np.arange(keys)
+    size = planning.Size(arity, 8, length, segments)
     first = 0
     for seed in range(trials):
         distinct = _native.Distinct(numbers, seed)
-        kernel = _native.fuse_build(arity, 8, length, segments, distinct)
-        first += _native.fuse_shape(kernel)[4] == 1
+        f = tamis.Fuse._of(tamis.Fuse._build(size, distinct))
+        first += f._attempts == 1
     return first / trials
 
 
@@ -57,7 +59,7 @@ def main() -> None:
         print(f"\n{arity}-wise       keys  segments  slots/key  solved at once        fewest")
         found = []
         for keys in (keys for keys in SIZES if keys <= most):
-            _, length, segments = planning.size(arity, keys, fpr=2**-8)
+            *_, length, segments = planning.size(keys, fpr=2**-8, arity=arity)
             seeds = max(20, min(trials, trials * 50_000 // keys))
             share = solved(arity, keys, length, segments, seeds)
             error = np.sqrt(max(share * (1 - share), 1 / seeds) / seeds)

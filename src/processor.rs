@@ -111,6 +111,23 @@ pub fn has_avx2() -> bool {
     false
 }
 
+/// Runs `work`, where the compiler may use AVX2, BMI1, BMI2 and POPCNT if this processor has them all.
+#[inline(always)]
+pub fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+        fn enabled<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if has_avx2() && Bmi2::detect().is_some() {
+            // SAFETY: just checked.
+            return unsafe { enabled(work) };
+        }
+    }
+    work()
+}
+
 /// Evaluates an expression with the name bound to the best [`Processor`] of this machine.
 macro_rules! on_best {
     ($processor:ident => $work:expr) => {

@@ -1,5 +1,7 @@
 """What is particular to binary fuse filters: sizes, attempts, and sets that are hard to build."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -163,3 +165,28 @@ def test_planned_sizes():
         assert budget.slots * budget.fingerprint_bits <= 10**7
         assert budget.slots * (budget.fingerprint_bits + 1) > 10**7
         assert planning.size(10**6, bits_per_key=100, arity=arity).fingerprint_bits == 32
+
+
+@pytest.mark.parametrize("arity", [3, 4])
+def test_large_sets_have_short_segments(arity):
+    """Segments stay in the caches, and are long enough that no two keys have equal slots."""
+    before = math.inf
+    for keys in (10**6, 10**7, 10**8, 3 * 10**8, 10**9, 10**11):
+        size = planning.size(keys, fpr=0.01, arity=arity)
+        assert size.segment_length <= max(2**16, math.ceil((5 * keys) ** 0.5))
+        assert keys / (2 * size.segment_length**2) <= 0.105
+        # And a larger set has no more slots per key.
+        assert size.slots / keys <= 1.0005 * before
+        before = size.slots / keys
+
+
+def test_short_segments_are_solved_at_once(monkeypatch):
+    """What is planned beyond 10⁸ keys, with segments cut short at 2,000 slots instead."""
+    monkeypatch.setattr(planning, "_LONGEST_SEGMENT", 2000)
+    attempts = []
+    for seed in range(5):
+        f = tamis.Fuse.build(np.arange(600_000), fpr=2**-8, seed=seed)
+        assert 1990 <= f._segment_length <= 2000
+        assert f.contains(np.arange(600_000)).all()
+        attempts.append(f._attempts)
+    assert sorted(attempts)[2] == 1

@@ -1,10 +1,12 @@
 //! Filling a filter: with distinct hashes, whose number is known, or with any, in any order.
 //!
-//! Bits are set without locked instructions, so a block may have one writer at a time. With distinct
-//! hashes, which come in the order of their blocks, each thread has a range of blocks. With others,
-//! each thread sorts its hashes by stripe, a range of blocks with a lock, and sets the bits of many
-//! hashes under it. Either way the bits are those of the set, whatever the order and the threads.
+//! Bits are set without locked instructions, so a cache line may have one writer at a time. A blocked
+//! filter of distinct hashes, which come in the order of their blocks, has a range of blocks per
+//! thread. Otherwise each thread sorts what it sets (hashes, or positions if the filter is not
+//! blocked) by stripe, a range of lines with a lock, and sets the bits of many under it. Either way
+//! the bits are those of the set, whatever the order and the threads.
 
+use super::probes::Probes;
 use super::{BLOCK_BITS, Bloom, Layout, Shape};
 use crate::bits::reduce;
 use crate::distinct::Distinct;
@@ -14,9 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 /// The most stripes: enough that two threads seldom wait for one, few enough that what waits for
-/// them (16 KiB each) fits a core's cache.
+/// them (8 or 16 KiB each) fits a core's cache.
 const STRIPES: u64 = 32;
-/// Hashes that wait for a stripe.
+/// Hashes or positions that wait for a stripe.
 const WAITING: usize = 1 << 10;
 
 impl Bloom {
@@ -24,13 +26,28 @@ impl Bloom {
     pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Bloom> {
         let bloom = Bloom::new(shape)?;
         match shape.layout {
-            Layout::Blocked if threads > 1 => bloom.fill_in_parallel(hashes, threads as u64),
-            _ => hashes.partitions().for_each(|part| {
+            _ if threads < 2 => hashes.partitions().for_each(|part| {
                 bloom.set(part);
             }),
+            Layout::Blocked => bloom.fill_in_parallel(hashes, threads as u64),
+            _ => return Ok(bloom.fill_by_stripe(hashes, threads)),
         }
         bloom.hold(hashes.len() as u64);
         Ok(bloom)
+    }
+
+    /// Each thread has some of the partitions.
+    fn fill_by_stripe(self, hashes: &Distinct, threads: usize) -> Bloom {
+        let filling = Filling::of(self);
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let mut share = filling.share();
+                let partitions = hashes.partitions().skip(thread).step_by(threads);
+                scope.spawn(move || partitions.for_each(|partition| share.insert(partition)));
+            }
+        });
+        filling.bloom.hold(hashes.len() as u64);
+        filling.bloom
     }
 
     /// Each thread sets the bits of its own range of blocks; a partition across the border of two
@@ -70,23 +87,34 @@ impl Bloom {
 pub struct Filling {
     bloom: Bloom,
     stripes: Vec<Mutex<()>>,
-    /// log2 of the blocks of a stripe.
+    /// log2 of the lines of a stripe.
     shift: u32,
 }
 
 impl Filling {
     /// Of an empty filter.
     pub fn new(shape: Shape) -> Result<Filling> {
-        // Of other layouts, a key has bits everywhere: they are one stripe.
-        let blocks = if shape.layout == Layout::Blocked { shape.bits / BLOCK_BITS } else { 1 };
-        let shift = blocks.div_ceil(STRIPES).next_power_of_two().ilog2();
-        let stripes = (0..=(blocks - 1) >> shift).map(|_| Mutex::default()).collect();
-        Ok(Filling { bloom: Bloom::new(shape)?, stripes, shift })
+        Ok(Filling::of(Bloom::new(shape)?))
+    }
+
+    fn of(bloom: Bloom) -> Filling {
+        let lines = bloom.shape.bits.div_ceil(BLOCK_BITS);
+        let shift = lines.div_ceil(STRIPES).next_power_of_two().ilog2();
+        let stripes = (0..=(lines - 1) >> shift).map(|_| Mutex::default()).collect();
+        Filling { bloom, stripes, shift }
     }
 
     /// What one thread needs to set bits.
     pub fn share(&self) -> Share<'_> {
-        Share { filling: self, waiting: vec![Vec::with_capacity(WAITING); self.stripes.len()] }
+        let stripes = self.stripes.len();
+        let waiting = match self.bloom.shape.layout {
+            Layout::Blocked => Waiting::Hashes(vec![Vec::with_capacity(WAITING); stripes]),
+            _ => Waiting::Positions {
+                positions: vec![Vec::with_capacity(WAITING); stripes],
+                probes: Box::new(Probes::new()),
+            },
+        };
+        Share { filling: self, waiting }
     }
 
     /// The filter of all hashes that were inserted: at most `most`, and as many as its bits say.
@@ -96,41 +124,82 @@ impl Filling {
         self.bloom
     }
 
-    fn set(&self, stripe: usize, hashes: &mut Vec<Hash128>) {
+    /// Adds to what waits for a stripe, and if that is enough lets `set` have it under the lock.
+    #[inline(always)]
+    fn push<T: Copy>(
+        &self,
+        line: u64,
+        waiting: &mut [Vec<T>],
+        item: T,
+        set: impl FnOnce(&Bloom, &[T]),
+    ) {
+        let stripe = (line >> self.shift) as usize;
+        let items = &mut waiting[stripe];
+        items.push(item);
+        if items.len() == WAITING {
+            self.set(stripe, items, set);
+        }
+    }
+
+    fn set<T>(&self, stripe: usize, items: &mut Vec<T>, set: impl FnOnce(&Bloom, &[T])) {
         let _lock = self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
-        self.bloom.set(hashes);
-        hashes.clear();
+        set(&self.bloom, items);
+        items.clear();
     }
 }
 
-/// The hashes of one thread that wait for their stripe.
+/// What one thread sets.
 pub struct Share<'a> {
     filling: &'a Filling,
-    waiting: Vec<Vec<Hash128>>,
+    waiting: Waiting,
+}
+
+/// What waits, by stripe.
+enum Waiting {
+    Hashes(Vec<Vec<Hash128>>),
+    Positions { positions: Vec<Vec<u64>>, probes: Box<Probes> },
 }
 
 impl Share<'_> {
     /// Takes hashes in, any number of times each.
     pub fn insert(&mut self, hashes: &[Hash128]) {
-        let blocks = self.filling.bloom.blocks();
-        for &hash in hashes {
-            let stripe = match self.waiting.len() {
-                1 => 0,
-                _ => (reduce(hash.hi, blocks) >> self.filling.shift) as usize,
-            };
-            let waiting = &mut self.waiting[stripe];
-            waiting.push(hash);
-            if waiting.len() == WAITING {
-                self.filling.set(stripe, waiting);
+        let Share { filling, waiting } = self;
+        let bloom = &filling.bloom;
+        match waiting {
+            Waiting::Hashes(waiting) => {
+                let blocks = bloom.blocks();
+                for &hash in hashes {
+                    filling.push(reduce(hash.hi, blocks), waiting, hash, set_hashes);
+                }
+            }
+            Waiting::Positions { positions, probes } => {
+                probes.positions_of(&bloom.shape, hashes, |position| {
+                    let line = position / BLOCK_BITS;
+                    filling.push(line, positions, position, Bloom::set_positions);
+                });
             }
         }
     }
 }
 
+fn set_hashes(bloom: &Bloom, hashes: &[Hash128]) {
+    bloom.set(hashes);
+}
+
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        for (stripe, waiting) in self.waiting.iter_mut().enumerate() {
-            self.filling.set(stripe, waiting);
+        let Share { filling, waiting } = self;
+        match waiting {
+            Waiting::Hashes(waiting) => {
+                for (stripe, hashes) in waiting.iter_mut().enumerate() {
+                    filling.set(stripe, hashes, set_hashes);
+                }
+            }
+            Waiting::Positions { positions, .. } => {
+                for (stripe, positions) in positions.iter_mut().enumerate() {
+                    filling.set(stripe, positions, Bloom::set_positions);
+                }
+            }
         }
     }
 }
@@ -138,6 +207,7 @@ impl Drop for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::distinct::Partitions;
     use crate::hash::Hasher;
     use crate::kernel::Kernel;
 
@@ -154,7 +224,7 @@ mod tests {
                 one.insert(&hashes).unwrap();
                 let filling = Filling::new(shape).unwrap();
                 assert!(filling.stripes.len() <= STRIPES as usize);
-                assert!(layout != Layout::Blocked || filling.stripes.len() > 1);
+                assert!(filling.stripes.len() > 1);
                 std::thread::scope(|scope| {
                     for part in hashes.rchunks(3000) {
                         let mut share = filling.share();
@@ -165,6 +235,14 @@ mod tests {
                 assert_eq!(many.bits.as_slice(), one.bits.as_slice());
                 let held = one.cardinality().round().min(20_000.0);
                 assert_eq!(many.count() as f64, held);
+                let mut partitions = Partitions::new(hashes.len(), hashes.len()).unwrap();
+                partitions.extend(&hashes);
+                let distinct = Distinct::new(vec![partitions], 1).unwrap();
+                for threads in [1, 2, 5] {
+                    let built = Bloom::build(shape, &distinct, threads).unwrap();
+                    assert_eq!(built.bits.as_slice(), one.bits.as_slice());
+                    assert_eq!(built.count(), 15_000);
+                }
             }
         }
     }

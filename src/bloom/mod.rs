@@ -18,17 +18,19 @@
 //! Readers take no lock: bits are atomic words, only ever set. One writer at a time holds the
 //! lock, so setting a bit is a plain load and store rather than a locked instruction.
 //!
-//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame), `build.rs`,
-//! `sets.rs` (filters as sets: how many keys, union, intersection, a prefix).
+//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame), `probes.rs`
+//! (batches of the layouts that are not blocked), `build.rs`, `sets.rs` (filters as sets: how many
+//! keys, union, intersection, a prefix).
 
 mod build;
+mod probes;
 mod sets;
 mod shape;
 
 pub use build::{Filling, Share};
 pub use shape::{BLOCK_BITS, Layout, MOST_HASHES, Shape};
 
-use crate::bits::{Buffer, prefetch};
+use crate::bits::Buffer;
 use crate::block::Prober;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
@@ -48,19 +50,6 @@ pub static KIND: Kind = Kind {
     bounded: false,
     open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
 };
-/// Keys of a filter that is not blocked that are queried together: more than a core has cache misses in
-/// flight, and few enough that all about them stays in the first cache.
-const TOGETHER: usize = 256;
-/// Rounds of a filter in a cache: three of four absent keys are found by then, where half of the bits
-/// are set.
-const FIRST_ROUNDS: u32 = 2;
-/// How many keys before their bits are set the words of a filter that is not blocked are prefetched: k
-/// per key, where a core has about a dozen cache misses in flight.
-const AHEAD: usize = 4;
-/// Bytes that a core's second cache holds beside others: in such a filter nothing is prefetched.
-const NEAR: usize = 1 << 17;
-/// Bytes that the last cache holds beside others: probes of such a filter overlap without prefetching.
-const CACHED: usize = 1 << 22;
 /// A Bloom filter over hashes.
 pub struct Bloom {
     shape: Shape,
@@ -111,10 +100,11 @@ impl Bloom {
     /// The share of segment `j` that answers "yes": set bits, and all that was cut off.
     fn segment_rate(&self, j: u32) -> f64 {
         let segment = self.shape.segment(j);
-        let kept = segment.start.min(self.shape.kept)..segment.end.min(self.shape.kept);
-        let cut = (segment.end - segment.start) - (kept.end - kept.start);
+        let end = segment.start + segment.length;
+        let kept = segment.start.min(self.shape.kept)..end.min(self.shape.kept);
+        let cut = segment.length - (kept.end - kept.start);
         let yes = self.ones_below(kept.end) - self.ones_below(kept.start) + cut;
-        yes as f64 / (segment.end - segment.start) as f64
+        yes as f64 / segment.length as f64
     }
 
     /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
@@ -147,11 +137,6 @@ impl Bloom {
         self.shape.bits / BLOCK_BITS
     }
 
-    #[inline(always)]
-    fn prefetch(&self, position: u64) {
-        prefetch(self.bits.words().as_ptr().wrapping_add((position / 64) as usize));
-    }
-
     /// A bit, or "yes" for one that was cut off.
     #[inline(always)]
     fn kept_bit(&self, position: u64) -> bool {
@@ -165,50 +150,7 @@ impl Bloom {
         if self.shape.layout == Layout::Blocked {
             return self.prober.set(self.bits.lines(), hashes);
         }
-        let words = self.bits.words();
-        let mut new = 0;
-        for (i, &hash) in hashes.iter().enumerate() {
-            if let Some(&later) = hashes.get(i + AHEAD) {
-                self.shape.positions(later).for_each(|position| self.prefetch(position));
-            }
-            let kept = self.shape.positions(hash).filter(|&position| position < self.shape.kept);
-            let set = |new, p| new | set_bit(&words[(p / 64) as usize], (p % 64) as u32);
-            new += kept.fold(0, set) & 1;
-        }
-        new
-    }
-
-    /// Answers up to [`TOGETHER`] hashes in rounds: a probe of each, then another of those that
-    /// found all bits set so far. So the words of a round are fetched side by side, and an absent key
-    /// costs two probes on average (half of the bits are set), not k. In a cache, where nothing waits
-    /// for memory, those that are left after the first rounds get all other probes at once.
-    fn contains_in_rounds(&self, hashes: &[Hash128], out: &mut [bool]) {
-        let (k, bytes) = (self.shape.hashes, self.bits.len());
-        let rounds = if bytes > CACHED { k } else { k.min(FIRST_ROUNDS) };
-        let mut left: [u8; TOGETHER] = std::array::from_fn(|i| i as u8);
-        let mut positions = [0; TOGETHER];
-        let mut count = hashes.len();
-        for j in 0..rounds {
-            let segment = self.shape.segment(j);
-            for (&i, position) in left[..count].iter().zip(&mut positions) {
-                *position = self.shape.position(hashes[usize::from(i)], j, &segment);
-                if bytes > NEAR {
-                    self.prefetch(*position);
-                }
-            }
-            let before = std::mem::replace(&mut count, 0);
-            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
-            for (at, &position) in positions[..before].iter().enumerate() {
-                left[count] = left[at];
-                count += usize::from(self.kept_bit(position));
-            }
-        }
-        out.fill(false);
-        for &i in &left[..count] {
-            let hash = hashes[usize::from(i)];
-            let probe = |j| self.kept_bit(self.shape.position(hash, j, &self.shape.segment(j)));
-            out[usize::from(i)] = (rounds..k).fold(true, |all, j| all & probe(j));
-        }
+        self.set_spread(hashes)
     }
 
     fn ones(&self) -> u64 {
@@ -232,9 +174,7 @@ impl Kernel for Bloom {
         if self.shape.layout == Layout::Blocked {
             return self.prober.test(self.bits.lines(), hashes, out);
         }
-        for (hashes, out) in hashes.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER)) {
-            self.contains_in_rounds(hashes, out);
-        }
+        self.contains_in_rounds(hashes, out);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -320,14 +260,6 @@ impl Writer<'_> {
         let insertions = bloom.insertions.load(Relaxed).saturating_add(hashes.len() as u64);
         bloom.insertions.store(insertions, Relaxed);
     }
-}
-
-/// Sets a bit; the lowest bit of the answer says whether it was new.
-#[inline(always)]
-fn set_bit(word: &AtomicU64, bit: u32) -> u64 {
-    let old = word.load(Relaxed);
-    word.store(old | 1 << bit, Relaxed);
-    !old >> bit
 }
 
 fn ones(line: &[AtomicU64]) -> u32 {

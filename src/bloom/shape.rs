@@ -3,7 +3,6 @@
 use crate::bits::{LINE, reduce};
 use crate::error::{Error, Result};
 use crate::hash::{Hash128, mix13};
-use std::ops::Range;
 
 /// Bits of a block: one cache line.
 pub const BLOCK_BITS: u64 = 8 * LINE as u64;
@@ -100,27 +99,39 @@ impl Shape {
 
     /// The bits that probe `j` may fall on.
     #[inline(always)]
-    pub(super) fn segment(&self, j: u32) -> Range<u64> {
+    pub(super) fn segment(&self, j: u32) -> Segment {
         let j = u64::from(j);
         let start = match self.layout {
             Layout::Segmented => j * self.segment + j.min(self.longer),
             _ => 0,
         };
-        start..start + self.segment + u64::from(j < self.longer)
+        Segment { start, length: self.segment + u64::from(j < self.longer) }
     }
 
     /// The positions of a hash among the bits, for the layouts that are not blocked.
     #[inline(always)]
     pub(super) fn positions(&self, hash: Hash128) -> impl Iterator<Item = u64> {
-        (0..self.hashes).map(move |j| self.position(hash, j, &self.segment(j)))
+        let mut source = hash.hi;
+        (0..self.hashes).map(move |j| {
+            let position = self.segment(j).position(source);
+            source = source.wrapping_add(hash.lo);
+            position
+        })
     }
+}
 
-    /// The position of probe `j`, which falls on this segment.
+/// The bits that a probe may fall on.
+#[derive(Clone, Copy)]
+pub(super) struct Segment {
+    pub start: u64,
+    pub length: u64,
+}
+
+impl Segment {
+    /// The position of a probe, of which `source` is hi + j·lo. It is mixed: multiples alone would be
+    /// an arithmetic progression, whose regularity shows in the rate of small filters.
     #[inline(always)]
-    pub(super) fn position(&self, hash: Hash128, j: u32, segment: &Range<u64>) -> u64 {
-        // Mixed multiples of `lo`: plain ones would be an arithmetic progression, whose regularity
-        // shows in the rate of small filters.
-        let probe = mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
-        segment.start + reduce(probe, segment.end - segment.start)
+    pub fn position(self, source: u64) -> u64 {
+        self.start + reduce(mix13(source), self.length)
     }
 }

@@ -55,7 +55,8 @@ class Fit(NamedTuple):
     at most 1 % longer than the shortest with this property: ``benches/fuse_sizes.py`` prints both.
 
     * ``few·n + few_root·√n + 8`` in K segments;
-    * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments.
+    * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments, for n up to about 10⁸,
+      where segments would get too long. Beyond, slots per key and segment lengths stay the same.
     """
 
     few: float
@@ -73,6 +74,9 @@ FITS = {
 _SEGMENTS_POWER = 0.42
 # The second formula is fitted from here on; below, the first is smaller in reality.
 _MANY_FROM = 1000
+# Peeling works on several segments at a time (9 bytes per slot, from both ends): longer ones leave the
+# caches, and a build of 3·10⁸ keys then takes several times as long per key as one of 10⁸.
+_LONGEST_SEGMENT = 1 << 16
 
 
 def size(
@@ -121,8 +125,12 @@ def _table(arity: int, keys: int) -> tuple[int, int]:
         return 1, arity * keys
     fit = FITS[arity]
     few = fit.few * keys + fit.few_root * math.sqrt(keys) + 8
-    many = (fit.many + fit.many_factor * keys**-fit.many_power) * keys
+    # Two of n keys have the same three slots with probability n/(2·L²), which must stay small.
+    longest = max(_LONGEST_SEGMENT, math.ceil(math.sqrt(5 * keys)))
+    # A larger set needs as many slots per key as one that has segments of this length.
+    fitted = min(keys, (longest * fit.segments / fit.many) ** (1 / (1 - _SEGMENTS_POWER)))
+    many = (fit.many + fit.many_factor * fitted**-fit.many_power) * keys
     if keys < _MANY_FROM or few <= many:
         return math.ceil(few / arity), arity
-    segments = round(fit.segments * keys**_SEGMENTS_POWER)
+    segments = max(round(fit.segments * keys**_SEGMENTS_POWER), math.ceil(many / longest))
     return math.ceil(many / segments), segments

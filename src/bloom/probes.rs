@@ -1,0 +1,309 @@
+//! Batches of keys of a filter that is not blocked: queries, insertions, positions.
+//!
+//! Keys are probed in rounds: once each, then again those that found their bit set. So an absent key
+//! costs two probes on average (half of the bits are set), not k. Where most keys pass, they are likely
+//! in the set, and get several probes per round. The words of a round are fetched side by side, and
+//! its positions, which cost more than the bits while the filter is in a cache, are computed in loops
+//! that the compiler turns into vectors where the processor has them.
+
+use super::shape::Segment;
+use super::{Bloom, Shape};
+use crate::bits::prefetch;
+use crate::hash::{Hash128, mix13};
+use crate::kernel::Kernel;
+use crate::processor::with_avx2;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Keys that are probed together: more than a core has cache misses in flight, and few enough that all
+/// about them stays in the first cache.
+const TOGETHER: usize = 128;
+/// Keys that tell whether the first ones are in the set. Fewer are not worth a round.
+const FIRST: usize = 32;
+/// The most probes of a key whose positions are computed at once. Up to a rate of 2⁻¹⁶ a key has no more.
+const MOST_AT_ONCE: usize = 16;
+/// Bytes that the last cache holds beside others: probes of such a filter overlap without prefetching.
+const CACHED: usize = 1 << 22;
+/// How many positions before a bit is set its word is prefetched: a core has about a dozen cache misses
+/// in flight.
+const AHEAD: usize = 16;
+
+impl Bloom {
+    /// Whether each hash finds all of its bits.
+    pub(super) fn contains_in_rounds(&self, mut hashes: &[Hash128], mut out: &mut [bool]) {
+        let mut probes = Probes::new();
+        let (mut likely, mut together) = (false, FIRST);
+        while hashes.len() >= FIRST {
+            let count = together.min(hashes.len());
+            let (now, later) = hashes.split_at(count);
+            let (answers, rest) = std::mem::take(&mut out).split_at_mut(count);
+            answers.fill(false);
+            let found = with_avx2(|| match self.shape.kept < self.shape.bits {
+                true => self.probe::<true>(&mut probes, now, answers, likely),
+                false => self.probe::<false>(&mut probes, now, answers, likely),
+            });
+            likely = mostly(found, count);
+            (hashes, out, together) = (later, rest, TOGETHER);
+        }
+        for (&hash, out) in hashes.iter().zip(out) {
+            *out = self.contains_one(hash);
+        }
+    }
+
+    /// Answers "yes" where all bits are set; how often. `CUT` is whether the filter is truncated.
+    #[inline(always)]
+    fn probe<const CUT: bool>(
+        &self,
+        probes: &mut Probes,
+        hashes: &[Hash128],
+        out: &mut [bool],
+        mut likely: bool,
+    ) -> usize {
+        let k = self.shape.hashes;
+        probes.start(hashes);
+        let mut j = 0;
+        while j < k {
+            let before = probes.len;
+            j += match (likely, k - j) {
+                (true, 8..) => probes.round::<8, CUT>(self, j),
+                (true, 4..) => probes.round::<4, CUT>(self, j),
+                (true, 2..) => probes.round::<2, CUT>(self, j),
+                _ => probes.round::<1, CUT>(self, j),
+            };
+            likely = mostly(probes.len, before);
+        }
+        probes.keys[..probes.len].iter().for_each(|&key| out[usize::from(key)] = true);
+        probes.len
+    }
+}
+
+impl Bloom {
+    /// Sets the bits of hashes, one after the other; how many brought a new one.
+    pub(super) fn set_spread(&self, hashes: &[Hash128]) -> u64 {
+        let (shape, words) = (self.shape, self.bits.words());
+        let set = |position: u64| match words.get((position / 64) as usize) {
+            Some(word) if position < shape.kept => set_bit(word, position),
+            _ => 0,
+        };
+        if hashes.len() < FIRST || shape.hashes as usize > MOST_AT_ONCE {
+            let new =
+                |&hash| shape.positions(hash).fold(0, |new, position| new | set(position)) & 1;
+            return hashes.iter().map(new).sum();
+        }
+        let mut probes = Probes::new();
+        let mut sum = 0;
+        for hashes in hashes.chunks(TOGETHER) {
+            probes.start(hashes);
+            let rows = probes.advance_some(&shape, 0);
+            if self.bits.len() > CACHED {
+                rows.iter().for_each(|row| fetch(words, &row[..hashes.len()]));
+            }
+            for at in 0..hashes.len() {
+                sum += rows.iter().fold(0, |new, row| new | set(row[at])) & 1;
+            }
+        }
+        sum
+    }
+
+    /// Sets the bits at these positions.
+    pub(super) fn set_positions(&self, positions: &[u64]) {
+        let words = self.bits.words();
+        for (i, &position) in positions.iter().enumerate() {
+            if let Some(later) = positions.get(i + AHEAD) {
+                fetch(words, &[*later]);
+            }
+            if let Some(word) = words.get((position / 64) as usize) {
+                set_bit(word, position);
+            }
+        }
+    }
+}
+
+/// Sets a bit of a word; the lowest bit of the answer says whether it was new.
+#[inline(always)]
+fn set_bit(word: &AtomicU64, position: u64) -> u64 {
+    let old = word.load(Relaxed);
+    word.store(old | 1 << (position % 64), Relaxed);
+    !old >> (position % 64)
+}
+
+#[inline(always)]
+fn fetch(words: &[AtomicU64], positions: &[u64]) {
+    for position in positions {
+        prefetch(words.as_ptr().wrapping_add((position / 64) as usize));
+    }
+}
+
+/// Whether nearly all keys passed: of absent ones, half do.
+fn mostly(passed: usize, keys: usize) -> bool {
+    passed > keys / 4 * 3
+}
+
+/// The next probes of up to [`TOGETHER`] keys.
+pub struct Probes {
+    /// The keys that passed all rounds, by their index in the batch.
+    keys: [u8; TOGETHER],
+    len: usize,
+    /// `hi + j·lo` for the next probe j, see [`Segment::position`].
+    sources: [u64; TOGETHER],
+    /// `lo`.
+    steps: [u64; TOGETHER],
+    /// Of each probe of the round.
+    positions: [[u64; TOGETHER]; MOST_AT_ONCE],
+}
+
+impl Probes {
+    /// Of no keys.
+    pub fn new() -> Probes {
+        let [sources, steps] = [[0; TOGETHER]; 2];
+        let positions = [[0; TOGETHER]; MOST_AT_ONCE];
+        Probes { keys: [0; TOGETHER], len: 0, sources, steps, positions }
+    }
+
+    /// Begins with the first probe of other keys, at most [`TOGETHER`].
+    #[inline(always)]
+    fn start(&mut self, hashes: &[Hash128]) {
+        self.len = hashes.len().min(TOGETHER);
+        for (i, hash) in hashes.iter().take(TOGETHER).enumerate() {
+            (self.sources[i], self.steps[i], self.keys[i]) = (hash.hi, hash.lo, i as u8);
+        }
+    }
+
+    /// Keeps the keys of which probes `j..j + N` find their bits set; returns N.
+    #[inline(always)]
+    fn round<const N: usize, const CUT: bool>(&mut self, bloom: &Bloom, j: u32) -> u32 {
+        // Copies, which the compiler need not read again after every bit.
+        let (shape, words) = (bloom.shape, bloom.bits.words());
+        for i in 0..N {
+            self.advance(i, shape.segment(j + i as u32));
+        }
+        if bloom.bits.len() > CACHED {
+            self.positions[..N].iter().for_each(|row| fetch(words, &row[..self.len]));
+        }
+        let bit = |position: u64| {
+            let word = words.get((position / 64) as usize);
+            let word = word.map_or(u64::MAX, |word| word.load(Relaxed));
+            (word >> (position % 64)) & 1 | u64::from(CUT && position >= shape.kept)
+        };
+        let mut passed = 0;
+        for at in 0..self.len.min(TOGETHER) {
+            let positions: [u64; N] = std::array::from_fn(|i| self.positions[i][at]);
+            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            self.keys[passed] = self.keys[at];
+            self.sources[passed] = self.sources[at];
+            self.steps[passed] = self.steps[at];
+            passed += match positions[..] {
+                [position] => bit(position) as usize,
+                // Here most keys pass, so that the branches are guessed right.
+                _ => usize::from(positions.into_iter().all(|position| bit(position) == 1)),
+            };
+        }
+        self.len = passed;
+        N as u32
+    }
+
+    /// Every position of every hash.
+    pub fn positions_of(&mut self, shape: &Shape, hashes: &[Hash128], mut take: impl FnMut(u64)) {
+        for hashes in hashes.chunks(TOGETHER) {
+            self.start(hashes);
+            let mut j = 0;
+            while j < shape.hashes {
+                let rows = self.advance_some(shape, j);
+                rows.iter().for_each(|row| row[..hashes.len()].iter().for_each(|&p| take(p)));
+                j += rows.len() as u32;
+            }
+        }
+    }
+
+    /// The positions of as many probes from `j` on as are computed at once.
+    fn advance_some(&mut self, shape: &Shape, j: u32) -> &[[u64; TOGETHER]] {
+        let rows = MOST_AT_ONCE.min((shape.hashes - j) as usize);
+        with_avx2(|| (0..rows).for_each(|row| self.advance(row, shape.segment(j + row as u32))));
+        &self.positions[..rows]
+    }
+
+    /// Finds where the next probe of each key is, in a segment.
+    #[inline(always)]
+    fn advance(&mut self, row: usize, segment: Segment) {
+        let Segment { start, length } = segment;
+        // Beyond the last key, so that none is left that does not fill a vector.
+        let len = self.len.next_multiple_of(8).min(TOGETHER);
+        let sources = self.sources[..len].iter_mut().zip(&self.steps);
+        let probes = sources.zip(&mut self.positions[row]);
+        if let Ok(length) = u32::try_from(length) {
+            let length = u64::from(length);
+            for ((source, step), position) in probes {
+                let probe = mix13(*source);
+                *source = source.wrapping_add(*step);
+                // As `reduce`, in halves, which vectors can multiply.
+                let low = ((probe & 0xFFFF_FFFF) * length) >> 32;
+                *position = start + (((probe >> 32) * length + low) >> 32);
+            }
+        } else {
+            for ((source, step), position) in probes {
+                *position = segment.position(*source);
+                *source = source.wrapping_add(*step);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bloom::Layout;
+    use crate::hash::Hasher;
+
+    /// A batch of any length and mixture is answered as its keys are one by one, and insertions set
+    /// the bits that the positions of each key name, whole and cut off.
+    #[test]
+    fn batches_are_as_single_keys() {
+        let hasher = Hasher::seeded(3);
+        let hashes: Vec<Hash128> = (0..1000).map(|key| hasher.signed(key)).collect();
+        let (members, absent) = hashes.split_at(500);
+        for layout in [Layout::Standard, Layout::Segmented] {
+            for k in [1, 2, 3, 7, 8, 9, 19, 64] {
+                let bits = 700 * u64::from(k);
+                let whole = Bloom::new(Shape::new(layout, bits, k, bits).unwrap()).unwrap();
+                whole.insert(members).unwrap();
+                let mut set = vec![0; bits as usize];
+                for position in members.iter().flat_map(|&hash| whole.shape.positions(hash)) {
+                    set[position as usize] = 1;
+                }
+                assert_eq!(whole.ones(), set.iter().sum::<u64>());
+                let cut =
+                    whole.truncated(if layout == Layout::Segmented { bits / 2 } else { bits });
+                let mixed: Vec<Hash128> = (0..500).map(|i| hashes[i * 7919 % 1000]).collect();
+                for filter in [whole, cut.unwrap()] {
+                    for batch in [members, absent, &mixed, &hashes, &hashes[400..533], &[]] {
+                        let mut out = vec![true; batch.len()];
+                        filter.contains(batch, &mut out);
+                        let single = |hash: &Hash128| {
+                            filter.shape.positions(*hash).all(|p| filter.kept_bit(p))
+                        };
+                        assert!(out.iter().copied().eq(batch.iter().map(single)));
+                    }
+                    let mut out = [false; 500];
+                    filter.contains(members, &mut out);
+                    assert!(out.iter().all(|&yes| yes));
+                }
+            }
+        }
+    }
+
+    /// Positions in segments of more than 2³² bits, which are computed otherwise.
+    #[test]
+    fn long_segments() {
+        let hasher = Hasher::seeded(3);
+        let hashes: Vec<Hash128> = (0..300).map(|key| hasher.signed(key)).collect();
+        for bits in [1 << 20, u64::from(u32::MAX), 1 << 32, 1 << 50] {
+            let shape = Shape::new(Layout::Standard, bits, 11, bits).unwrap();
+            let mut found = Vec::new();
+            Probes::new().positions_of(&shape, &hashes, |position| found.push(position));
+            let mut expected: Vec<u64> =
+                hashes.iter().flat_map(|&hash| shape.positions(hash)).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected);
+        }
+    }
+}
