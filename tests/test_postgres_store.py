@@ -106,7 +106,7 @@ def test_dropped_connections_are_opened_again(table):
         g.put("b", "2")
         drop_connections(table.db)
         table.insert("c")
-        assert g.get_many("abc") == ["1", "2", "by c"]
+        assert g.get_many(list("abc")) == ["1", "2", "by c"]
         assert g.delete("a")
 
 

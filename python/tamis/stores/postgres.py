@@ -150,11 +150,14 @@ class Postgres(Journaled):
         """Return the rows of each call; try again if they deadlocked with another writer."""
         for attempt in range(5):
             try:
-                with self._pool.connection() as db:
-                    if len(calls) == 1:
-                        return [_checked(db.execute(calls[0][0], (owner, *calls[0][1])))]
-                    with db.transaction():
-                        return [_checked(db.execute(call, (owner, *rest))) for call, rest in calls]
+                with (
+                    self._pool.connection() as db,
+                    db.transaction() if len(calls) > 1 else nullcontext(),
+                ):
+                    return [
+                        _checked(db.execute(call, (owner, *rest), binary=not self.shared))
+                        for call, rest in calls
+                    ]
             except StoreError as error:
                 if attempt == 4 or not isinstance(
                     error.__cause__, self._psycopg.errors.DeadlockDetected
@@ -343,8 +346,10 @@ class Postgres(Journaled):
             put, delete = (
                 functions.name(self._schema, self._table, part) for part in ("put", "delete")
             )
-            keys = f"%s::{self._type}[]"
-            self._put_call = f"SELECT * FROM {put}(%s::bytea, {keys}, %s::{{}})"
+            # Bytes in binary form take the driver a fraction of the time.
+            mark = "%s" if self.shared else "%b"
+            keys = f"{mark}::{self._type}[]"
+            self._put_call = f"SELECT * FROM {put}(%s::bytea, {keys}, {mark}::{{}})"
             self._delete_call = f"SELECT * FROM {delete}(%s::bytea, {keys})"
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
