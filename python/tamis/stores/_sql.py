@@ -445,6 +445,8 @@ class Journaled(Store, ABC):
         self._write_note(db, "indexed", b"%d" % epoch_number(self._last_epoch(db)))
 
     def _plain(self, columns: Sequence[Any]) -> list[PlainKey]:
+        if not self.shared:
+            return [decode_key(bytes(column)) for column in columns]
         return [self._from_column(column) for column in columns]
 
     def _words(self, keys: Sequence[PlainKey]) -> Any:

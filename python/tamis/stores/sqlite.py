@@ -126,16 +126,19 @@ class SQLite(Journaled):
             self._index_if_due(owner)
             with self._writing() as db:
                 state = self._begin_write(db, owner)
-                forms_of = self._forms if self._is_mixed(db) else self._only_form
-                pairs = [(key, form) for key in keys for form in forms_of(key)]
-                forms = [form for _, form in pairs]
+                if self.shared:
+                    forms_of = self._forms if self._is_mixed(db) else self._only_form
+                    pairs = [(key, form) for key in keys for form in forms_of(key)]
+                    given, forms = [key for key, _ in pairs], [form for _, form in pairs]
+                else:
+                    given, forms = list(keys), [encode_key(key) for key in keys]
                 db.executemany(self._delete, map(self._row_key, forms))
                 written = self._journaled(db, state, False, forms)
             self._list(written, state, forms)
         if written.changed is forms and len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
-        existed = {key for key, form in pairs if form in written.changed}
-        return Commit([key in existed for key in keys], state.epoch, written.epoch)
+        gone = {key for key, form in zip(given, forms, strict=True) if form in written.changed}
+        return Commit([key in gone for key in keys], state.epoch, written.epoch)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
