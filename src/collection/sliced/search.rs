@@ -14,6 +14,7 @@ use std::collections::BinaryHeap;
 const AHEAD: usize = 1;
 /// Segments after which it is worth to test whether any set is left.
 const MOST_LEFT: usize = 8;
+
 /// A set that may hold all keys of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
