@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import tamis
 from stand_in import Prefixes, tiny
 from tamis import stores
+from tamis.stores._sqlite_connections import Connections
 
 
 def quotient():
@@ -795,7 +796,7 @@ class AgainstADictionary(RuleBasedStateMachine):
             self.store = stores.SQLite(":memory:")
         else:
             self.store = object.__new__(stores.SQLite)
-            connect, made = stores.SQLite._connect, []
+            connect, made = Connections.connect, []
 
             def prepared(store):
                 db = connect(store)
@@ -803,11 +804,11 @@ class AgainstADictionary(RuleBasedStateMachine):
                 made.append(db)
                 return db
 
-            stores.SQLite._connect = prepared
+            Connections.connect = prepared
             try:
                 self.store.__init__(":memory:", table="t", key="k", value="v")
             finally:
-                stores.SQLite._connect = connect
+                Connections.connect = connect
             self.other = made[0]
         self.open()
 
