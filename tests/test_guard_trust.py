@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -746,3 +747,30 @@ def test_expected_rates_are_not_computed_all_the_time():
     assert [rate.read(slow) for _ in range(50)] == [0.5] * 50
     assert slow.computed == 1
     assert rate.read(Slow()) == 0.5
+
+
+def test_a_delete_after_others_reads_the_index(tmp_path):
+    """What others deleted is removed by an index without the key, and may take the key's slot."""
+    path = tmp_path / "data.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
+        db.executemany("INSERT INTO t VALUES (?, 'x')", [(i,) for i in range(100)])
+        store = stores.SQLite(path, table="t", key="k", value="v")
+        with tamis.Guard(store, telescoping()) as g:
+            removed, remove = [], g._trust._remove
+
+            def by_the_index(filter, keys, attached):
+                if keys:
+                    removed.append((keys, attached))
+                return remove(filter, keys, attached)
+
+            g._trust._remove = by_the_index
+            assert g.delete(1)
+            assert removed == []
+            db.execute("DELETE FROM t WHERE k = 2")
+            assert g.delete(3)
+            assert removed == [([2], True), ([3], True)]
+            assert g.delete_many([4, 5]) == [True, True]
+            assert len(removed) == 2
+            assert g.get_many(range(6)) == ["x", *[None] * 5]
+            assert len(g.filter) == 95

@@ -317,11 +317,13 @@ class Guard:
         if in_runs and regions is not None:
             regions = _run_regions(filter, regions)
         with trust.regions.write_locked(regions):
-            capacity = filter.capacity if in_runs and filter is self.filter else None
+            before = None
+            if in_runs and filter is self.filter:
+                before = filter.capacity, trust.replays
             commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
             existed = commit.existed
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            trust.remove(gone, capacity)
+            trust.remove(gone, before)
         return existed
 
     # State.

@@ -102,6 +102,8 @@ class Trust:
         self.behind = False
         """Whether the index may have keys that the filter does not have yet."""
         self.epoch = ""
+        self.replays = 0
+        """How often changes of others were applied to a filter."""
         self.snapshot = snapshot
         self._closing = threading.Event()
         self._counters, self._seconds = counters, lease
@@ -454,6 +456,7 @@ class Trust:
             else:
                 self.remote.end_put(hashes)
         with self.changing:
+            self.replays += 1
             if added:
                 # The index has these hashes already, but the filter does not.
                 before = RemoteWithout(self.remote, self.hashes(added)) if attached else None
@@ -573,17 +576,18 @@ class Trust:
         """Hash keys as the filter does."""
         return self.gate.batch(list(keys)).hashes
 
-    def remove(self, keys: list[Any], capacity: int | None = None) -> None:
+    def remove(self, keys: list[Any], before: tuple[int, int] | None = None) -> None:
         """Remove keys, which the store no longer has, from a filter that supports it.
 
-        ``capacity`` is that of an adaptive quotient filter before the delete was committed, with
-        the locks of all regions that the keys' runs may be in. If the filter has not grown since,
-        each key has a slot, which no other removal can have taken. Then the store's index is only
-        needed where the slots that a key fits differ.
+        ``before`` is for an adaptive quotient filter: its capacity and the count of replays before
+        the delete was committed, with the locks of all regions that the keys' runs may be in. If
+        the filter has not grown since and no replay has changed it, each key has a slot, which no
+        other removal can have taken. Then the store's index is only needed where the slots that a
+        key fits differ.
         """
         with self.changing:
             filter = self.filter
-            if capacity is None or capacity != filter.capacity or not self.attached:
+            if before != (filter.capacity, self.replays) or not self.attached:
                 self._remove(filter, keys, self.attached)
             elif keys:
                 with suppress(LeaseError):  # of the remote: the keys stay
