@@ -2,12 +2,15 @@
 
     python benches/scaling.py                              # 10⁷ keys, and 10⁸
     python benches/scaling.py --sizes 10000000 300000000   # needs about 16 GB of memory
-    python benches/scaling.py --kinds Fuse "Sharded Ribbon" --rounds 1
+    python benches/scaling.py --kinds "Fuse, 3-wise" "Sharded Ribbon" --rounds 1
+    python benches/scaling.py --results scaling.jsonl      # continues where an earlier run stopped
 
 Each measurement is a process of its own, and sizes take turns; times are wall times, the least of
 the rounds, of builds with all cores and of queries in batches of 4 million keys, from NumPy
-integers. The ratios are to the smallest size: they should stay below 2. The last lines compare the
-sharded ribbon with the plain one. A kind that the machine has not the memory for is left out.
+integers. The ratios are to the smallest size: "over" marks those above 2. The last lines compare
+the sharded ribbon with the plain one. A kind for which the machine has too little memory is left
+out. With ``--results``, each measurement is appended to that file, and those already in it are not
+repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,8 @@ from tamis.planning.kinds import KINDS
 
 QUERIES = 1 << 22
 FPR = 2**-8
+MOST = 2.0
+"""The most that a key may cost in the largest set, over the smallest."""
 SHARDED, PLAIN = "Sharded Ribbon", "Ribbon"
 
 
@@ -43,8 +49,10 @@ def kinds() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def keys_from(start: int, count: int) -> Any:
-    """Distinct integers: an odd multiplier scatters them."""
-    return np.arange(start, start + count, dtype=np.int64) * np.int64(0x2545F4914F6CDD1D)
+    """Distinct integers: an odd multiplier scatters them, in place."""
+    keys = np.arange(start, start + count, dtype=np.int64)
+    keys *= np.int64(0x2545F4914F6CDD1D)
+    return keys
 
 
 def measure(name: str, count: int) -> dict[str, float]:
@@ -54,7 +62,7 @@ def measure(name: str, count: int) -> dict[str, float]:
     begin = time.perf_counter()
     f = cls.build(keys, **arguments)
     build = (time.perf_counter() - begin) / count * 1e9
-    present = np.random.default_rng(1).choice(keys, min(QUERIES, count))
+    present = keys[np.random.default_rng(1).integers(0, count, min(QUERIES, count))]
     del keys
     absent = keys_from(count, QUERIES)
 
@@ -82,11 +90,31 @@ def in_process(name: str, count: int) -> dict[str, float] | None:
     return None if done.returncode else json.loads(done.stdout)
 
 
+def measured_once(
+    name: str, count: int, number: int, results: Path | None
+) -> dict[str, float] | None:
+    """Return measurement ``number`` of a kind, from the file of results if it is there."""
+    what = [name, count, number]
+    if results is None:
+        return in_process(name, count)
+    if results.exists():
+        for line in results.read_text().splitlines():
+            done = json.loads(line)
+            if done["what"] == what:
+                run: dict[str, float] | None = done["run"]
+                return run
+    run = in_process(name, count)
+    with results.open("a") as out:
+        print(json.dumps({"what": what, "run": run}), file=out)
+    return run
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10**7, 10**8])
-    parser.add_argument("--kinds", nargs="+", default=list(kinds()))
+    parser.add_argument("--kinds", nargs="+", choices=kinds(), default=list(kinds()))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--results", type=Path, help="a file of measurements to continue")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -100,9 +128,9 @@ def main() -> None:
     all_times: dict[tuple[str, int], dict[str, float]] = {}
     for name in options.kinds:
         runs: dict[int, list[dict[str, float]]] = {count: [] for count in options.sizes}
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for count in options.sizes:
-                run = in_process(name, count)
+                run = measured_once(name, count, number, options.results)
                 runs[count] += [run] if run else []
         for count, measured in runs.items():
             if not measured:
@@ -111,12 +139,13 @@ def main() -> None:
             best = {what: min(run[what] for run in measured) for what in measured[0]}
             all_times[name, count] = best
             first = all_times.get((name, options.sizes[0]), best)
-            ratios = (best[what] / first[what] for what in ("build", "absent", "present"))
+            ratios = [best[what] / first[what] for what in ("build", "absent", "present")]
+            over = "  over" if max(ratios) > MOST else ""
             attempts = f"  {best['attempts']} attempts" if best["attempts"] > 1 else ""
             print(
                 f"{name:<17} {count:>12,} {best['build']:>7.1f} {best['absent']:>7.1f} "
                 f"{best['present']:>7.1f}  {' '.join(f'{ratio:>6.2f}' for ratio in ratios)}  "
-                f"{best['bits']:>8.2f} {best['peak']:>8.1f}{attempts}",
+                f"{best['bits']:>8.2f} {best['peak']:>8.1f}{attempts}{over}",
                 flush=True,
             )
     for count in options.sizes:

@@ -111,7 +111,8 @@ class StableLearned(_native.StableLearned, Scored):
         ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
         "yes" (s-SLBF); more are at most that many filters (g-SLBF), fewer where more do not help.
         ``model_bits``, the size of the model, counts where the advice compares with filters that
-        need none. The fewer ``nonmember_scores``, the larger the margin to ``fpr``.
+        need none. The fewer ``nonmember_scores``, the larger the margin to ``fpr``, and the more
+        keys are denied: without the margin, most plans from a few hundred scores exceed ``fpr``.
         """
         return plan_scores(
             member_scores,

@@ -51,7 +51,7 @@ def _with_lightgbm(
         "learning_rate": _LEARNING_RATE,
         "max_bin": 255,
         "min_data_in_bin": 1,
-        "bin_construct_sample_cnt": 50_000,  # counts have few values, and levels are bins already
+        "bin_construct_sample_cnt": 20_000,  # counts have few values, and levels are bins already
         "min_data_in_leaf": min(20, max(1, len(labels) // 50)),
         "deterministic": True,
         "force_row_wise": True,
@@ -60,7 +60,7 @@ def _with_lightgbm(
         "seed": seed % 2**31,
         "verbosity": -1,
     }
-    data = lightgbm.Dataset(matrix.astype(np.float64), label=labels, free_raw_data=True)
+    data = lightgbm.Dataset(matrix.astype(np.float32, copy=False), label=labels, free_raw_data=True)
     booster = lightgbm.train(settings, data, num_boost_round=trees)
     return flat.Forest(
         [_flatten(info["tree_structure"]) for info in booster.dump_model()["tree_info"]]

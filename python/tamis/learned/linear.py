@@ -56,7 +56,8 @@ def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_V
     def loss(point: _Vector) -> tuple[float, _Vector]:
         point = point * units
         weights = point[:width]
-        margins = signs * (matrix @ weights + point[width])
+        # In the precision of the matrix: SciPy would make a wider copy of it for each product.
+        margins = signs * (matrix @ weights.astype(matrix.dtype) + point[width])
         if kind == "logistic":
             value = -special.log_expit(margins).mean()
             slopes = -special.expit(-margins) * signs / count
@@ -64,7 +65,9 @@ def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_V
             missing = np.maximum(1 - margins, 0)
             value = (missing**2).mean()
             slopes = -2 * missing * signs / count
-        gradient = np.append(matrix.T @ slopes + penalty * weights, slopes.sum())
+        gradient = np.append(
+            matrix.T @ slopes.astype(matrix.dtype) + penalty * weights, slopes.sum()
+        )
         return float(value + penalty / 2 * (weights @ weights)), gradient * units
 
     values: list[float] = []

@@ -145,15 +145,21 @@ def _text_counts(
         ends, found, lengths = grams.ends, grams.buckets, grams.lengths
         if not len(lengths):
             raise ValueError(f"{name} must not be empty")
-        ones = np.ones(len(found), dtype=np.float64)
-        counts = sparse.csr_matrix((ones, found, ends), shape=(len(lengths), buckets))
         if kind == "gbt":
+            # The length is the last column: inserted here, as stacking matrices takes longer.
+            found = np.insert(found, ends[1:], buckets)
+            ends = ends + np.arange(len(ends), dtype=ends.dtype)
+            values = np.ones(len(found), dtype=np.float32)
+            values[ends[1:] - 1] = lengths
+            counts = sparse.csr_matrix((values, found, ends), shape=(len(lengths), buckets + 1))
             counts.sum_duplicates()
-            counts.data = np.minimum(counts.data, flat.MOST_LEVELS - 1)
-            counts = sparse.hstack([counts, lengths[:, None].astype(np.float64)], format="csr")
+            grams_only = counts.indices < buckets
+            most = np.float32(flat.MOST_LEVELS - 1)
+            np.minimum(counts.data, most, out=counts.data, where=grams_only)
         else:
             totals = np.maximum(np.diff(ends), 1)
-            counts = sparse.diags(1 / np.sqrt(totals)) @ counts
+            values = np.repeat(1 / np.sqrt(totals, dtype=np.float32), np.diff(ends))
+            counts = sparse.csr_matrix((values, found, ends), shape=(len(lengths), buckets))
         parts.append(counts)
         sizes.append(len(lengths))
     return sparse.vstack(parts, format="csr"), np.repeat([1.0, 0.0], sizes)
@@ -168,7 +174,7 @@ def _one_hot(read: list[Column]) -> sparse.csr_matrix:
         [column.levels + start for column, start in zip(read, starts[:-1], strict=True)], axis=1
     )
     rows, width = indices.shape
-    ones = np.ones(rows * width)
+    ones = np.ones(rows * width, dtype=np.float32)
     ends = np.arange(rows + 1) * width
     return sparse.csr_matrix((ones, indices.ravel(), ends), shape=(rows, starts[-1]))
 

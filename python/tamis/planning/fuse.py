@@ -55,9 +55,8 @@ class Fit(NamedTuple):
     at most 1 % longer than the shortest with this property: ``benches/fuse_sizes.py`` prints both.
 
     * ``few·n + few_root·√n + 8`` in K segments;
-    * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments, for n up to about
-      10⁸, where segments would get too long. Beyond, slots per key and segment lengths stay the
-      same.
+    * ``(many + many_factor·n^−many_power)·n`` in ``segments·n^0.42`` segments, up to 10⁸ keys.
+      Beyond, segments would get too long: their length and the slots per key stay the same.
     """
 
     few: float
@@ -75,8 +74,8 @@ FITS = {
 _SEGMENTS_POWER = 0.42
 # The second formula is fitted from here on; below, the first is smaller in reality.
 _MANY_FROM = 1000
-# Peeling works on several segments at a time (9 bytes per slot, from both ends): longer ones leave
-# the caches, and a build of 3·10⁸ keys then takes several times as long per key as one of 10⁸.
+# Peeling works on several segments at a time (9 bytes per slot, from both ends). Longer ones leave
+# the caches: a build of 3·10⁸ keys took several times as long per key as one of 10⁸.
 _LONGEST_SEGMENT = 1 << 16
 
 
