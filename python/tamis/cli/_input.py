@@ -208,7 +208,7 @@ class Source:
             return "parquet"
         if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
             return "arrow"
-        if self.is_log and _ACCESS_LOG.match(start := stream.peek(_BLOCK)[:_BLOCK]):
+        if self.is_log and _ACCESS_LOG.match(start):
             raise ValueError(
                 f"{self.name} looks like the log of a web server: pass --log-format combined to "
                 "use the path of each request, or --regex to use another part of each line "
