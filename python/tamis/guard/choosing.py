@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tamis.filters import Telescoping
-from tamis.filters.contract import Filter
 from tamis.guard.filling import closing_parts
 from tamis.planning.arguments import check_number, shown
 from tamis.stores.contract import Store, check_store
@@ -50,10 +49,10 @@ def check_is_store(store: object) -> None:
 
 def check_is_filter(filter: object) -> None:
     """Raise `TypeError` for what is not a filter."""
-    if not isinstance(filter, Filter):
+    if not all(hasattr(filter, name) for name in ("contains", "inserts", "seed", "to_bytes")):
         raise TypeError(
-            "filter must be a filter that keys can be added to, such as tamis.Quotient(10**6, "
-            f"fpr=0.01), not {shown(filter)} ({type(filter).__name__})"
+            "filter must be a filter, such as tamis.Quotient(capacity=10**6, fpr=0.01), "
+            f"not {shown(filter)} ({type(filter).__name__})"
         )
 
 

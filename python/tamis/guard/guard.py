@@ -130,7 +130,8 @@ class Guard:
             self._log.info("chose %s", self.chosen)
         elif bits_per_key is not None or workload is not None:
             raise ValueError("pass bits_per_key and workload only without a filter")
-        check_is_filter(filter)
+        if filter is not None:
+            check_is_filter(filter)
         self._limit = Limit(adaptations_per_second)
         self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
         self._expected = ExpectedRate()

@@ -216,7 +216,7 @@ def store_error(store: str, error: BaseException) -> StoreError:
 
 def check_timeout(timeout: float | None) -> float | None:
     """Return a time-out in seconds, which must be positive."""
-    what = f"a number of seconds above 0 and at most {MOST_SECONDS}, or None to wait"
+    what = f"a number of seconds above 0, or None to wait, and at most {MOST_SECONDS}"
     return (
         None
         if timeout is None
