@@ -111,9 +111,22 @@ def planned(kinds, fine, *, psi=0.5, budget=None):
     )  # fmt: skip
 
 
-# Plans depend on numbers alone, so those of equal numbers are made once.
-tamis.filters.stacking.planned = functools.lru_cache(maxsize=None)(tamis.plan)  # type: ignore
-tamis.filters.adaptive_stacked.plan_adaptive = functools.lru_cache(maxsize=None)(  # type: ignore
+def made_once(plan):
+    """Plans depend on numbers alone, so those of equal numbers are made once."""
+    made = functools.lru_cache(maxsize=None)(plan)
+
+    def call(*arguments, **named):
+        try:
+            hash((arguments, *named.values()))
+        except TypeError:  # wrong arguments, such as a list
+            return plan(*arguments, **named)
+        return made(*arguments, **named)
+
+    return call
+
+
+tamis.filters.stacking.planned = made_once(tamis.plan)
+tamis.filters.adaptive_stacked.plan_adaptive = made_once(
     tamis.filters.adaptive_stacked.plan_adaptive
 )
 

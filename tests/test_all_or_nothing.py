@@ -260,7 +260,7 @@ def lake(tmp_path):
 
 def describe_index(ix):
     """What an index shows, its file, and the answers of its file when it is opened again."""
-    opened = SkippingIndex.open(ix._path, memory=ix._memory)
+    opened = SkippingIndex.open(ix._location.path, memory=ix._memory)
     return [
         [
             each.files,

@@ -95,6 +95,11 @@ def guard(**arguments):
     tamis.Guard(stores.Memory(), **arguments).close()
 
 
+def served(**arguments):
+    with tamis.Guard(stores.Memory(), tamis.Bloom(10, fpr=0.1)) as g:
+        g.serve(**arguments).close()
+
+
 def guard_of_a_budget(**arguments):
     with contextlib.closing(stores.SQLite(":memory:")) as store:
         tamis.Guard(store, **arguments).close()
@@ -336,6 +341,11 @@ CALLS = {
         {"fpr": 0.1},
         "budget fpr parts seed kind",
     ),
+    "Collection.build, auto": (
+        lambda **a: tamis.Collection.build({"a": [1, 2], "b": [3]}, budget=1000, **a),
+        {"miss_cost": 1e-3},
+        "miss_cost",
+    ),
     "Collection.allocate": (
         lambda **a: collection().allocate(**a), {"budget": 1000}, "budget method",
     ),
@@ -367,6 +377,8 @@ CALLS = {
     "Guard": (
         guard, {"lease": 5.0}, "lease max_staleness adaptations_per_second filter on_failure",
     ),
+    "Guard.serve": (served, {"port": 0}, "port"),
+    "AsyncGuard": (lambda **a: tamis.AsyncGuard(stores.Memory(), **a), {"threads": 2}, "threads"),
     "Guard of a budget": (guard_of_a_budget, BUDGET, "bits_per_key workload"),
     "SQLite": (sqlite, {"timeout": 5.0}, "timeout"),
     "Redis": (
@@ -380,14 +392,14 @@ CALLS = {
         "timeout connections",
     ),
     "SkippingIndex.build": (index, {}, "memory fpr recheck seed threads"),
-    "SkippingIndex.open": (opened_index, {}, "memory recheck threads"),
+    "SkippingIndex.open": (opened_index, {}, "memory recheck threads cache"),
     "SkippingIndex.allocate": (lambda **a: index().allocate(**a), {"memory": 1000}, "memory"),
     "SkippingIndex.scan": (lambda **a: index().scan({"n": 1}, **a), {"limit": 5}, "limit"),
     "SkippingIndex.record": (
         lambda **a: (found := index()).record(found.row_groups({"n": 1}), **a), {"rows": 5}, "rows",
     ),
-    "Collection.open": (opened_collection, {}, "budget parts"),
-    "SearchIndex.open": (opened_search_index, {}, "budget"),
+    "Collection.open": (opened_collection, {}, "budget parts cache"),
+    "SearchIndex.open": (opened_search_index, {}, "budget cache"),
     "Hashes": (stores.Hashes, {"keys": [1], "seed": 1}, "seed"),
     "dedup": (
         lambda **a: list(tamis.dedup([1, 2, 1], **a)), {"window": 50}, "window fpr",
@@ -523,6 +535,7 @@ MADE_BY_OTHERS = {
 SHARED = {"fpr", "bits_per_key", "seed"}
 """Arguments that all filters check alike, in one or another of their calls."""
 INTERNAL = {
+    "AsyncGuard.serve": {"port"},  # as in `Guard.serve`
     "Advice.measure": {"keys"},  # as in `advise`
     "Collection.open": {"length"},  # of a frame within a file
     "Collection.write": {"descriptor"},

@@ -197,10 +197,10 @@ async def test_a_cancelled_write_of_unknown_outcome_is_settled(caplog):
                 break
             await asyncio.sleep(0.05)
         assert "the connection broke" in caplog.text
-        assert g.guard._trust.is_unsettled(b"a")
+        assert b"a" in g.guard._trust.unsettled
         store.fails = None
         await g.put("b", "2")
-        assert not g.guard._trust.is_unsettled(b"a")
+        assert b"a" not in g.guard._trust.unsettled
         assert await g.get_many(["a", "b"]) == [None, "2"]
         assert len(g.filter) == 1
 
@@ -301,7 +301,7 @@ async def test_an_error_of_opening_is_raised_and_tried_again():
 def test_bad_arguments_are_named_at_once():
     with pytest.raises(TypeError, match="store must be"):
         tamis.AsyncGuard({})
-    with pytest.raises(ValueError, match="threads must be 1 or more, not 0"):
+    with pytest.raises(ValueError, match="threads must be from 1 to 4096, not 0"):
         tamis.AsyncGuard(stores.Memory(), threads=0)
     with pytest.raises(TypeError, match="no_such"):
         asyncio.run(tamis.AsyncGuard(stores.Memory(), no_such=1).open())
@@ -382,13 +382,14 @@ async def test_a_server_that_is_gone_is_a_store_error(postgres_url):  # noqa: F8
             )
         assert await g.get("gone") == "x"  # by a new connection
         g._reader._pool.conninfo = "host=127.0.0.1 port=1 dbname=none"
-        with psycopg.connect(postgres_url, autocommit=True) as db:
-            db.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
         with pytest.raises(tamis.StoreError, match=r"Postgres at 127\.0\.0\.1"):
-            await g.get("gone")
+            for _ in range(20):  # the pool may be about to connect as before
+                with psycopg.connect(postgres_url, autocommit=True) as db:
+                    db.execute(
+                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                    )
+                await g.get("gone")
         with contextlib.suppress(tamis.StoreError):
             await g.delete("gone")
 

@@ -247,7 +247,7 @@ def test_a_page_with_a_token_refreshes_itself(browser):
 def test_bad_arguments_are_named():
     with guard() as g:
         for arguments, says in (
-            ({"port": -1}, "port must be from 0 .* to 65535, not -1"),
+            ({"port": -1}, "port must be from 0 to 65535, not -1"),
             ({"port": 1 << 16}, "not 65536"),
             ({"token": "short"}, "token must have at least 16 characters"),
             ({"token": "with a space, or so"}, "token must consist of letters"),

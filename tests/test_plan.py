@@ -547,7 +547,7 @@ def test_costs_and_penalties_lower_the_checks(zipf):
         (
             {"bits_per_key": 10, "max_fpr_bound": "x"},
             TypeError,
-            "max_fpr_bound must be a number, not 'x'",
+            "max_fpr_bound must be a positive number, not 'x'",
         ),
         ({"bits_per_key": 10, "miss_cost": 1}, ValueError, "pass both of miss_cost and check_cost"),
         ({"bits_per_key": 10, "penalties": [1, 2]}, ValueError, "three numbers"),
@@ -566,7 +566,7 @@ def test_bad_wishes(wishes, error, says, zipf):
 def test_a_plan_that_is_none():
     with pytest.raises(ValueError, match="not a plan"):
         Plan.from_json("[]")
-    with pytest.raises(ValueError, match="psi must be a fraction from 0 to 1, not 2"):
+    with pytest.raises(ValueError, match="psi must be a number from 0 to 1, not 2"):
         tamis.plan(10, bits_per_key=10).rate_at(2)
     with pytest.raises(ValueError, match=r"n_keys must be from 0 to \d+, not -1"):
         tamis.plan(-1, bits_per_key=10)

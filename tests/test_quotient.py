@@ -290,7 +290,7 @@ def test_fingerprints_in_parts():
         assert column.dtype == np.uint64
         assert (np.concatenate([first, second]) == column).all()
     assert f.fingerprints(5, 5)[0].shape == (0,)
-    with pytest.raises(ValueError, match="start must be from 0 to 2, not 3"):
+    with pytest.raises(ValueError, match="start must be 0, 1 or 2, not 3"):
         f.fingerprints(3, 2)
     with pytest.raises(ValueError, match="stop must be from 0 to 5312, not 5313"):
         f.fingerprints(0, f.quotients + 1)

@@ -177,7 +177,7 @@ def test_a_fraction_of_a_column_is_worth_its_bits():
 def test_what_cannot_be_truncated():
     f = tamis.Ribbon.build([1, 2], fpr=2**-4, layout="columns")
     for columns in (-1, 4.5, float("nan")):
-        with pytest.raises(ValueError, match=r"columns must be from 0 to 4, not"):
+        with pytest.raises(ValueError, match=r"columns must be a number from 0 to 4, not"):
             f.truncate(columns)
     with pytest.raises(ValueError, match="layout must be 'columns' to truncate, not 'interleaved'"):
         tamis.Ribbon.build([1], fpr=0.1).truncate(1)

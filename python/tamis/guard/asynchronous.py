@@ -22,9 +22,10 @@ import numpy as np
 from tamis._native import plain_keys
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.guard.choosing import check_is_store
-from tamis.guard.guard import Guard
+from tamis.guard.guard import Guard, read_pairs
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.statistics import GuardStats, Window
+from tamis.planning.arguments import whole
 from tamis.stores._readers import Reader, open_reader
 from tamis.stores.contract import GivenKey, GivenKeys, PlainKey, Store, Value
 
@@ -55,8 +56,7 @@ class AsyncGuard:
     ) -> None:
         """Prepare a guard; the store is first used by ``async with``, or by the first call."""
         check_is_store(store)
-        if threads < 1:
-            raise ValueError(f"threads must be 1 or more, not {threads!r}")
+        threads = whole("threads", threads, 4096, least=1)
         self.store = store
         self.name: str = options.get("name", "guard")
         self._arguments = (filter, options)
@@ -206,7 +206,7 @@ class AsyncGuard:
     async def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         guard = await self._open()
-        pairs = list(items.items() if hasattr(items, "items") else items)
+        pairs = list(read_pairs(items))
         await self._in_writer(lambda: guard.put_many(pairs))
 
     async def delete(self, key: GivenKey) -> bool:

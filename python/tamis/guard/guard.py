@@ -251,7 +251,7 @@ class Guard:
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         values: dict[PlainKey, Value] = {}
-        for key, value in _pairs(items):
+        for key, value in read_pairs(items):
             self._check_value(key, value)
             values[self._to_plain(key)] = value
         if values:
@@ -522,7 +522,8 @@ def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
     return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
 
 
-def _pairs(items: Any) -> Iterator[tuple[GivenKey, Value]]:
+def read_pairs(items: Any) -> Iterator[tuple[GivenKey, Value]]:
+    """Iterate over keys and values, given as a mapping or as pairs."""
     pairs = items.items() if hasattr(items, "items") else items
     wrong = None if isinstance(pairs, Iterable) else items
     for pair in pairs if wrong is None else ():

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from tamis.guard.sampling import Sample, Series, compare_filters
+from tamis.planning.arguments import whole
 
 if TYPE_CHECKING:
     from tamis.guard.guard import Guard
@@ -124,8 +125,7 @@ class Page:
 
 def check_address(port: int, host: str, token: str | None) -> bool:
     """Return whether a host is the loopback; raise `ValueError` for what must not be served."""
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"port must be from 0 (any free one) to 65535, not {port!r}")
+    whole("port", port, 65535)
     if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii()):
         raise ValueError(
             f"token must have at least {_SHORTEST_TOKEN} characters of ASCII, such as one of "

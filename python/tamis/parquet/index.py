@@ -317,9 +317,9 @@ class SkippingIndex:
             other.refuse_tables()
             if not other.files():
                 raise FileNotFoundError(f"source matches no files: {public_source(source)}")
+            given = None if self._given is None else [*self._given, *source_names(source)]
             read = self._update(self._state.lake.with_source(other), progress)
-            if self._given is not None:
-                self._given += source_names(source)
+            self._given = given
             return read
 
     def remove(self, source: Source) -> None:

@@ -94,7 +94,9 @@ def whole(name: str, value: object, most: int, least: int = 0) -> int:
             f"{name} must be an int, not {shown(value)} ({type(value).__name__})"
         ) from None
     if not least <= found <= most:
-        raise ValueError(f"{name} must be from {least} to {most}, not {shown(found)}")
+        few = 0 <= most - least < 3
+        accepted = _listed(range(least, most + 1)) if few else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {accepted}, not {shown(found)}")
     return found
 
 
@@ -118,12 +120,15 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
     ...
     ValueError: layout must be 'blocked' or 'standard', not 'bloked'
     """
-    listed = list(choices)
+    accepted = list(choices)
     # By type first: arrays and some decimals cannot be compared.
-    if not any(isinstance(value, type(each)) and value == each for each in listed):
-        *others, last = map(repr, listed)
-        accepted = f"{', '.join(others)} or {last}" if others else last
-        raise ValueError(f"{name} must be {accepted}, not {shown(value)}")
+    if not any(isinstance(value, type(each)) and value == each for each in accepted):
+        raise ValueError(f"{name} must be {_listed(accepted)}, not {shown(value)}")
+
+
+def _listed(choices: Iterable[object]) -> str:
+    *others, last = map(repr, choices)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -283,8 +283,10 @@ def _goal(
         raise ValueError("pass both of miss_cost and check_cost, or neither")
     if penalties is not None:
         what = "three numbers of at least 0"
-        if not isinstance(penalties, Iterable) or len(list(penalties)) != 3:
+        if not isinstance(penalties, Iterable):
             raise TypeError(f"penalties must be {what}, not {shown(penalties)}")
+        if len(list(penalties)) != 3:
+            raise ValueError(f"penalties must be {what}, not {shown(penalties)}")
         penalties = [check_number("penalties", each, what, least=0) for each in penalties]
     if fpr is not None and (costs or penalties is not None):
         raise ValueError(
