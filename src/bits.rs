@@ -206,7 +206,7 @@ unsafe impl Zero for u64 {}
 // SAFETY: as above.
 unsafe impl Zero for Hash128 {}
 
-/// Zeros to build with, or [`Error::Memory`] where the machine does not have so many. They are not
+/// Zeros to build with, or [`Error::Memory`] where the machine does not have this many. They are not
 /// touched before they are used, and large ones lie on huge pages where the system has them: both
 /// were a third of the time that it took to drop repetitions.
 pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {

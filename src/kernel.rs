@@ -89,7 +89,7 @@ pub trait Kernel: Any + Send + Sync {
     fn kind(&self) -> &'static Kind;
     /// Whether each hash may be in the set; `false` is certain.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]);
-    /// How many hashes [`Kernel::contains`] likes to get at once, where there are so many.
+    /// How many hashes [`Kernel::contains`] likes to get at once, where there are this many.
     fn batch(&self) -> usize {
         1
     }

@@ -285,7 +285,7 @@ def test_an_estimate_of_what_is_unseen():
             "unseen must be .* not nan",
         ),
         (lambda: Workload.from_counts([1.5], [1]), TypeError, "a key is a str"),
-        (lambda: Workload.from_queries("abc"), TypeError, "keys is one str"),
+        (lambda: Workload.from_queries("abc"), TypeError, "keys must be .* not one str"),
         (lambda: Workload.from_queries([None]), TypeError, "a key is a str"),
         (lambda: Workload.from_batches([["a"]], room=0), ValueError, "room must be .* not 0"),
         (lambda: Workload.from_shape([1, -2]), ValueError, r"frequencies\[1\] must be .* not -2"),

@@ -35,7 +35,7 @@ class CheckedStream:
         self._stream, self._name, self._rest = stream, name, memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Read so many bytes; fewer at the end."""
+        """Read this many bytes; fewer at the end."""
         found = bytearray()
         while len(found) < size:
             if not self._rest and not self._next():
@@ -67,7 +67,7 @@ class CheckedStream:
         return True
 
     def _take(self, length: int) -> bytes:
-        """Read so many bytes, or those that there are."""
+        """Read this many bytes, or those that there are."""
         found = bytearray()
         while len(found) < length:
             piece = self._stream.read(min(length - len(found), _PIECE))

@@ -146,7 +146,7 @@ class CheckedFile:
         self._chunks = sorted(chunks)
 
     def limit_text(self, most: int, rows: int, coded: Iterable[str] = ()) -> None:
-        """Let so many rows of text have this many bytes, but in columns read as dictionaries.
+        """Let this many rows of text have this many bytes, but in columns read as dictionaries.
 
         `LongText` is raised for dictionaries with a value that is too long in every row.
         """

@@ -31,7 +31,7 @@ SMALL = 1 << 20
 """An object of at most this size is read by one request."""
 
 GAP = 1 << 18
-"""Ranges with at most so many bytes between them are fetched together."""
+"""Ranges with at most this many bytes between them are fetched together."""
 
 SPANS = 64
 """Ranges that are fetched at once; with more, those that are nearest to each other are joined."""

@@ -85,7 +85,7 @@ pub struct Slots<W> {
 }
 
 impl<W: Word> Slots<W> {
-    /// For fingerprints of so many bits: up to 16 in 64-bit words, up to 32 in 128-bit ones.
+    /// For fingerprints of this many bits: up to 16 in 64-bit words, up to 32 in 128-bit ones.
     #[inline(always)]
     pub fn new(bits: u32) -> Slots<W> {
         let one = W::from(1);

@@ -223,7 +223,7 @@ impl Table {
         )))
     }
 
-    /// The error for a key that came when so many slots were in use.
+    /// The error for a key that came when this many slots were in use.
     fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
             "no room for the key: {used} of {} slots are in use, and all buckets that could make \

@@ -62,7 +62,7 @@ impl Shape {
         Ok(Shape { chunks, buckets, bits, kept: bits, near, ranges })
     }
 
-    /// The same with only so many bits of each fingerprint in its slot.
+    /// The same with only this many bits of each fingerprint in its slot.
     pub fn truncated(self, kept: u32) -> Result<Shape> {
         if !(1..=self.kept).contains(&kept) {
             let most = self.kept;

@@ -78,7 +78,7 @@ impl Cuckoo {
         Ok(Cuckoo::over(table))
     }
 
-    /// A filter of the same keys with only so many bits of each fingerprint.
+    /// A filter of the same keys with only this many bits of each fingerprint.
     pub fn truncated(&self, kept: u32) -> Result<Cuckoo> {
         Ok(Cuckoo::over(self.read().truncated(kept)?))
     }

@@ -43,7 +43,7 @@ struct Peeled {
 }
 
 impl Peeled {
-    /// Room for so many.
+    /// Room for this many.
     fn of(keys: usize) -> Result<Peeled> {
         Ok(Peeled { places: zeros(keys)?, which: zeros(keys)?, len: 0 })
     }

@@ -33,7 +33,7 @@ pub struct Oblivious {
 }
 
 impl Oblivious {
-    /// Appends a tree over so many features, or says that it is none.
+    /// Appends a tree over this many features, or says that it is none.
     pub fn push(&mut self, splits: &[Split], leaves: &[i16], features: usize) -> Option<()> {
         let known = splits.iter().all(|split| usize::from(split.feature) < features);
         if splits.len() > MOST_DEPTH || leaves.len() != 1 << splits.len() || !known {

@@ -24,7 +24,7 @@ pub struct Feature {
 
 /// How values become levels.
 pub enum Levels {
-    /// A number exceeds so many of these thresholds, which rise; NaN exceeds none.
+    /// A number exceeds this many of these thresholds, which rise; NaN exceeds none.
     Number(Thresholds),
     /// A category's hash chooses a bucket, which holds the level.
     Category {

@@ -60,7 +60,7 @@ impl State {
 }
 
 impl Trees {
-    /// Appends a tree over so many features, or says that it is none.
+    /// Appends a tree over this many features, or says that it is none.
     pub fn push(&mut self, nodes: &[Node], leaves: &[i16], features: usize) -> Option<()> {
         if nodes.len() > MOST_NODES || leaves.len() != nodes.len() + 1 {
             return None;

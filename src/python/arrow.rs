@@ -55,7 +55,7 @@ fn only_field(fields: &Fields) -> PyResult<&DataType> {
     match &**fields {
         [only] => Ok(only.data_type()),
         _ => Err(PyTypeError::new_err(format!(
-            "keys is a table of {} columns; one column is wanted",
+            "keys must be one column, not a table of {} columns",
             fields.len()
         ))),
     }

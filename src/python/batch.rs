@@ -397,7 +397,7 @@ pub fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
 }
 
-/// Raises `MemoryError` if NumPy cannot allocate so many bytes. Its Python interface raises that
+/// Raises `MemoryError` if NumPy cannot allocate this many bytes. Its Python interface raises that
 /// itself, but through its C interface a failed allocation would be a null pointer.
 pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
     if bytes >= 1 << 24 {

@@ -212,7 +212,7 @@ unsafe fn check_fields(array: *mut RawArray, data_type: &DataType) -> Result<(),
     };
     let fits = raw.n_buffers == buffers || variadic && raw.n_buffers > buffers;
     if !fits || raw.buffers.is_null() {
-        return refuse("so many buffers:", raw.n_buffers);
+        return refuse("a buffer count of", raw.n_buffers);
     }
     // SAFETY: `buffers` points to as many pointers.
     let pointers = unsafe { std::slice::from_raw_parts(raw.buffers, raw.n_buffers as usize) };
@@ -221,7 +221,7 @@ unsafe fn check_fields(array: *mut RawArray, data_type: &DataType) -> Result<(),
     }
     match data_type {
         Utf8 | Binary if end > 0 => {
-            // SAFETY: an array of so many items has one offset more.
+            // SAFETY: an array of this many items has one offset more.
             let last = unsafe { pointers[1].cast::<i32>().add(end as usize).read_unaligned() };
             if last < 0 {
                 return refuse("the last offset", last.into());
@@ -257,7 +257,7 @@ unsafe fn check_fields(array: *mut RawArray, data_type: &DataType) -> Result<(),
         Struct(fields) => {
             if raw.n_children != fields.len() as i64 || raw.children.is_null() && !fields.is_empty()
             {
-                return refuse("so many columns:", raw.n_children);
+                return refuse("a column count of", raw.n_children);
             }
             for (i, field) in fields.iter().enumerate() {
                 // SAFETY: as many pointers to structs of the interface.

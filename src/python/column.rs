@@ -52,7 +52,7 @@ impl<'py> Keys<'py> {
         if single {
             let kind = keys.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
-                "keys is one {kind}; a list, an array or a column of keys is wanted: [key] for one"
+                "keys must be a list, an array or a column of keys, not one {kind}; pass [key] for one key"
             )));
         }
         if let Some(arrays) = arrow::import(keys)? {
@@ -82,8 +82,8 @@ impl<'py> Keys<'py> {
         let objects = keys.try_iter().map_err(|_| {
             let kind = keys.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
             PyTypeError::new_err(format!(
-                "keys is of type {kind}; a list, a NumPy array, an Arrow column or an iterable of \
-                 keys is wanted"
+                "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, \
+                 not {kind}"
             ))
         })?;
         let list = PyList::empty(keys.py());
@@ -223,7 +223,7 @@ impl Strided {
     fn new(buffer: PyUntypedBuffer) -> PyResult<Option<Strided>> {
         if buffer.dimensions() != 1 {
             return Err(PyTypeError::new_err(format!(
-                "keys has {} dimensions; one is wanted",
+                "keys must have one dimension, not {}",
                 buffer.dimensions()
             )));
         }

@@ -105,7 +105,7 @@ impl Quotient {
         )
     }
 
-    /// The fingerprints as they are after so many doublings.
+    /// The fingerprints as they are after this many doublings.
     fn refined(&self, doublings: u32) -> impl Iterator<Item = Fingerprint> + '_ {
         let bits = self.remainder_bits() - doublings;
         self.fingerprints(0..self.quotients()).map(move |(quotient, remainder, count)| {

@@ -148,7 +148,7 @@ impl Table {
                 if pending == 0 && !(free && occupieds >> i & 1 == 1) {
                     return block * SLOTS + i;
                 }
-                // Nothing is free before so many runs have ended; others may have begun by then.
+                // Nothing is free before this many runs have ended; others may have begun by then.
                 let due = pending.max(1);
                 let end = p.select(ends & (u64::MAX << i), due - 1);
                 let seen = below(end + 1) & (u64::MAX << i);

@@ -155,7 +155,7 @@ impl Growing {
         self.write()?.double()
     }
 
-    /// A filter of the same insertions with only so many bits of each remainder.
+    /// A filter of the same insertions with only this many bits of each remainder.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
         let inner = self.read();
         Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))

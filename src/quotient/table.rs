@@ -285,7 +285,7 @@ impl Table {
         if end <= self.slots() { Ok(()) } else { self.append_blocks(end.div_ceil(SLOTS)) }
     }
 
-    /// Makes it at least so many blocks. A tail that doubles is copied a logarithmic number of
+    /// Makes it at least this many blocks. A tail that doubles is copied a logarithmic number of
     /// times.
     #[cold]
     fn append_blocks(&mut self, needed: u64) -> Result<()> {
@@ -333,7 +333,7 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// Bytes of a table of so many blocks.
+/// Bytes of a table of this many blocks.
 fn byte_len(blocks: u64, remainder_bits: u32) -> Result<usize> {
     usize::try_from(blocks)
         .ok()

@@ -139,7 +139,7 @@ impl Bumped {
     }
 }
 
-/// How many slots the last level has for so many equations at an attempt: one more than equations
+/// How many slots the last level has for this many equations at an attempt: one more than equations
 /// while it is dense, one in 64 more beyond, where fluctuations between its parts need room; and
 /// a little more after every few attempts that failed.
 fn last_slots(equations: u64, attempt: u64) -> u64 {

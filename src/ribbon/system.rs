@@ -138,7 +138,7 @@ pub struct System<R> {
 }
 
 impl<R: Row> System<R> {
-    /// No equations yet, over so many slots.
+    /// No equations yet, over this many slots.
     pub fn new(slots: u64) -> Result<System<R>> {
         Ok(System { rows: filled(slots, R::ZERO)?, values: filled(slots, 0)? })
     }

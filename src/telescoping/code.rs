@@ -147,7 +147,7 @@ impl Code {
         &self.bytes[..self.bits.div_ceil(8)]
     }
 
-    /// Appends a number of so many bits, at most 64.
+    /// Appends a number of this many bits, at most 64.
     #[inline(always)]
     pub(super) fn push(&mut self, value: u64, width: usize) {
         let at = self.bits / 8;

@@ -22,7 +22,7 @@ pub struct Matching {
 }
 
 impl Matching {
-    /// An empty matching of so many slots.
+    /// An empty matching of this many slots.
     pub fn new(slots: usize) -> Matching {
         Matching { owners: vec![None; slots], steps: 0 }
     }

@@ -135,7 +135,7 @@ impl Telescoping {
         self.forgotten
     }
 
-    /// How many slots have so many steps, from 0 on.
+    /// How many slots have this many steps, from 0 on.
     pub fn histogram(&self) -> Vec<u64> {
         let mut counts = vec![self.table.used_slots()];
         for block in 0..self.table.slots() / SLOTS {

@@ -49,7 +49,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Whether there are slots for so many keys more.
+    /// Whether there are slots for this many keys more.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let table = self.filter.table();
         let most = capacity::most_slots(self.capacity, table.quotients());

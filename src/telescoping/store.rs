@@ -31,7 +31,7 @@ pub struct Store {
 }
 
 enum Memory {
-    /// So many bytes per block, and padding.
+    /// This many bytes per block, and padding.
     Fixed {
         layout: Layout,
         bytes: Buffer,
@@ -81,7 +81,7 @@ impl Piece {
 }
 
 impl Store {
-    /// Marks of 0 for so many blocks.
+    /// Marks of 0 for this many blocks.
     pub fn new(layout: Layout, mode: Mode, blocks: usize) -> Result<Store> {
         let memory = match layout {
             Layout::Growing => Memory::Shared(Vec::new()),
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Makes sure that so many blocks have marks.
+    /// Makes sure that this many blocks have marks.
     pub fn reserve(&mut self, blocks: usize) -> Result<()> {
         match &mut self.memory {
             Memory::Fixed { layout, bytes } => {
@@ -325,7 +325,7 @@ impl Store {
     }
 }
 
-/// Bytes per block of a layout that has room for just so many.
+/// Bytes per block of a layout that has room for just this many.
 #[inline(always)]
 fn width(layout: Layout) -> usize {
     if layout == Layout::Plain { MARKS } else { BLOCK }

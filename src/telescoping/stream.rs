@@ -64,7 +64,7 @@ impl Stream {
             && (mode == Mode::Telescoping || self.extended(bits, mark >> LENGTH_SHIFT) == mark)
     }
 
-    /// The mark of an extending filter with so many of the key's bits.
+    /// The mark of an extending filter with this many of the key's bits.
     pub fn extended(self, bits: u32, length: u64) -> u64 {
         match length {
             0 => 0,

@@ -170,7 +170,7 @@ def _with_filter(
     fpr: float | None = None,
     bits: int | None = None,
 ) -> Run:
-    """Build the filter of a run, of a rate or of so many bits; none if these are too few."""
+    """Build the filter of a run, of a rate or of this many bits; none if these are too few."""
     goal: dict[str, float | None] = {"fpr": fpr}
     if bits is not None:
         least = fingerprint_layer("ribbon", run.keys, KINDS["ribbon"].coarsest).bits

@@ -236,7 +236,7 @@ class Runs:
 
     @property
     def expected_reads(self) -> float:
-        """Expected number of runs that are read in vain per lookup of an absent key."""
+        """Expected number of runs that a lookup of an absent key reads for nothing."""
         return float(self.fprs.sum())
 
     @property

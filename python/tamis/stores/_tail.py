@@ -39,7 +39,7 @@ class Tail:
         self._lock, self._hasher = threading.Lock(), hasher
         self._listed = number  # the number of the last row that the index or this tail has
         self._rows: list[Row] = []
-        self._summed = 0  # so many of the rows are summed up in what follows
+        self._summed = 0  # this many of the rows are summed up in what follows
         self._hashes: list[_Hash] = []  # in order
         # Whether the last row of each was an addition: one may follow another, as SQLite does not
         # log what INSERT OR REPLACE removes.

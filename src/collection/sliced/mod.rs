@@ -77,7 +77,7 @@ impl Packed {
     }
 }
 
-/// Bytes of so many packed numbers: whole words, and one more, so that one can be read anywhere.
+/// Bytes of this many packed numbers: whole words, and one more, so that one can be read anywhere.
 fn packed_bytes(count: usize, bits: u32) -> usize {
     8 * ((count * bits as usize).div_ceil(64) + 1)
 }
@@ -290,7 +290,7 @@ impl Sliced {
         Sliced::least_bytes(&classes, self.sets, segments)
     }
 
-    /// The same for `sets` sets, those with keys by class, and so many segments of all classes.
+    /// The same for `sets` sets, those with keys by class, and this many segments of all classes.
     pub fn least_bytes(classes: &[usize], sets: usize, segments: usize) -> usize {
         let packed = |count: usize| packed_bytes(count, number_bits(sets));
         let chunks = classes.iter().map(|sets| sets.div_ceil(64 * CHUNK)).sum::<usize>();

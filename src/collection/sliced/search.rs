@@ -29,7 +29,7 @@ pub type Accept<'a> = dyn FnMut(Match) -> Result<bool> + 'a;
 
 /// The lowest ranks that were found.
 enum Best {
-    /// So many at most.
+    /// This many at most.
     Limited(BinaryHeap<u32>, usize),
     /// All, as bits, which need no sorting; and how many.
     All(Vec<u64>, usize),

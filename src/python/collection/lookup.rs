@@ -17,7 +17,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// No filters for so many keys.
+    /// No filters for this many keys.
     pub fn none(keys: usize) -> Found {
         Found { counts: vec![0; keys], ids: Vec::new() }
     }
@@ -57,7 +57,7 @@ pub fn candidates_many<'py>(
     Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
 }
 
-/// Splits keys over threads, in stretches of at least `together`, if they take so many probes each.
+/// Splits keys over threads, in stretches of at least `together`, if they take this many probes each.
 fn on_threads(
     hashes: &[Hash128],
     probes: usize,

@@ -17,13 +17,13 @@ pub struct NameTable {
     len: usize,
 }
 
-/// The slots for so many names, at most two thirds of them used.
+/// The slots for this many names, at most two thirds of them used.
 fn slots_for(names: usize) -> usize {
     if names == 0 { 0 } else { (names + names / 2 + 1).next_power_of_two() }
 }
 
 impl NameTable {
-    /// A table with room for so many names.
+    /// A table with room for this many names.
     pub fn with_capacity(names: usize) -> NameTable {
         NameTable { slots: vec![[0; 2]; slots_for(names)], len: 0 }
     }
@@ -48,7 +48,7 @@ impl NameTable {
         NameTable::probe(self.slots.len() as u64, hash, slot, is)
     }
 
-    /// The same in any table with so many slots, a power of two.
+    /// The same in any table with this many slots, a power of two.
     pub fn probe(
         slots: u64,
         hash: u32,

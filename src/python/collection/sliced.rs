@@ -114,7 +114,7 @@ impl Sliced {
         Ok(())
     }
 
-    /// Memory of so many sets apart from their bits, by class, with at most so many segments in all.
+    /// Memory of this many sets apart from their bits, by class, with at most this many segments in all.
     #[staticmethod]
     fn least_bytes(classes: Vec<usize>, sets: usize, segments: usize) -> usize {
         sliced::Sliced::least_bytes(&classes, sets, segments)

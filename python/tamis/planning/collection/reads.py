@@ -18,7 +18,7 @@ from tamis.planning.collection.curves import Curve, Floats, Ints
 from tamis.planning.collection.prices import optimal_price, search_price
 
 _FEW = 24
-"""Filters, of so many or fewer of which it is tried for each whether it should be whole."""
+"""Up to this many filters, it is tried for each whether it should be whole."""
 
 
 @dataclass(frozen=True)
