@@ -628,9 +628,11 @@ def test_a_guard_chooses_a_filter():
 
 
 def test_what_is_not_a_store_is_told_what_to_pass():
+    db = sqlite3.connect(":memory:")
+    db.close()
     for given, says in (
         ({"a": "1"}, r"not a dict: put its items into the store with put_many"),
-        (sqlite3.connect(":memory:"), r"not a sqlite3\.Connection: pass tamis\.stores\.SQLite"),
+        (db, r"not a sqlite3\.Connection: pass tamis\.stores\.SQLite"),
         ("data.db", r"such as tamis\.stores\.SQLite\(path\), not a str"),
         (5, r"not a int"),
     ):

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -47,8 +48,18 @@ def table(tmp_path):
 # The lease.
 
 
-def test_a_step_of_the_wall_clock_changes_no_lease(tmp_path, monkeypatch):
-    one, two = (stores.SQLite(tmp_path / "data.db") for _ in range(2))
+@pytest.fixture
+def pair(tmp_path):
+    """Two stores of one file."""
+    with (
+        closing(stores.SQLite(tmp_path / "data.db")) as one,
+        closing(stores.SQLite(tmp_path / "data.db")) as two,
+    ):
+        yield one, two
+
+
+def test_a_step_of_the_wall_clock_changes_no_lease(pair, monkeypatch):
+    one, two = pair
     assert one.lease("one", 10)
     wall = time.time
     for step in (11.0, 3600.0, -3600.0):
@@ -66,10 +77,10 @@ class Clock:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_lease_of_another_boot_is_watched(tmp_path, monkeypatch, known):
+def test_a_lease_of_another_boot_is_watched(pair, monkeypatch, known):
     clock = Clock()
     monkeypatch.setattr(time, "clock_gettime", clock)
-    one, two = (stores.SQLite(tmp_path / "data.db") for _ in range(2))
+    one, two = pair
     for boot in ("before", "after") if known else (None,):
         monkeypatch.setattr(stores.sqlite, "clock_id", lambda boot=boot: boot)
         if boot != "after":
@@ -90,10 +101,10 @@ def test_the_clock_has_a_boot_and_never_steps():
     assert now() <= now()
 
 
-def test_a_lease_of_an_earlier_version_is_watched(tmp_path, monkeypatch):
+def test_a_lease_of_an_earlier_version_is_watched(pair, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(time, "clock_gettime", clock)
-    store = stores.SQLite(tmp_path / "data.db")
+    store, _ = pair
     with store._writing() as db:
         db.execute("INSERT INTO tamis_tamis_note VALUES ('lease', ?, ?)", (b"old", 1.8e9))
     assert not store.lease("one", 10)
@@ -154,8 +165,8 @@ def test_a_locked_database_is_a_store_error(table):
     store.put_many([b"c"], ["3"], "one")
 
 
-def test_a_full_disk_is_a_store_error_and_nothing_is_written(tmp_path):
-    store = writer(stores.SQLite(tmp_path / "data.db"))
+def test_a_full_disk_is_a_store_error_and_nothing_is_written(pair):
+    store = writer(pair[0])
     store.put_many([1], ["x"], "one")
     epoch = store.epoch()
     with store._writing() as db:
