@@ -4,8 +4,10 @@
 at random, and prints how to draw a failing example again.
 """
 
+import logging
 import os
 
+import pytest
 from hypothesis import settings
 
 SOAK = bool(os.environ.get("TAMIS_SOAK"))
@@ -13,3 +15,12 @@ SOAK = bool(os.environ.get("TAMIS_SOAK"))
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", max_examples=3000, deadline=None, print_blob=True)
 settings.load_profile("soak" if SOAK else "ci")
+
+
+@pytest.fixture(autouse=True)
+def _guards_are_heard():
+    """Some libraries that tests load silence loggers for all tests after them."""
+    logging.disable(logging.NOTSET)
+    logger = logging.getLogger("tamis.guard")
+    logger.disabled, logger.propagate = False, True
+    logger.setLevel(logging.NOTSET)

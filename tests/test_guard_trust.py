@@ -776,3 +776,21 @@ def test_a_delete_after_others_reads_the_index(tmp_path):
             assert len(removed) == 2
             assert g.get_many(range(6)) == ["x", *[None] * 5]
             assert len(g.filter) == 95
+
+
+def test_a_replay_in_which_the_filter_grows_keeps_the_keys_of_both_types(tmp_path):
+    """Integers are inserted before text, for which the filter then grows from the store's index."""
+
+    def guard(capacity, **options):
+        filter = tamis.Telescoping(capacity=capacity, fpr=2**-8, seed=1)
+        return tamis.Guard(stores.SQLite(tmp_path / "x.db"), filter, **options)
+
+    with guard(64, snapshot=tmp_path / "filter") as g:
+        g.put("first", "x")
+    keys = [*range(30), *(f"key {i}" for i in range(300))]
+    with guard(4096) as g:
+        g.put_many((key, "x") for key in keys)
+    with guard(64, snapshot=tmp_path / "filter") as g:
+        assert g.stats.rebuilds == 0
+        assert g.get_many(["first", *keys]) == ["x"] * 331
+        assert len(g.filter) == 331

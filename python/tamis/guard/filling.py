@@ -12,7 +12,7 @@ import numpy as np
 from tamis.errors import CapacityError
 from tamis.filters import from_bytes
 from tamis.guard.keys import apply_by_type, split_by_type
-from tamis.guard.regions import EmptyRemote
+from tamis.guard.regions import EmptyRemote, RemoteWithout
 from tamis.stores.contract import Store
 
 
@@ -42,6 +42,9 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
                 filter.remove_many(earlier, *more)
             raise
         done.append(some)
+        if isinstance(remote, RemoteWithout):
+            # The filter may grow for the next part, from what the remote lists.
+            remote.include(part)
 
 
 def reseeded(filter: Any, seed: int | None) -> Any:

@@ -166,19 +166,26 @@ class RemoteWithout:
     """A remote without the hashes that the store has indexed but the filter does not have yet."""
 
     def __init__(self, remote: Remote, excluded: HashRows) -> None:
-        self._remote, self._excluded = remote, excluded
+        self._remote, self._rows = remote, excluded
+        self._excluded = np.ones(len(excluded), np.bool_)
+
+    def include(self, rows: Sequence[int]) -> None:
+        """List some of the excluded hashes, by their numbers, which the filter has now."""
+        self._excluded[rows] = False
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes of a range, without the excluded ones."""
-        return _without(self._remote.run(lo, hi), self._excluded)
+        return _without(self._remote.run(lo, hi), self._rows[self._excluded])
 
     def runs(self, ranges: Sequence[tuple[int, int]]) -> list[HashRows]:
         """Return the hashes of each range, without the excluded ones."""
-        return [_without(run, self._excluded) for run in self._remote.runs(ranges)]
+        excluded = self._rows[self._excluded]
+        return [_without(run, excluded) for run in self._remote.runs(ranges)]
 
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, without the excluded ones."""
-        return (_without(part, self._excluded) for part in self._remote.scan())
+        excluded = self._rows[self._excluded]
+        return (_without(part, excluded) for part in self._remote.scan())
 
 
 class EmptyRemote:
