@@ -794,3 +794,11 @@ def test_a_replay_in_which_the_filter_grows_keeps_the_keys_of_both_types(tmp_pat
         assert g.stats.rebuilds == 0
         assert g.get_many(["first", *keys]) == ["x"] * 331
         assert len(g.filter) == 331
+
+
+def test_a_put_for_which_the_filter_grows_keeps_the_keys_of_both_types():
+    keys = [*range(30), *(f"key {i}" for i in range(300))]
+    with tamis.Guard(stores.Memory(), tamis.Telescoping(capacity=64, fpr=2**-8, seed=1)) as g:
+        g.put_many((key, "x") for key in keys)
+        assert g.get_many(keys) == ["x"] * 330
+        assert len(g.filter) == 330

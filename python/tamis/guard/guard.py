@@ -19,7 +19,7 @@ from tamis.guard.filling import adapts, insert
 from tamis.guard.keys import apply_by_type, to_list
 from tamis.guard.limit import Limit
 from tamis.guard.logs import Log
-from tamis.guard.regions import Regions
+from tamis.guard.regions import Regions, RemoteWithout
 from tamis.guard.statistics import (
     Counters,
     ExpectedRate,
@@ -449,10 +449,20 @@ class Guard:
         return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
+        remote = self._trust.remote
         with self._trust.changing:
-            insert(self.filter, keys, self._trust.remote)
-            # Only now: the remote must not list a hash that the filter does not hold.
-            self._trust.remote.begin_put(hashes)
+            if len(keys) == 1 or not adapts(self.filter):
+                insert(self.filter, keys, remote)
+                # Only now: the remote must not list a hash that the filter does not hold.
+                remote.begin_put(hashes)
+                return
+            # A filter that grows for the last of these keys must be told of the first ones.
+            remote.begin_put(hashes)
+            try:
+                insert(self.filter, keys, RemoteWithout(remote, hashes))
+            except BaseException:
+                remote.end_put(hashes)
+                raise
 
     def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
         """Adapt the filter to false positives, except where a write came after the query.
