@@ -802,3 +802,16 @@ def test_a_put_for_which_the_filter_grows_keeps_the_keys_of_both_types():
         g.put_many((key, "x") for key in keys)
         assert g.get_many(keys) == ["x"] * 330
         assert len(g.filter) == 330
+
+
+def test_a_store_that_comes_back_with_the_state_before_a_delete_is_not_denied():
+    """As a Redis server does that lost its latest writes: it looks as it did before them."""
+    store = Faulty(shared=True)
+    with tamis.Guard(store, quotient()) as g:
+        g.put("a", "x")
+        assert g.get("b") is None  # the guard knows how the store looks now
+        kept = {"_values": dict(store._values), "_hashes": list(store._hashes)}
+        kept |= {"_epoch": store._epoch, "_journal": list(store._journal)}
+        assert g.delete("a")
+        vars(store).update(kept)
+        assert g.get("a") == "x"

@@ -215,13 +215,14 @@ class Trust:
 
     def _confirm(self) -> bool:
         """Ask the store whether the filter is level with it; replay a few changes if it is not."""
-        at, token = now(), self._look()
-        if token == self._token:
+        at, epoch, token = now(), self.epoch, self._look()
+        # The store may come back with the token of a state before writes of this guard.
+        if (token, epoch) == self._token:
             if self._max_staleness:
-                self._is_level(at, token)
+                self._is_level(at, token, epoch)
             return True
-        if not self.behind and self.store.epoch() == self.epoch:
-            self._is_level(at, token)
+        if not self.behind and self.store.epoch() == epoch:
+            self._is_level(at, token, epoch)
             return True
         with self._all_locked_now() as locked:
             if not locked:
@@ -239,9 +240,9 @@ class Trust:
         while self.trusted and not self.closed:
             if not self.store.shared and not self.behind and now() < self._renew_at:
                 return  # the lease keeps others from writing
-            at, token = now(), self._look()
-            if token == self._token:
-                self._is_level(at, token)
+            at, epoch, token = now(), self.epoch, self._look()
+            if (token, epoch) == self._token:
+                self._is_level(at, token, epoch)
                 return
             with self._all_locked():
                 before = self.epoch
@@ -257,10 +258,14 @@ class Trust:
         self.gate.count_look()
         return self.store.look()
 
-    def _is_level(self, at: float, token: object) -> None:
-        """Record that the filter had all keys of the store at a time, when this was its token."""
+    def _is_level(self, at: float, token: object, epoch: str | None = None) -> None:
+        """Record that the filter had all keys of the store at a time, when this was its token.
+
+        ``epoch`` is the filter's then; by default the current one, if all locks are held.
+        """
         with self._state:
-            self._token, self._level_at = token, max(at, self._level_at)
+            self._token = token, self.epoch if epoch is None else epoch
+            self._level_at = max(at, self._level_at)
             self._set_deadline()
 
     def _set_deadline(self) -> None:
