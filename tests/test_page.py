@@ -115,7 +115,7 @@ def test_the_numbers_on_the_page_are_those_of_the_statistics(browser):
         }  # fmt: skip
         until(lambda: equals(browser, g.stats))
         assert g.stats.false_positives > 10
-        # It refreshes by itself.
+        # The page refreshes without a reload.
         ask(g)
         until(lambda: equals(browser, g.stats))
         assert float(shown(browser)["rebuild_seconds"][0]) == g.stats.rebuild_seconds

@@ -48,7 +48,7 @@ def mapped(path):
 
 
 def reader(folder, share, talk):
-    """A worker: a guard that only reads, and does what it is told."""
+    """A worker: a read-only guard that follows commands from a pipe."""
     # A small guard first: modules are loaded, and what a fork shares is copied where it is used.
     with tamis.Guard(
         stores.SQLite(":memory:"), tamis.Bloom(capacity=100, fpr=0.01), max_staleness=STALENESS

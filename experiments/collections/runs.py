@@ -59,7 +59,7 @@ def monkey_bits(sizes, budget):
 
 
 def filters_of(name, runs, workload, bits, seed=0):
-    """Return a filter per run, of so many bits per key in all; None is no filter."""
+    """Return a filter per run, with this many bits per key in total; None is no filter."""
     sizes = [len(keys) for keys in runs]
     if name == "split":
         named = {str(i): keys for i, keys in enumerate(runs)}

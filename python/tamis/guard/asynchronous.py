@@ -17,13 +17,10 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import numpy as np
-
 from tamis._native import plain_keys
-from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.guard.choosing import check_is_store
 from tamis.guard.guard import Guard, read_pairs
-from tamis.guard.keys import apply_by_type, to_list
+from tamis.guard.keys import to_list
 from tamis.guard.statistics import GuardStats, Window
 from tamis.planning.arguments import whole
 from tamis.stores._readers import Reader, open_reader
@@ -137,25 +134,13 @@ class AsyncGuard:
             if not await self._in_thread(guard._trust.refresh):
                 return await self._pass_on(guard, given, plain_keys(asked))
             filter = guard.filter
-        indices = np.flatnonzero(apply_by_type(filter.contains, asked)).tolist()
-        plain = dict(zip(indices, plain_keys([asked[i] for i in indices]), strict=True))
-        distinct = list(dict.fromkeys(plain.values()))
-        counts = guard._trust.regions.counts.copy()
+        lookups = guard._look_up(filter, asked)
+        distinct = lookups.distinct
         found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
-        answers: list[Value | None] = [None] * len(given)
-        for i in indices:
-            answers[i] = found[plain[i]]
-        wrong = [i for i in indices if answers[i] is None]
-        guard._gate.count_denied(len(given) - len(indices))
-        guard._gate.count_found(len(indices) - len(wrong))
-        hashes = guard._trust.hashes([asked[i] for i in wrong])
-        guard._record(hashes[:, 1].tolist())
+        answers, lesson = guard._answer(lookups, found)
         self._sample(guard, given, answers)
-        if wrong:
-            once = list({plain[i]: n for n, i in enumerate(wrong)}.values())
-            told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
-            learned = [asked[wrong[n]] for n in told]
-            await self._in_thread(lambda: guard._adapt(learned, hashes[told], counts))
+        if lesson.keys:
+            await self._in_thread(lambda: guard._adapt(*lesson))
         return answers
 
     async def contains(self, key: GivenKey) -> bool:

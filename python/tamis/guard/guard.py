@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -38,6 +38,30 @@ from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store
 if TYPE_CHECKING:
     from tamis.guard.page import Page
     from tamis.workload import Workload
+
+
+class Lookups(NamedTuple):
+    """A batch of queries, before the values of the accepted keys are read."""
+
+    filter: Any
+    given: list[Any]
+    accepted: dict[int, PlainKey]
+    """The keys that the filter accepts, by their indices, as the store takes them."""
+    counts: list[int]
+    """The write counts of the regions then."""
+
+    @property
+    def distinct(self) -> list[PlainKey]:
+        """What to read from the store."""
+        return list(dict.fromkeys(self.accepted.values()))
+
+
+class Lesson(NamedTuple):
+    """False positives for the filter to learn from, with the write counts of the regions."""
+
+    keys: list[Any]
+    hashes: HashRows
+    counts: list[int]
 
 
 class Guard:
@@ -203,25 +227,35 @@ class Guard:
             if not self._trust.refresh():
                 return self._pass_on(plain_keys(given))
             filter = self.filter
+        lookups = self._look_up(filter, given)
+        answers, lesson = self._answer(lookups, self._read(lookups.distinct))
+        if lesson.keys:
+            self._adapt(*lesson)
+        return answers
+
+    def _look_up(self, filter: Any, given: list[Any]) -> Lookups:
+        """Return which keys the filter accepts, before their values are read."""
         indices = np.flatnonzero(apply_by_type(filter.contains, given)).tolist()
-        plain = dict(zip(indices, plain_keys([given[i] for i in indices]), strict=True))
-        distinct = list(dict.fromkeys(plain.values()))
-        counts = self._trust.regions.counts.copy()
-        found = self._read(distinct)
+        accepted = dict(zip(indices, plain_keys([given[i] for i in indices]), strict=True))
+        return Lookups(filter, given, accepted, self._trust.regions.counts.copy())
+
+    def _answer(
+        self, lookups: Lookups, found: dict[PlainKey, Value | None]
+    ) -> tuple[list[Value | None], Lesson]:
+        """Return the answers by the values that were read, and the false positives; count both."""
+        filter, given, accepted, counts = lookups
         answers: list[Value | None] = [None] * len(given)
-        for i in indices:
-            answers[i] = found[plain[i]]
-        wrong = [i for i in indices if answers[i] is None]
-        self._gate.count_denied(len(given) - len(indices))
-        self._gate.count_found(len(indices) - len(wrong))
+        for i, key in accepted.items():
+            answers[i] = found[key]
+        wrong = [i for i in accepted if answers[i] is None]
+        self._gate.count_denied(len(given) - len(accepted))
+        self._gate.count_found(len(accepted) - len(wrong))
         hashes = self._trust.hashes([given[i] for i in wrong])
         self._record(hashes[:, 1].tolist())
-        if wrong:
-            once = list({plain[i]: n for n, i in enumerate(wrong)}.values())
-            # A stack counts the queries that it was told of; others only learn from them.
-            told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
-            self._adapt([given[wrong[n]] for n in told], hashes[told], counts)
-        return answers
+        once = list({accepted[i]: n for n, i in enumerate(wrong)}.values())
+        # A stack counts all queries that it learns of; others only learn from them.
+        told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
+        return answers, Lesson([given[wrong[n]] for n in told], hashes[told], counts)
 
     def _read(self, keys: list[PlainKey]) -> dict[PlainKey, Value | None]:
         return dict(zip(keys, self.store.get_many(keys), strict=True)) if keys else {}

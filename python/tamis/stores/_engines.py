@@ -24,7 +24,7 @@ def sqlite_path(database: Any) -> Any:
     if not path or path == ":memory:" or path.startswith("file:"):
         raise ValueError(
             f"path must be a database in a file, not {path or ':memory:'!r} of "
-            f"{_name(database)}: the store opens the file by itself"
+            f"{_name(database)}: the store opens the file with a connection of its own"
         )
     return path
 
