@@ -162,23 +162,24 @@ class Gated(stores.Memory):
 async def test_a_write_that_has_begun_runs_to_its_end():
     store = Gated()
     async with tamis.AsyncGuard(store, quotient()) as g:
+        first = asyncio.create_task(g.put("a", "1"))
+        await asyncio.to_thread(store.inside.acquire)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await g.put("a", "1")
-        await asyncio.to_thread(store.inside.acquire)
+                await first
         # One that has not begun does not happen at all, and a later one comes later.
         second = asyncio.create_task(g.put("b", "2"))
         third = asyncio.create_task(g.put("a", "3"))
         await asyncio.sleep(0.05)
         second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
         store.go_on.set()
         await third
         assert store.written == [([b"a"], ["1"]), ([b"a"], ["3"])]
         assert await g.get_many(["a", "b"]) == ["3", None]
         assert "b" not in g.filter or g.stats.false_positives
         assert len(g.filter) == 1
-        with pytest.raises(asyncio.CancelledError):
-            await second
 
 
 @asynchronous
