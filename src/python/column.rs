@@ -229,7 +229,7 @@ impl Strided {
         }
         let format = buffer.format().to_str().unwrap_or("?").to_owned();
         if buffer.suboffsets().is_some() {
-            let message = "keys is a buffer of pointers; items that lie in it are wanted";
+            let message = "keys must be a buffer that contains its items, not pointers to them";
             return Err(PyTypeError::new_err(message));
         }
         let item = match buffer.shape()[0] {

@@ -102,8 +102,8 @@ impl Table {
         let format = buffer.format().to_str().unwrap_or("?").to_owned();
         let number = Number::parse(&format, buffer.item_size()).ok_or_else(|| {
             PyTypeError::new_err(format!(
-                "features is an array of buffer format '{format}'; floats of 32 or 64 bits, \
-                 integers, bools or a table (Arrow, Polars, pandas) are wanted"
+                "features must be an array of 32- or 64-bit floats, integers or bools, or a table \
+                 (Arrow, Polars, pandas), not an array of buffer format '{format}'"
             ))
         })?;
         let (shape, strides) = (buffer.shape(), buffer.strides());
@@ -111,13 +111,13 @@ impl Table {
             (&[len], _) => (len, 1, 0),
             (&[len, width], &[_, step]) => (len, width, step),
             _ => {
-                let message = format!("features has {} dimensions; two are wanted", shape.len());
+                let message = format!("features must have two dimensions, not {}", shape.len());
                 return Err(PyTypeError::new_err(message));
             }
         };
         if buffer.suboffsets().is_some() {
             return Err(PyTypeError::new_err(
-                "features is a buffer of pointers; numbers are wanted",
+                "features must be a buffer of numbers, not of pointers to them",
             ));
         }
         let column = |j: usize| Column::Strided {
