@@ -15,13 +15,17 @@ import tamis
 
 EXTRAS = {
     "arrow": "pyarrow",
+    "az": "adlfs",
     "catboost": "catboost",
+    "gs": "gcsfs",
     "learned": "lightgbm",
     "parquet": "pyarrow",
     "plot": "matplotlib",
     "postgres": "psycopg",
+    "prometheus": "prometheus_client",
     "redis": "redis",
     "rocksdb": "rocksdict",
+    "s3": "s3fs",
     "spark": "pyspark",
 }
 

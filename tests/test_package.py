@@ -6,14 +6,17 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import tamis
+from installed import EXTRAS
 from tamis import _native, filters
 
 PACKAGE = Path(tamis.__file__).parent
+ROOT = Path(__file__).parent.parent
 
 
 def test_version_is_one():
@@ -29,6 +32,16 @@ def test_is_typed_and_of_the_stable_abi():
 def test_public_names_are_there():
     assert all(hasattr(tamis, name) for name in tamis.__all__)
     assert sorted(tamis.__all__) == tamis.__all__
+
+
+def test_extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert everything == f"tamis[{','.join(sorted(extras))}]"
+    assert extras.keys() == EXTRAS.keys()
+    readme = (ROOT / "README.md").read_text()
+    assert not [name for name in extras if f"`{name}`" not in readme]
 
 
 HEAVY = {"matplotlib", "numpy", "pyarrow", "rich", "scipy", "sqlite3"}
