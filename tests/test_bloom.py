@@ -138,7 +138,7 @@ def test_layouts_that_are_not():
         tamis.Bloom(10, fpr=0.1, layout="round")
     with pytest.raises(
         ValueError,
-        match="fpr must be at least 1e-10 for a blocked filter, not 1e-13; other layouts go below",
+        match="fpr must be at least 1e-10 for a blocked filter, not 1e-13; use another layout",
     ):
         tamis.Bloom(10, fpr=1e-13)
 

@@ -343,7 +343,7 @@ def test_a_set_takes_at_most_16_bytes_beside_its_bits(kind):
     sizes = (10 + np.random.default_rng(0).lognormal(5, 0.7, 1500)).astype(int)
     c = tamis.Collection.build(sets(sizes), kind=kind)
     assert 10 < c.least_budget / len(c) <= 13
-    assert f"{c.least_budget / len(c):.1f} per filter beside its bits" in str(c)
+    assert f"{c.least_budget / len(c):.1f} per filter for overhead" in str(c)
     c.record([0])
     assert c.least_budget / len(c) <= 16.5
     c.allocate(budget=c.least_budget + len(c))

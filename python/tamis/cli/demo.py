@@ -128,7 +128,7 @@ def _own(keys: Source, queries: Source) -> Scene:
 
 
 def _store(path: Path, keys: Any) -> Path:
-    """Write the keys to a table of SQLite."""
+    """Write the keys to an SQLite table."""
     path.unlink(missing_ok=True)
     values = [key.decode() if isinstance(key, bytes) else key for key in as_list(keys)]
     if not all(isinstance(value, str | int) for value in values[:1]):

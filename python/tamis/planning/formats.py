@@ -1,4 +1,4 @@
-"""How rates, sizes and durations are written for people, the same in every table and message.
+"""The format of rates, sizes and durations in every table and message.
 
 `facts_html` and `table_html` are what a notebook shows of a filter, a plan or an advice.
 """

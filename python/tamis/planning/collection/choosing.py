@@ -25,13 +25,13 @@ PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
 ``benches/collection.py``."""
 
 OVERHEAD, SLICED_OVERHEAD = 14, 10
-"""Bytes per set beside its bits, about."""
+"""Bytes per set in addition to its bits, about."""
 
 TAIL_READ = 5e-6
 """Seconds to check the rest of a filter in a file that the system has in memory."""
 
 FEWEST = 64
-"""Sets, of fewer of which a word is not full."""
+"""Below this number of sets, a word is not full."""
 
 
 class Chosen(NamedTuple):
