@@ -887,12 +887,12 @@ def test_auto_weighs_rates_against_time_and_says_why(tmp_path):
     rows = tamis.Collection.build(many, budget="100kB", miss_cost="20us")
     assert set(rows.kinds) == {"sliced"}
     assert rows.chosen is not None
-    assert rows.chosen.startswith("rows of 1,000 sets, since one by one a lookup takes about 40 µs")
+    assert rows.chosen.startswith("filters by rows: a lookup in 1,000 sets takes about 40 µs at a")
     assert "costs 20 µs" in rows.chosen
     one_by_one = tamis.Collection.build(many, budget="100kB", miss_cost=1)
     assert "sliced" not in one_by_one.kinds
     assert one_by_one.chosen is not None
-    assert one_by_one.chosen.startswith("ribbons, since")
+    assert one_by_one.chosen.startswith("ribbons: a lookup in")
     assert one_by_one.expected_fpr < rows.expected_fpr / 2
     # The predicted rates are those that are built, nearly.
     for c in (rows, one_by_one):
