@@ -140,6 +140,19 @@ def test_the_reference_has_every_public_name():
     assert names <= {(module or name).rpartition(".")[2] for module, name in documented}
 
 
+def test_the_site_loads_nothing_from_elsewhere():
+    if not (ROOT / "mkdocs.yml").exists():
+        pytest.skip("tests of an installed package have no site")
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in settings  # else from Google
+    assert "custom_dir: docs/theme" in settings
+    source = (ROOT / "docs/theme/partials/source.html").read_text()
+    assert "data-md-component" not in source  # else a script asks GitHub for stars
+    assert not re.findall(r"(?:src=|url\()[\"']?https?:", (ROOT / "docs/style.css").read_text())
+    for page in ROOT.glob("docs/**/*.md"):
+        assert not re.findall(r"(?:src=\"|!\[[^\]]*\]\()https?:", page.read_text()), page
+
+
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 RAW = HOME.replace("//github.com", "//raw.githubusercontent.com")
 
