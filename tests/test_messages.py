@@ -76,7 +76,7 @@ MISTAKES = {
         "sets must be a mapping from names, or pairs of a name and a set, not range(0, 3) (range)",
     ),
     "a number of records": (
-        lambda: tamis.dedup(5, window=10),
+        lambda: list(tamis.dedup(5, window=10)),
         TypeError,
         "records must be an iterable of records or batches, an Arrow table or stream, or the path",
     ),
