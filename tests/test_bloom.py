@@ -100,7 +100,7 @@ def test_unions_and_intersections(layout):
     measured = common.contains(np.arange(10_000, 10_000 + trials)).mean()
     assert within_noise(measured, common.expected_fpr, trials)
     assert common.expected_fpr < f.expected_fpr
-    with pytest.raises(tamis.IncompatibleError, match="only if their sizes agree: "):
+    with pytest.raises(tamis.IncompatibleError, match="only if they have the same size: "):
         f & tamis.Bloom(7000, fpr=0.01, layout=layout)
     with pytest.raises(TypeError):
         f & 5
