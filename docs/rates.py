@@ -55,8 +55,15 @@ def plain(kind: str) -> dict[str, Points]:
             found = row.sizes.size(KEYS, bits_per_key=bits, **arguments)
             return found.bits / KEYS, found.rate(KEYS)
 
-        lines[option.name] = points(size, BITS)
+        line = points(size, BITS)
+        if not any(_agree(line, other) for other in lines.values()):  # NOTES say which coincide
+            lines[option.name] = line
     return lines
+
+
+def _agree(line: Points, other: Points) -> bool:
+    """Tell whether two lines are one to the eye."""
+    return len(line) == len(other) and np.allclose(line, other, rtol=0.02)
 
 
 def stacked() -> dict[str, Points]:
@@ -98,7 +105,7 @@ def fading() -> dict[str, Points]:
     def forgetting(fnr: float) -> Points:
         return points(lambda rate: (stable.size_for(fnr, rate, 1000).bits / 1000, rate), RATES)
 
-    return {f"{fnr:.0%} forgotten": forgetting(fnr) for fnr in (0.9, 0.5, 0.1)}
+    return {f"{100 * fnr:.0f} % forgotten": forgetting(fnr) for fnr in (0.9, 0.5, 0.1)}
 
 
 def fading_learned() -> dict[str, Points]:
@@ -137,12 +144,11 @@ SPECIAL: dict[str, Callable[[], dict[str, Points]]] = {
     "stable": fading,
     "stable_learned": fading_learned,
     "stacked": stacked,
-    "telescoping": lambda: plain("telescoping") | plain("extending"),
     "windowed": window,
 }
 """The kinds that are not built from keys and a size alone."""
 
-SPANS = {"learned": (0, 20), "stable": (0, 120), "stable_learned": (0, 100), "windowed": (4, 40)}
+SPANS = {"learned": (0, 20), "stable": (0, 170), "stable_learned": (0, 100), "windowed": (4, 40)}
 """Bits per key that a picture shows, where filters are larger than others."""
 
 PAGES = [kind.name for kind in KINDS.values() if kind.sizes is not None or kind.name in SPECIAL]
@@ -150,14 +156,17 @@ PAGES = [kind.name for kind in KINDS.values() if kind.sizes is not None or kind.
 NOTES = {
     "adaptive_stacked": "The mean rate over a million queries that follow Zipf's law, for 100,000 "
     "keys.",
+    "bloom": "The segmented layout is as large as the standard one.",
     "learned": "For a classifier whose scores of members and non-members are Beta(3, 1.5) and "
     "Beta(1.5, 3).",
+    "ribbon": "Both layouts are equally large.",
     "stable": "Bits per record of the gap, after which the given fraction is forgotten.",
     "stable_learned": "The fraction of members rejected at a gap of 2,000 records, at a "
     "false-positive rate of 1 %, by bits per record of the gap; three groups of scores.",
     "stacked": "For queries that follow Zipf's law over a million absent keys, half of them known: "
     "a filter that knows its queries can be below the bound for unknown ones.",
-    "telescoping": "The rate of a first query; a false positive is not repeated.",
+    "telescoping": "The rate of a first query; a false positive is not repeated. Extending filters "
+    "are equally large.",
     "adaptive_cuckoo": "The rate of a first query; a false positive is not repeated.",
     "windowed": "Bits per key of the window.",
 }
@@ -165,52 +174,34 @@ NOTES = {
 
 def draw(name: str) -> Any:
     """Draw the rate of a kind by its size; return the axes."""
-    from tamis.pictures import apart, figure_axes
+    from tamis.pictures import figure_axes
 
-    ax = figure_axes(6.5, 3.8)
+    ax = figure_axes(5.2, 3.4)
     lines = SPECIAL[name]() if name in SPECIAL else plain(name)
     colours = dict(zip(lines, STRONG, strict=False))
     if name != "stable_learned":
-        bloom = plain("bloom")["Bloom"]
-        lines = {"Bloom": bloom} | lines
-        ax.plot(BITS, [2**-bits for bits in BITS], ":", color="#000000", linewidth=1)
-        lines["bound: log₂ 1/rate"] = [(15.6, 2**-15.6)]
+        lines = {"Bloom": plain("bloom")["Bloom"]} | lines
     for label, line in lines.items():
         strong = label in colours
-        colour = colours.get(label, MUTED)
-        if len(line) > 1:
-            ax.plot(*zip(*line, strict=True), "o-" if strong else "-", color=colour, markersize=3,
-                    linewidth=2.2 if strong else 1.5, zorder=3 if strong else 2)  # fmt: skip
+        ax.plot(*zip(*line, strict=True), "o-" if strong else "-", label=label, markersize=3,
+                color=colours.get(label, MUTED), linewidth=2.2 if strong else 1.5,
+                zorder=3 if strong else 2)  # fmt: skip
+    if name != "stable_learned":
+        bound = [2**-bits for bits in BITS]
+        ax.plot(
+            BITS, bound, ":", color="#000000", linewidth=1.2, zorder=4, label="bound: log₂ 1/rate"
+        )
+        ax.set_ylim(2e-5, 0.3)
     ax.set_yscale("log")
     ax.set_xlim(*SPANS.get(name, (4, 20)))
-    if name != "stable_learned":
-        ax.set_ylim(2e-5, 0.3)
     ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
     ax.set_xlabel("bits per key")
     ax.set_ylabel("rejected members" if name == "stable_learned" else "false-positive rate")
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
-    _label(ax, lines, colours, apart)
+    # Rates fall from the upper left, so that the names fit into the other corner, on a phone too.
+    ax.legend(loc="upper right", frameon=False, fontsize=9, labelcolor="linecolor")
     return ax
-
-
-def _label(ax: Any, lines: dict[str, Points], colours: dict[str, str], apart: Any) -> None:
-    """Write the name of each line at its end, or where it leaves the picture."""
-    low, most = ax.get_ylim()[0], ax.get_xlim()[1]
-    ends = {label: _end(line, low, most) for label, line in lines.items()}
-    places = ax.transAxes.inverted().transform(ax.transData.transform(list(ends.values())))
-    order = sorted(range(len(ends)), key=lambda i: (places[i][1], -places[i][0]))
-    heights = apart([min(max(float(places[i][1]), 0.0), 1.0) for i in order], 0.08)
-    labels = list(ends)
-    for i, height in zip(order, heights, strict=True):
-        ax.annotate(labels[i], ends[labels[i]], xytext=(1.03, height), textcoords="axes fraction",
-                    va="center", fontsize=9, color=colours.get(labels[i], "#000000"),
-                    arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6})  # fmt: skip
-
-
-def _end(line: Points, low: float, most: float) -> tuple[float, float]:
-    inside = [(bits, rate) for bits, rate in line if rate >= low and bits <= most]
-    return inside[-1] if inside else (line[0][0], low)
 
 
 def caption(name: str) -> str:

@@ -176,14 +176,15 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
     header.at = MAGIC.len();
     let version = header.short()?;
     if version != VERSION {
-        let message = format!("format version {version}: this tamis reads version {VERSION}");
+        let message =
+            format!("format version {version} is not supported: this tamis reads {VERSION}");
         return Err(Error::Format(message));
     }
     let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
     let (tag, count, capacity) = (header.long()?, header.long()?, header.long()?);
     let (stated, parameters) = (header.long()?, header.long()?);
     if stated != length {
-        let message = format!("the frame says it has {stated} bytes, but {length} are there");
+        let message = format!("the frame should have {stated} bytes, but has {length}");
         return Err(Error::Format(message));
     }
     let parameters = usize::try_from(parameters)
@@ -214,7 +215,7 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
         parts.push(Part { kind, piece, offset, length: long, checksum });
     }
     if end != length {
-        return Err(Error::Format("the frame is damaged: bytes behind its end".into()));
+        return Err(Error::Format("the frame is damaged: bytes after its end".into()));
     }
     let head = Head { kind, hash, tag, count, capacity, parameters };
     Ok((head, parts, header.at))

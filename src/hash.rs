@@ -94,7 +94,7 @@ impl Hasher {
         Hasher { id: HASH_SEEDED, tag: seed, family: Family::Seeded { seed, ints } }
     }
 
-    /// The keyed family, for filters that face strangers.
+    /// The keyed family, for filters that untrusted users query.
     pub fn keyed(key: &[u8; 16]) -> Hasher {
         let bytes = SipHasher24::new_with_key(key);
         let derived = sip(&bytes, b"tamis: integers").to_le_bytes();

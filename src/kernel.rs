@@ -66,7 +66,8 @@ impl Opening<'_> {
     }
 
     fn kind_of(&self, head: &Head) -> Result<&'static Kind> {
-        let unknown = || Error::Format(format!("kind {} is not one this tamis knows", head.kind));
+        let unknown =
+            || Error::Format(format!("kind {} is unknown to this version of tamis", head.kind));
         (self.kind)(head.kind).ok_or_else(unknown)
     }
 }
@@ -142,7 +143,7 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// Inserts hashes in order, and reports for each whether it was there just before.
     fn seen(&self, _hashes: &[Hash128], _out: &mut [bool]) -> Result<()> {
-        Err(Error::Parameter("this filter does not answer and insert in one step".into()))
+        Err(Error::Parameter("this filter cannot look up and insert in one step".into()))
     }
     /// Takes one insertion of a hash back.
     fn remove(&self, _hash: Hash128) -> Result<()> {

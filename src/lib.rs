@@ -25,7 +25,7 @@
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and a filter per region of scores  | Vaidya et al. 2021                |
 //! | [`hyperloglog`] | how many distinct hashes there are, about        | Flajolet et al. 2007, Ertl 2017   |
-//! | [`pages`]      | Parquet pages of strangers, checked              | parquet-format                    |
+//! | [`pages`]      | checks of untrusted Parquet pages                | parquet-format                    |
 //! | [`kernel`]     | the trait of all kernels; how parts are opened   |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |

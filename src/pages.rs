@@ -1,4 +1,4 @@
-//! The pages of Parquet column chunks, as strangers write them: what they claim is checked before
+//! The pages of Parquet column chunks, which may be forged: what they claim is checked before
 //! anyone allocates memory for it.
 //!
 //! A page begins with a header, a Thrift struct in the compact protocol, which says how many bytes

@@ -97,7 +97,9 @@ impl Sharded {
             !may_be(shard.kind()) || shard.kind().number != kind
         };
         if shards.iter().any(other) {
-            return Err(Error::Parameter("shards are of one kind, and not sharded again".into()));
+            return Err(Error::Parameter(
+                "shards must be of one kind, and not Sharded themselves".into(),
+            ));
         }
         let mut all: Vec<Arc<dyn Kernel>> = Vec::new();
         all.resize_with(total as usize, || Arc::new(Missing));

@@ -281,7 +281,7 @@ impl Stable {
         let (&[cells, most, hashes, decrements, independent, random], [section]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not six parameters and one section"));
+            return Err(damaged("it does not have six parameters and one section"));
         };
         let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
         if independent > 1 {

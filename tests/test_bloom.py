@@ -100,7 +100,7 @@ def test_unions_and_intersections(layout):
     measured = common.contains(np.arange(10_000, 10_000 + trials)).mean()
     assert within_noise(measured, common.expected_fpr, trials)
     assert common.expected_fpr < f.expected_fpr
-    with pytest.raises(tamis.IncompatibleError, match="only if their sizes agree: "):
+    with pytest.raises(tamis.IncompatibleError, match="only if they have the same size: "):
         f & tamis.Bloom(7000, fpr=0.01, layout=layout)
     with pytest.raises(TypeError):
         f & 5
@@ -138,7 +138,7 @@ def test_layouts_that_are_not():
         tamis.Bloom(10, fpr=0.1, layout="round")
     with pytest.raises(
         ValueError,
-        match="fpr must be at least 1e-10 for a blocked filter, not 1e-13; other layouts go below",
+        match="fpr must be at least 1e-10 for a blocked filter, not 1e-13; use another layout",
     ):
         tamis.Bloom(10, fpr=1e-13)
 

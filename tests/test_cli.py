@@ -780,6 +780,10 @@ def test_an_access_log_is_noticed(run, folder):
         assert "--regex" in err
     _, out, _ = run("query keys.tamis --from access.log --format text --json")
     assert json.loads(out)["asked"] == 1000
+    for options, said in (("", True), (" --format text", False)):
+        code, _, err = run(f"build access.log --fpr 0.01 -o out.tamis{options}")
+        assert code == 0
+        assert ("access.log looks like the log of a web server: each line is a key" in err) == said
 
 
 def test_a_log_format_and_a_regex_find_the_key_in_a_line(run, folder):

@@ -343,7 +343,7 @@ def test_a_set_takes_at_most_16_bytes_beside_its_bits(kind):
     sizes = (10 + np.random.default_rng(0).lognormal(5, 0.7, 1500)).astype(int)
     c = tamis.Collection.build(sets(sizes), kind=kind)
     assert 10 < c.least_budget / len(c) <= 13
-    assert f"{c.least_budget / len(c):.1f} per filter beside its bits" in str(c)
+    assert f"{c.least_budget / len(c):.1f} per filter for overhead" in str(c)
     c.record([0])
     assert c.least_budget / len(c) <= 16.5
     c.allocate(budget=c.least_budget + len(c))
@@ -887,12 +887,12 @@ def test_auto_weighs_rates_against_time_and_says_why(tmp_path):
     rows = tamis.Collection.build(many, budget="100kB", miss_cost="20us")
     assert set(rows.kinds) == {"sliced"}
     assert rows.chosen is not None
-    assert rows.chosen.startswith("rows of 1,000 sets, since one by one a lookup takes about 40 µs")
+    assert rows.chosen.startswith("filters by rows: a lookup in 1,000 sets takes about 40 µs at a")
     assert "costs 20 µs" in rows.chosen
     one_by_one = tamis.Collection.build(many, budget="100kB", miss_cost=1)
     assert "sliced" not in one_by_one.kinds
     assert one_by_one.chosen is not None
-    assert one_by_one.chosen.startswith("ribbons, since")
+    assert one_by_one.chosen.startswith("ribbons: a lookup in")
     assert one_by_one.expected_fpr < rows.expected_fpr / 2
     # The predicted rates are those that are built, nearly.
     for c in (rows, one_by_one):

@@ -127,6 +127,32 @@ def test_the_line_of_a_kind_is_that_of_its_filters():
     assert f.expected_fpr == pytest.approx(rate, rel=0.02)
 
 
+def test_the_reference_has_every_public_name():
+    """The strict build of the site checks that the links lead somewhere."""
+    linked = set(re.findall(r"\]\[tamis\.([\w.]+)\]", (ROOT / "docs/reference.md").read_text()))
+    names = {each.rpartition(".")[2] for each in linked}
+    assert "errors" in names
+    assert set(tamis.__all__) - names - {"__version__"} == {
+        name for name in tamis.__all__ if name in vars(tamis.errors)
+    }
+    pages = "".join(path.read_text() for path in ROOT.glob("docs/reference/*.md"))
+    documented = re.findall(r"^::: tamis\.([\w.]+)|[\[ ](\w+)(?=[,\]])", pages, re.MULTILINE)
+    assert names <= {(module or name).rpartition(".")[2] for module, name in documented}
+
+
+def test_the_site_loads_nothing_from_elsewhere():
+    if not (ROOT / "mkdocs.yml").exists():
+        pytest.skip("tests of an installed package have no site")
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in settings  # else from Google
+    assert "custom_dir: docs/theme" in settings
+    source = (ROOT / "docs/theme/partials/source.html").read_text()
+    assert "data-md-component" not in source  # else a script asks GitHub for stars
+    assert not re.findall(r"(?:src=|url\()[\"']?https?:", (ROOT / "docs/style.css").read_text())
+    for page in ROOT.glob("docs/**/*.md"):
+        assert not re.findall(r"(?:src=\"|!\[[^\]]*\]\()https?:", page.read_text()), page
+
+
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 RAW = HOME.replace("//github.com", "//raw.githubusercontent.com")
 

@@ -186,6 +186,23 @@ def test_the_kernel_trait_knows_no_structure():
     assert named <= {"bits", "error", "format", "hash"}
 
 
+def test_workflows_run_what_a_developer_runs():
+    yaml = pytest.importorskip("yaml")
+    folder = ROOT / ".github" / "workflows"
+    if not folder.exists():
+        pytest.skip("tests of an installed package have no workflows")
+    ci = yaml.safe_load((folder / "ci.yml").read_text("utf-8"))
+    commands = [step["run"] for step in ci["jobs"]["run"]["steps"] if "run" in step]
+    assert commands[-1].endswith(" .ci/run")
+    release = yaml.safe_load((folder / "release.yml").read_text("utf-8"))
+    builds = release["jobs"]["wheels"]["strategy"]["matrix"]["include"]
+    made = {(each["target"], each["manylinux"]) for each in builds if not each["untested"]}
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (targets,) = re.findall(r"for target in ([^;]+);", makefile)
+    (compatible,) = re.findall(r"--compatibility manylinux(\d+)", makefile)
+    assert made == {(target, compatible) for target in targets.split()}
+
+
 def test_the_tests_of_every_promise_exist():
     here = Path(__file__).parent
     listed = re.findall(r"`(\w+\.py)(?:::(\w+))?`", (here / "README.md").read_text("utf-8"))

@@ -111,6 +111,8 @@ def test_svg_follows_the_colour_of_the_page():
     assert "#000000" not in drawn
     assert "#ffffff" not in drawn
     assert "fraction of the queries" in drawn  # text stays text
+    width = float(re.match(r'<svg [^>]*style="max-width: ([\d.]+)pt"', drawn)[1])
+    assert width == pytest.approx(float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn)[1]))
 
 
 def test_a_report_needs_nothing_else(tmp_path):

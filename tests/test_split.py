@@ -155,7 +155,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
         tamis.Sharded.join({i: shards[i] for i in (0, 1, 3)})
     with pytest.raises(tamis.IncompatibleError, match="same seed or key"):
         tamis.Sharded.join([*shards[:3], tamis.Ribbon.from_hashes(other[3], fpr=0.01)])
-    with pytest.raises(tamis.IncompatibleError, match="split alike"):
+    with pytest.raises(tamis.IncompatibleError, match="the same split"):
         tamis.Sharded.join(
             [shards[0], tamis.Ribbon.from_hashes(*tamis.split(KEYS, 2)[1:], fpr=0.1)]
         )

@@ -182,7 +182,7 @@ def test_no_exchange_of_segments_is_better():
 def test_a_document_takes_at_most_16_bytes_beside_its_bits():
     index = SearchIndex.build(corpus(3000, seed=6))
     assert 6 < index.least_budget / len(index) < 12
-    assert f"{index.least_budget / len(index):.1f} per document beside its bits" in repr(index)
+    assert f"{index.least_budget / len(index):.1f} per document for overhead" in repr(index)
 
 
 @pytest.mark.parametrize("keep_texts", [True, False])

@@ -2,8 +2,8 @@
 
     python examples/service/load.py http://127.0.0.1:8000
 
-For 0, 50 and 95 % absent users, in turns: half of the requests go to the endpoint with the guard
-and half to the one without, so that whatever else the machine does hits both.
+For 0, 50 and 95 % absent users, requests alternate between the endpoint with the guard and the one
+without, so that other load on the machine affects both.
 """
 
 import argparse

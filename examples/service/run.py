@@ -3,8 +3,8 @@
     python examples/service/run.py
     python examples/service/run.py --database postgresql://localhost/shop
 
-Without a server it takes SQLite, in a temporary folder. It creates and fills the table
-``tamis_example_users`` if it is not there, and prints where it serves: the service, its metrics for
+Without a server it uses SQLite, in a temporary folder. It creates and fills the table
+``tamis_example_users`` if it does not exist, and prints the URLs of the service, its metrics for
 Prometheus, and the guard's live page. Ctrl-C ends it.
 
 ``/users/{email}`` asks the guard first, ``/unguarded/users/{email}`` only the database: `load.py`

@@ -16,7 +16,7 @@ def now() -> float:
     """Return seconds on a clock that never steps.
 
     On Linux it counts the time that the machine is suspended. Elsewhere that may not be so: a
-    machine that wakes up may then believe in a lease that is over.
+    machine that wakes up may then rely on a lease that has expired.
     """
     return time.clock_gettime(_CLOCK)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,11 @@ def column(keys: Any) -> Any:
         return _takeable(pyarrow("an Arrow column").chunked_array(keys))
     if hasattr(keys, "__arrow_c_array__"):
         return _takeable(pyarrow("an Arrow column").array(keys))
+    if not isinstance(keys, Iterable):
+        raise TypeError(
+            "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, "
+            f"not {type(keys).__name__}"
+        )
     return list(keys)
 
 
@@ -79,7 +84,7 @@ def as_list(values: Any) -> list[Any]:
 
 
 def show_key(key: Any) -> str:
-    """Write a key for people; bytes that are text, such as the lines of a file, as text.
+    """Format a key for a message; bytes that are text, such as the lines of a file, as text.
 
     >>> show_key(b"ada"), show_key("ada"), show_key(7), show_key(bytes([255]))[0]
     ("'ada'", "'ada'", '7', 'b')

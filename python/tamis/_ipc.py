@@ -1,4 +1,4 @@
-"""Arrow files and streams of strangers: claims are checked before pyarrow allocates memory.
+"""Untrusted Arrow files and streams: sizes are checked before pyarrow allocates memory.
 
 A message has a head (a Flatbuffers table) and a body of buffers. A compressed buffer begins with
 its length once it is decompressed, which pyarrow allocates, so a few bytes could claim gigabytes; a
@@ -81,7 +81,7 @@ class CheckedStream:
         return True
 
     def close(self) -> None:
-        """Do nothing: who opened the stream closes it."""
+        """Do nothing: the caller closes the stream."""
 
 
 def check_file(file: BinaryIO, name: str) -> None:

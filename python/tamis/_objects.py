@@ -41,7 +41,7 @@ PART = 16 << 20
 
 
 class Info(NamedTuple):
-    """The size of an object, and its ETag or whatever else changes with its content."""
+    """The size of an object, and its ETag, or anything else that changes with its content."""
 
     size: int
     tag: str | None
@@ -374,7 +374,7 @@ def upload(file: str, target: Object, tag: str | None = None) -> None:
     if now is None or now.size != size:
         found = "nothing" if now is None else f"{now.size} bytes"
         raise OSError(
-            errno.EIO, f"{found} instead of {size} bytes are there after the upload", target.name
+            errno.EIO, f"the object has {found} bytes after the upload, not {size}", target.name
         )
 
 

@@ -1,4 +1,4 @@
-"""Parquet files of strangers: claims are checked before pyarrow allocates memory for them.
+"""Untrusted Parquet files: sizes are checked before pyarrow allocates memory for them.
 
 A column chunk is a sequence of pages. Each begins with a header that says how many bytes the page
 has, and how many once it is decompressed. pyarrow allocates what the header says, so a file of 100
@@ -229,7 +229,7 @@ class CheckedFile:
         return True
 
     def close(self) -> None:
-        """Do nothing: who opened the source closes it."""
+        """Do nothing: the caller closes the source."""
 
 
 def most_text(size: int) -> int:

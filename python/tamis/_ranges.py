@@ -43,7 +43,7 @@ PARALLEL = 8
 """Requests at a time."""
 
 ATTEMPTS = 3
-"""How often a request is made, beside the retries of the client itself."""
+"""How often a request is made, in addition to the retries of the client."""
 
 _PAUSE = 0.1  # seconds before the second attempt; four times as long before each further one
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError)
@@ -89,7 +89,7 @@ class ObjectFile:
         """Read bytes, which must be within the object."""
         end = offset + length
         if not 0 <= offset <= end <= self.size:
-            raise OSError(errno.EINVAL, f"bytes {offset} to {end} are not all there", self.name)
+            raise OSError(errno.EINVAL, f"bytes {offset} to {end} could not all be read", self.name)
         if self.size <= SMALL:
             if self._whole is None:
                 self._whole = self._fetch(0, self.size)

@@ -10,17 +10,22 @@ from tamis import _native
 
 _REQUIRED = ("click", "numpy", "rich", "scipy")
 _OPTIONAL = (
+    "adlfs",
     "catboost",
     "duckdb",
+    "fsspec",
+    "gcsfs",
     "lightgbm",
     "matplotlib",
     "pandas",
     "polars",
+    "prometheus_client",
     "psycopg",
     "pyarrow",
     "pyspark",
     "redis",
     "rocksdict",
+    "s3fs",
 )
 
 
@@ -28,7 +33,7 @@ def show_versions() -> None:
     """Print the versions of tamis, Python, the system, and the packages that tamis uses.
 
     >>> show_versions()  # doctest: +ELLIPSIS
-    tamis         ...
+    tamis             ...
     """
     build = "debug" if _native.DEBUG_BUILD else "release"
     libc = " ".join(platform.libc_ver())
@@ -43,4 +48,4 @@ def show_versions() -> None:
         except metadata.PackageNotFoundError:
             facts[name] = "not installed"
     for name, value in facts.items():
-        print(f"{name:<13} {value}")
+        print(f"{name:<17} {value}")

@@ -288,6 +288,11 @@ def _iterate(records: Any) -> Iterator[Any]:
         import pyarrow as pa
 
         records = pa.RecordBatchReader.from_stream(records)
+    if not isinstance(records, Iterable):
+        raise TypeError(
+            "records must be an iterable of records or batches, an Arrow table or stream, or the "
+            f"path of a text file, not {type(records).__name__}"
+        )
     return iter(records)
 
 

@@ -44,7 +44,7 @@ class LeaseError(TamisError, RuntimeError):
 class StoreError(TamisError, ConnectionError):
     """A store is unreachable or took too long.
 
-    After the error of a write it is unknown whether the write took place.
+    After a failed write it is unknown whether the write took place.
     """
 
 

@@ -124,7 +124,7 @@ def draw_history(windows: list[Window], expected: float, ax: Any = None) -> Any:
         where="pre",
         color=COLOURS["adaptive"],
         linewidth=1,
-        label="per stretch",
+        label="per window",
     )
     wrong = np.cumsum([each.false_positives for each in windows])
     asked = np.cumsum([each.negatives for each in windows])
@@ -227,7 +227,8 @@ def svg(ax: Any) -> str:
     """Return the figure of these axes as SVG to embed in an HTML page.
 
     Text stays text, in the font of the page; black becomes the text colour of the page and the
-    background is transparent, so that the figure fits light and dark pages.
+    background is transparent, so that the figure fits light and dark pages. It shrinks with the
+    page, and does not grow beyond its own width.
     """
     figure = ax.get_figure()
     figure.patch.set_alpha(0)
@@ -240,7 +241,7 @@ def svg(ax: Any) -> str:
         figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     drawn = text.getvalue()
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
-    drawn = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawn, count=1)
+    drawn = re.sub(r'(<svg[^>]*?) width="([^"]*)"', r'\1 style="max-width: \2"', drawn, count=1)
     drawn = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawn, count=1)
     drawn = re.sub(r"font: [^;\"]*?([0-9.]+px)[^;\"]*", r"font-size: \1", drawn)
     drawn = drawn.replace("#000000", "currentColor")
@@ -293,8 +294,9 @@ def _label(ax: Any, names: list[str], points: list[tuple[float, float]]) -> None
             textcoords="axes fraction",
             va="center",
             fontsize=9,
-            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkB": 3},
-        )
+            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkB": 3,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def apart(places: list[float], gap: float) -> list[float]:

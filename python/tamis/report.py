@@ -34,6 +34,7 @@ th { color: var(--soft); font-weight: 600; } tr.first td { font-weight: 600; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: min(.82rem, 1.9vw);
   line-height: 1.4; padding: .8rem; border: 1px solid var(--line); border-radius: .4rem; }
 @media (max-width: 44rem) {
+  figure { overflow-x: auto; } figure svg { min-width: 30rem; }
   pre { padding: .8rem 0; border-width: 1px 0; border-radius: 0; }
   tr.head { display: none; } table, tbody { display: block; }
   tr { display: grid; grid-template-columns: auto auto; padding: .4rem 0;

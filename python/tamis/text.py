@@ -386,7 +386,7 @@ class SearchIndex:
     def __repr__(self) -> str:
         return (
             f"<tamis.text.SearchIndex: {len(self):,} documents, {self.size_in_bytes:,} bytes in "
-            f"memory, {self.least_budget / max(len(self), 1):.1f} per document beside its bits>"
+            f"memory, {self.least_budget / max(len(self), 1):.1f} per document for overhead>"
         )
 
     def _terms(self, text: str) -> list[str]:

@@ -148,7 +148,7 @@ impl AdaptiveCuckoo {
         let damaged =
             |what: &str| Error::Format(format!("the adaptive cuckoo filter is damaged: {what}"));
         let (&[motion, bits, bins], [slots, hashes]) = (&head.parameters[..], sections) else {
-            return Err(damaged("it has not three parameters and two sections"));
+            return Err(damaged("it does not have three parameters and two sections"));
         };
         let kinds = [(slots.kind, slots.piece), (hashes.kind, hashes.piece)];
         let motion = Motion::from_number(motion).ok_or_else(|| damaged("its kind is unknown"))?;

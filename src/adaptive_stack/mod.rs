@@ -143,12 +143,12 @@ impl AdaptiveStack {
         let &[generation, room, collecting, asked, wrong, strikes, total, mistakes, shift] =
             &head.parameters[..]
         else {
-            return Err(damaged("it has not the parameters of one"));
+            return Err(damaged("its parameters are not those of a stack"));
         };
         let (stack, filling, sample, plan) = match sections {
             [stack, sample, plan] => (stack, None, sample, plan),
             [stack, filling, sample, plan] => (stack, Some(filling), sample, plan),
-            _ => return Err(damaged("it has not the sections of one")),
+            _ => return Err(damaged("its sections are not those of a stack")),
         };
         let open = |section: &Section<'_>, may_be: fn(&Kind) -> bool| {
             opening.nested(section, may_be)?.ok_or_else(|| damaged("a layer is not one"))

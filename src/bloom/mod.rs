@@ -115,7 +115,7 @@ impl Bloom {
     ) -> Result<Bloom> {
         let damaged = |what: &str| Error::Format(format!("the Bloom filter is damaged: {what}"));
         let (&[layout, bits, hashes, kept], [section]) = (&head.parameters[..], sections) else {
-            return Err(damaged("it has not four parameters and one section"));
+            return Err(damaged("it does not have four parameters and one section"));
         };
         let layout = usize::try_from(layout).ok().and_then(|index| Layout::ALL.get(index));
         let layout = *layout.ok_or_else(|| damaged("its layout is unknown"))?;

@@ -57,7 +57,7 @@ impl Bloom {
                 format!("{} with {kept} of {bits} bits and {hashes} hashes", layout.name())
             };
             return Err(Error::Incompatible(format!(
-                "Bloom filters merge only if their sizes agree: {}, and {}",
+                "Bloom filters can be merged only if they have the same size: one is {}, the other {}",
                 described(mine),
                 described(others)
             )));
@@ -78,7 +78,8 @@ impl Bloom {
     pub fn truncated(&self, kept: u64) -> Result<Bloom> {
         let Shape { layout, bits, hashes, kept: current, .. } = self.shape;
         if kept > current {
-            let message = format!("bits is {kept}; the filter has {current} to keep from");
+            let message =
+                format!("bits must be at most {current}, those of the filter, not {kept}");
             return Err(Error::Parameter(message));
         }
         let shape = Shape::new(layout, bits, hashes, kept)?;

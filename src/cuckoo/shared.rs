@@ -52,7 +52,7 @@ impl Cuckoo {
         let (&[chunks, buckets, bits, near, ref kept @ ..], [section]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not four parameters and one section"));
+            return Err(damaged("it does not have four parameters and one section"));
         };
         let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
         let shape = Shape::new(chunks, buckets, short(bits)?, short(near)?)

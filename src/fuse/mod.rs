@@ -238,14 +238,14 @@ impl Fuse {
         let (&[arity, fingerprint_bits, segment_length, segments, domain], [section]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not five parameters and one section"));
+            return Err(damaged("it does not have five parameters and one section"));
         };
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let shape =
             Shape::new(small(arity), small(fingerprint_bits), small(segment_length), segments)
                 .map_err(|error| damaged(&error.to_string()))?;
         if (head.count == 0) != (segments == 0) || head.count > shape.slots() {
-            return Err(damaged("it has not a slot for every key"));
+            return Err(damaged("it has fewer slots than keys"));
         }
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {

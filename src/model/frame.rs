@@ -26,10 +26,10 @@ impl Model {
     /// Opens the model in a frame.
     pub fn from_frame(head: &format::Head, sections: &[Section<'_>]) -> Result<Model> {
         let &[input, kind, features, scale, bias] = &head.parameters[..] else {
-            return Err(damaged("it has not five parameters"));
+            return Err(damaged("it does not have five parameters"));
         };
         let [Section { kind: SECTION_BITS, piece: 0, bytes }] = sections else {
-            return Err(damaged("it has not one section of bits"));
+            return Err(damaged("it does not have one section of bits"));
         };
         if head.capacity != head.count {
             return Err(damaged("it was trained on one number of rows and made for another"));

@@ -115,7 +115,7 @@ impl ArrowPart {
     pub fn of_categories(array: ArrayRef) -> PyResult<ArrowPart> {
         if let Some(null) = first_null(&array) {
             return Err(PyTypeError::new_err(format!(
-                "features: a column of categories is null at row {null}; give what is missing a name"
+                "features: a column of categories is null at row {null}; name a category for missing values"
             )));
         }
         Ok(ArrowPart { array, dictionary: Default::default() })

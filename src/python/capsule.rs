@@ -237,7 +237,7 @@ unsafe fn check_fields(array: *mut RawArray, data_type: &DataType) -> Result<(),
         Utf8View | BinaryView if raw.n_buffers > buffers => {
             let sizes = pointers[pointers.len() - 1].cast::<i64>();
             if sizes.is_null() {
-                return Err(format!("its {data_type} array has no sizes of its buffers"));
+                return Err(format!("its {data_type} array lacks the sizes of its buffers"));
             }
             for i in 0..(raw.n_buffers - buffers) as usize {
                 // SAFETY: the last buffer has a size for each buffer of values.

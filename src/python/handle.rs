@@ -236,8 +236,9 @@ pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyR
             incompatible(format!("{what} with a secret key ({tag:016x}): pass key="))
         }
         (HASH_SEEDED, Some(_)) => incompatible(format!("key is given, but {what} with seed {tag}")),
-        (other, _) => {
-            Err(of_tamis("FormatError", format!("hash {other} is unknown to this tamis")))
-        }
+        (other, _) => Err(of_tamis(
+            "FormatError",
+            format!("hash {other} is unknown to this version of tamis"),
+        )),
     }
 }

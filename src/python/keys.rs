@@ -272,7 +272,7 @@ pub fn secret(value: &Bound<'_, PyAny>) -> PyResult<Option<Secret>> {
 pub fn hasher(seed: u64, secret: Option<Secret>) -> PyResult<Hasher> {
     let Some(secret) = secret else { return Ok(Hasher::seeded(seed)) };
     if seed != 0 {
-        let message = format!("seed must be 0 beside a key, which takes its place, not {seed}");
+        let message = format!("pass either seed or key, not seed={seed} with a key");
         return Err(PyValueError::new_err(message));
     }
     Ok(Hasher::keyed(&secret))

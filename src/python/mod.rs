@@ -10,8 +10,8 @@
 //! * `filter.rs`: the classes of the contract; `adapting.rs`: of filters that take a remote
 //! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
-//! * one file per kind, each with a class of its own: what the kind offers beside the contract
-//! * `pages.rs`: checks of the Parquet files of strangers
+//! * one file per kind, each with a class of its own: what the kind offers in addition to the contract
+//! * `pages.rs`: checks of untrusted Parquet files
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
 mod adapting;

@@ -118,7 +118,7 @@ impl Growing {
         let (&[quotients, remainder_bits, distinct, capacity], [section]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not four parameters and one section"));
+            return Err(damaged("it does not have four parameters and one section"));
         };
         let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
         if section.kind != SECTION_BITS || section.piece != 0 || capacity != head.capacity {

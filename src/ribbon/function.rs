@@ -37,7 +37,8 @@ impl Function {
     pub fn build(bits: u32, levels: &[u64], equations: &[Equation]) -> Result<Function> {
         let most = super::mask(bits);
         if let Some(large) = equations.iter().find(|equation| equation.value > most) {
-            let message = format!("values has {}; {bits} bits go to {most}", large.value);
+            let message =
+                format!("values must be at most {most} for {bits} bits, not {}", large.value);
             return Err(Error::Parameter(message));
         }
         let sizes = Sizes { columns: bits, levels, ..Sizes::default() };

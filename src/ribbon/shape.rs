@@ -178,7 +178,9 @@ impl Shape {
         }
         let possible = |slots: u64| (128..=MOST_SLOTS).contains(&slots) && slots.is_multiple_of(64);
         if let Some(slots) = levels.iter().find(|&&slots| !possible(slots)) {
-            return refuse(format!("a level has {slots} slots; multiples of 64 from 128 are"));
+            return refuse(format!(
+                "a level must have a multiple of 64 slots from 128 on, not {slots}"
+            ));
         }
         if last.max(extra) > MOST_SLOTS {
             return refuse(format!("the last level must have at most 2**42 slots, not {last}"));
@@ -212,7 +214,8 @@ impl Shape {
     pub fn cut(self, kept: u64) -> Result<Shape> {
         if kept > self.kept || (kept < self.kept && self.layout != Layout::Columns) {
             let most = self.kept;
-            let message = format!("kept is {kept}; only columns are cut, to at most {most} bits");
+            let message =
+                format!("kept must be at most {most}, and less only with columns, not {kept}");
             return Err(Error::Parameter(message));
         }
         Ok(Shape { kept, ..self })

@@ -92,7 +92,7 @@ impl Solution {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Solution> {
         let (&[attempt, last, ref levels @ ..], [section]) = (rest, sections) else {
-            return Err(damaged("it lacks parameters, or has not one section"));
+            return Err(damaged("it lacks parameters, or does not have one section"));
         };
         let shape = Shape::new(layout, Sizes { levels, last, attempt, ..sizes })
             .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))

@@ -94,7 +94,7 @@ impl Stack {
         let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
         let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
         else {
-            return Err(damaged("it has not the parameters of one"));
+            return Err(damaged("its parameters are not those of a stack"));
         };
         if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
             return Err(damaged("its layers are not as many as it says"));

@@ -206,7 +206,7 @@ impl Stack {
         let routes = self.routes(&[hash]);
         let layers = self.layers.iter().step_by(2).zip(routes.iter().flatten());
         if layers.clone().any(|(layer, &seen)| !layer.contains_one(seen)) {
-            return Err(Error::Absent("the key is surely absent".into()));
+            return Err(Error::Absent("the key is not in the filter".into()));
         }
         for (layer, &seen) in layers {
             layer.remove(seen)?;

@@ -94,7 +94,7 @@ impl Telescoping {
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
         if !matching.place(stored.len(), &fits) {
             return Err(
-                Error::Absent("every slot that the key fits is a stored key's".into()).into()
+                Error::Absent("all slots that match the key belong to stored keys".into()).into()
             );
         }
         match matching.owners.iter().position(|owner| *owner == Some(stored.len())) {

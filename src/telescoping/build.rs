@@ -192,7 +192,7 @@ impl Telescoping {
                 format!("{quotients} quotients, {bits}-bit remainders and {layout:?} selectors")
             };
             return Err(Error::Incompatible(format!(
-                "adaptive filters merge only if they have the same shape: one has {}, the other {}",
+                "adaptive filters can be merged only if they have the same shape: one has {}, the other {}",
                 described(self),
                 described(other)
             ))

@@ -18,7 +18,7 @@ impl Shared {
         let (&[quotients, bits, layout, capacity, forgotten], [slots, marks]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not five parameters and two sections"));
+            return Err(damaged("it does not have five parameters and two sections"));
         };
         let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are long"))?;
         let mode = if head.kind == KIND.number { Mode::Telescoping } else { Mode::Extending };

@@ -286,7 +286,7 @@ impl Shared {
             }
         }
         Err(Error::Capacity(
-            "the filter cannot grow while others insert and remove all the time".into(),
+            "the filter could not grow, because other threads kept changing its keys".into(),
         ))
     }
 }

@@ -146,7 +146,7 @@ impl Shared {
         let merged = Inner { filter: without_remote(one.filter.merged(&two.filter))?, capacity };
         if !merged.has_room(0) {
             return Err(Error::Capacity(format!(
-                "there is no room for the {} keys of both in a filter of {capacity}: let both grow",
+                "the {} keys of both filters do not fit into a capacity of {capacity}: grow both first",
                 merged.filter.table().used_slots()
             )));
         }

@@ -179,7 +179,7 @@ impl Windowed {
         let (&[hashes, ages, slice_bits, generation, step, newest, now], [bits, counts]) =
             (&head.parameters[..], sections)
         else {
-            return Err(damaged("it has not seven parameters and two sections"));
+            return Err(damaged("it does not have seven parameters and two sections"));
         };
         let shape = Shape::new(hashes, ages, slice_bits, generation, f64::from_bits(step))
             .map_err(|error| damaged(&error.to_string()))?;

@@ -153,7 +153,7 @@ class Advice:
         page(self).save(path)
 
     def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return the choices as a data frame of pandas or Polars, one row per choice.
+        """Return the choices as a pandas or Polars data frame, one row per choice.
 
         By default, the library is the one that is already imported, or else installed.
 

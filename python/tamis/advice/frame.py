@@ -1,4 +1,4 @@
-"""Advice as a data frame of pandas or Polars."""
+"""Advice as a pandas or Polars data frame."""
 
 from __future__ import annotations
 

@@ -88,6 +88,8 @@ class Source:
         some = False
         for batch in self.batches(whole=False):
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
+            if not some and self.format == "auto" and self._looks_like_a_log(filled):
+                note(f"tamis: {self.name} looks like the log of a web server: each line is a key")
             column = self.key_column(filled)
             if not isinstance(column, list):
                 column = drop_null(column)
@@ -96,6 +98,11 @@ class Source:
                 yield column
         if not some:
             raise ValueError(f"{self.name} has no keys: expected at least one")
+
+    def _looks_like_a_log(self, lines: Any) -> bool:
+        """Whether whole lines of a web server's log are read as keys."""
+        lines = lines if isinstance(lines, list) and self._pattern() is None else []
+        return bool(lines and isinstance(lines[0], bytes) and _ACCESS_LOG.match(lines[0]))
 
     def read_costs(self, column: str) -> Iterator[tuple[Any, Any]]:
         """Read the keys of a table, and the numbers in another column; null keys are skipped."""

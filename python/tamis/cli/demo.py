@@ -128,7 +128,7 @@ def _own(keys: Source, queries: Source) -> Scene:
 
 
 def _store(path: Path, keys: Any) -> Path:
-    """Write the keys to a table of SQLite."""
+    """Write the keys to an SQLite table."""
     path.unlink(missing_ok=True)
     values = [key.decode() if isinstance(key, bytes) else key for key in as_list(keys)]
     if not all(isinstance(value, str | int) for value in values[:1]):
@@ -220,7 +220,7 @@ _JUMPS = (
 
 def _draw(runs: list[Run], queries: int) -> Any:
     """Draw wasted reads by memory, one line per kind of filter; return the axes."""
-    ax = figure_axes(8, 5)
+    ax = figure_axes(6.4, 4.4)  # text large enough for a phone
     million = 1e6 / queries
     lines: dict[str, list[Run]] = {}
     for run in runs:
@@ -251,7 +251,7 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
             for name, line in lines.items()}  # fmt: skip
     places = ax.transAxes.inverted().transform(ax.transData.transform(list(ends.values())))
     order = sorted(range(len(ends)), key=lambda i: places[i][1])
-    heights = apart([float(places[i][1]) for i in order], 0.055)
+    heights = apart([float(places[i][1]) for i in order], 0.065)
     names = list(ends)
     for i, height in zip(order, heights, strict=True):
         chosen = lines[names[i]][0].recommended
@@ -264,8 +264,9 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
             fontsize=10,
             fontweight="bold" if chosen else "normal",
             color=_STRONG if chosen else "#6b7280",
-            arrowprops={"arrowstyle": "-", "color": _MUTED, "linewidth": 0.6, "shrinkB": 3},
-        )
+            arrowprops={"arrowstyle": "-", "color": _MUTED, "linewidth": 0.6, "shrinkB": 3,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def _save_report(
@@ -286,7 +287,7 @@ def _save_report(
         note(f"tamis: {error}; the report has no charts")
     else:
         # In a file of its own, the picture carries the note with it.
-        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 110), fontsize=8, va="top")
+        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 96), fontsize=8.5, va="top")
         for ending in ("png", "svg"):
             path = folder / f"reads_wasted.{ending}"
             ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")

@@ -269,7 +269,7 @@ class Collection:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
         Everything that is read is checked; damage raises `FormatError`. A file of kind "stacked"
-        opens as `Runs`, for which ``workload`` is.
+        opens as `Runs`, with this ``workload``.
 
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
         `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
@@ -581,7 +581,7 @@ class Collection:
         return (
             f"<tamis.Collection: {len(self):,} filters of {int(self.counts.sum()):,} keys, "
             f"{self.size_in_bytes:,} bytes in memory, "
-            f"{self._overhead / max(len(self), 1):.1f} per filter beside its bits>"
+            f"{self._overhead / max(len(self), 1):.1f} per filter for overhead>"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

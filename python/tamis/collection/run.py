@@ -256,7 +256,7 @@ def _opened(
         Frame(hashes.content, hashes.offset + hashes.length, length).read(), key=key
     )
     if not isinstance(filter, Stacked) or len(filter) != keys:
-        raise FormatError(f"the filter of run {name!r} is another one")
+        raise FormatError(f"the filter of run {name!r} does not match its entry")
     return replace(run, filter=filter)
 
 

@@ -19,7 +19,7 @@ from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
-from tamis.planning.arguments import one_of, whole
+from tamis.planning.arguments import one_of, shown, whole
 from tamis.planning.collection import sliced
 from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats, Weights
@@ -174,7 +174,13 @@ class Names(Sequence[str]):
 
         Each must be added before the next is requested.
         """
-        for name, item in items.items() if isinstance(items, Mapping) else items:
+        for pair in items.items() if isinstance(items, Mapping) else items:
+            if not (isinstance(pair, tuple | list) and len(pair) == 2):
+                raise TypeError(
+                    f"{what}s must be a mapping from names, or pairs of a name and a {what}, "
+                    f"not {shown(pair)} ({type(pair).__name__})"
+                )
+            name, item = pair
             if not isinstance(name, str):
                 raise TypeError(f"name must be a str, not {name!r} of type {type(name).__name__}")
             if self._filters.find(name) is not None:

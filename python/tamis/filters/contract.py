@@ -1,4 +1,4 @@
-"""The contract: what every filter has, whatever its kind."""
+"""`tamis.Filter`: what all filters have in common."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ _ABILITIES = {
     "add": ("inserts", "keys cannot be added to"),
     "update": ("inserts", "keys cannot be added to"),
     "remove": ("deletes", "keys cannot be removed from"),
+    "remove_many": ("deletes", "keys cannot be removed from"),
+    "adapt": ("adapts", "false positives cannot be reported to"),
+    "adapt_many": ("adapts", "false positives cannot be reported to"),
 }
 """Methods that some kinds lack: the attribute of those that have it, and what the others lack."""
 
 
 class Filter(_native.Filter, Saved):
-    """What every filter has in addition to the native methods.
+    """The base class of all filters, for annotations and ``isinstance``.
 
     The attributes describe what a filter supports: adding keys after the build (``inserts``),
     removing keys (``deletes``), merging (``merges``). A ``bounded`` filter refuses keys beyond its
@@ -48,7 +51,7 @@ class Filter(_native.Filter, Saved):
                 able = (kind for kind in KINDS.values() if kind.sizes and getattr(kind, ability))
                 names = ", ".join(kind.filter for kind in able)
                 text += f": {what} a {type(self).__name__} filter; use one of {names}"
-                text += "" if name == "remove" else ", or build the filter again"
+                text += ", or build the filter again" if ability == "inserts" else ""
             raise AttributeError(text, name=name, obj=self)
 
     def __or__(self, other: Any) -> Self:

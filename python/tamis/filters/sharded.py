@@ -116,7 +116,7 @@ class Sharded(_native.Sharded, Filter):
                 )
             if shard.shards != given[0][1].shards:
                 raise IncompatibleError(
-                    "shards must be split alike: one filter has "
+                    "shards must come from the same split: one filter has "
                     f"{given[0][1].shards} shards, another {shard.shards}"
                 )
             for index, kernel in shard._present():

@@ -74,7 +74,7 @@ class Guard:
     ``workload``; ``chosen`` says which.
 
     ``max_staleness`` is how old the guard's knowledge of what others wrote may be when it answers
-    "no": seconds, or text such as ``"100ms"``. By default (0) a put that has returned, in whatever
+    "no": seconds, or text such as ``"100ms"``. By default (0) a put that has returned, in any
     process, is never denied. Otherwise it may be denied for that long, and a guard without the
     lease, or on a table that others write to, answers from memory instead of asking the store.
     ``on_failure`` is what happens while the store is unreachable: by default (``"raise"``) queries

@@ -28,15 +28,15 @@ class Log:
         """When a line of a kind may be written again, and how many were left out."""
 
     def info(self, message: str, *arguments: Any) -> None:
-        """Write a line about what usually happens."""
+        """Log a routine event."""
         self._write(logging.INFO, message, arguments)
 
     def warning(self, message: str, *arguments: Any) -> None:
-        """Write a line about what somebody may have to look at."""
+        """Log a condition that may need attention."""
         self._write(logging.WARNING, message, arguments)
 
     def error(self, message: str, *arguments: Any, exc_info: bool = False) -> None:
-        """Write a line about what failed, with the traceback if ``exc_info`` is set."""
+        """Log a failure, with the traceback if ``exc_info`` is set."""
         self._write(logging.ERROR, message, arguments, exc_info)
 
     def _write(

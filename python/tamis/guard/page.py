@@ -1,7 +1,7 @@
 """The page of a guard: its statistics and their course, refreshed every second.
 
 An HTTP server in a thread serves one document (`page.html`, which needs no other file) and the data
-for it. On the loopback everybody on the machine can read it; a browser is kept from reading it for
+for it. On the loopback every user of the machine can read it; a browser is kept from reading it for
 another site by a check of the ``Host`` header, since a site may let its own name point to this
 machine. Elsewhere it is served only with a token, which every request must bring.
 """
@@ -38,7 +38,7 @@ _SHORTEST_TOKEN = 16
 
 
 class Page:
-    """A guard as a page. `close` ends it, and so does the end of the guard."""
+    """A web page that shows a guard, until the page or the guard is closed."""
 
     def __init__(self, guard: Guard, port: int, host: str, token: str | None) -> None:
         """Start to serve; port 0 is any free one."""
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Write nothing: a page that refreshes itself asks every second."""
+        """Log nothing: the page requests new data every second."""
 
 
 def _hostname(header: str) -> str:

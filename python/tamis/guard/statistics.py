@@ -35,7 +35,7 @@ class GuardStats:
     adaptations_skipped: int = 0
     """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
     looks: int = 0
-    """How often the store was asked whether its keys have changed, by queries or the follower."""
+    """How often the store was checked for changes of its keys, by queries or in the background."""
     rebuilds: int = 0
     """How often the filter was built from, or checked against, the store's keys."""
     trusted: bool = True
@@ -45,7 +45,7 @@ class GuardStats:
     memory: int = 0
     """Bytes of the filter."""
     rebuild_seconds: float = 0.0
-    """How long rebuilds took, all together."""
+    """Total time of all rebuilds."""
     variance: float = 0.0
     """Estimated variance of `false_positives`; see `interval`."""
 

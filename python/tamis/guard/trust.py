@@ -519,7 +519,7 @@ class Trust:
         if self._share and self.adopt():
             return
         if self._only_snapshots:
-            raise StoreError("there is no newer snapshot yet, of a guard with the lease")
+            raise StoreError("the guard with the lease has not written a newer snapshot yet")
         start = now()
         with self._all_locked():
             self.settle()
@@ -547,7 +547,7 @@ class Trust:
                     return
             self._counters.count(rebuilds=1)
             self.rebuild_seconds += now() - start
-            self.log.info("rebuilt the filter, of %d keys, in %.3g s", len(filter), now() - start)
+            self.log.info("rebuilt the filter from %d keys in %.3g s", len(filter), now() - start)
             if filter is not self.filter:
                 self.gate.replace(filter)
             self.epoch, self.behind = epoch, False
@@ -664,7 +664,7 @@ class Trust:
     def save(self) -> None:
         """Write the snapshot, unless the filter cannot be trusted now."""
         if self.snapshot is None:
-            raise ValueError("snapshot must be a path, not None, for a guard that is to be saved")
+            raise ValueError("snapshot must be a path, not None, to save the guard")
         self.check_process()
         with self._all_locked():
             if self.trusted:

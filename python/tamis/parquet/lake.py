@@ -42,7 +42,7 @@ _TAIL = 8  # bytes of the length of a footer and of the magic
 class Lake:
     """Sources in one file system, without excluded files.
 
-    ``folders``, if not None, are the real paths of all that may be opened. An index of a stranger
+    ``folders``, if not None, are the real paths of all that may be opened. An index from others
     may name any file, and its folder may have links to any, so what it names is opened only below
     its own folder.
     """

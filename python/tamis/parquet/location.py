@@ -20,7 +20,7 @@ class Location:
     """The path of an index, which may be an object of a store.
 
     ``tag`` is that of the object when this process opened or wrote it. An object that has another
-    one was replaced by somebody else, and is not overwritten.
+    one was replaced by another process, and is not overwritten.
     """
 
     path: str

@@ -48,7 +48,7 @@ class File:
     footer: str
     groups: int
     tag: str | None = None
-    """The ETag of an object, if a listing told it."""
+    """The ETag of an object, if it was listed."""
 
 
 @dataclass(frozen=True)

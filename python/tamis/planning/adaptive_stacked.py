@@ -63,7 +63,7 @@ _OBSERVED = 512
 _PATIENCE = 2.0
 _MOST = 0.95
 
-# The largest fraction of queries that a stack can know, whatever the distribution.
+# The largest fraction of queries that a stack can know, for any distribution.
 _KNOWABLE = 0.999
 
 
@@ -174,10 +174,10 @@ class AdaptivePlan:
             )
         )
         if not rises or len(self.shape.ranks) != len(self.shape.mass):
-            raise ValueError("its shape does not rise")
+            raise ValueError("its distribution does not rise")
         layers = self.stack.layers
         if len(layers) % 2 == 0 or len(layers) > 32:
-            raise ValueError("its layers are even")
+            raise ValueError("it has an even number of layers")
         for layer in layers:
             known = layer.kind in ("bloom", "quotient")
             whole_ones = isinstance(layer.items, int) and isinstance(layer.bits, int)
@@ -189,7 +189,7 @@ class AdaptivePlan:
 
 
 def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
-    """Plan an adaptive stack for the distribution of a workload, whatever its values.
+    """Plan an adaptive stack for the distribution of a workload, ignoring its values.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**6)

@@ -127,7 +127,7 @@ def size(
     if layout == "blocked" and fpr < _LEAST_RATE:
         raise ValueError(
             f"fpr must be at least {_LEAST_RATE} for a blocked filter, not {fpr}; "
-            "other layouts go below"
+            "use another layout"
         )
 
     def enough(units: int) -> bool:

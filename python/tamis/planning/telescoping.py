@@ -107,7 +107,7 @@ def selector_bound(
 ) -> npt.NDArray[np.float64]:
     """Bound the share of elements whose selector is 0, 1, … ``most``, or more where not 0.
 
-    It holds whatever the order of the queries and their repetitions, as long as they do not depend
+    It holds for any order and repetition of the queries, as long as they do not depend
     on the hashes. An element has selector k or more only if each of its first k remainders is that
     of a query with its quotient. Of those there are D, each fits a remainder with probability ε,
     and remainders are independent:

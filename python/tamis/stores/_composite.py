@@ -1,6 +1,6 @@
 """Keys of several columns, and UUIDs, in the one form that filters hash.
 
-Whoever writes a row of a guarded table, a guard or a stranger's statement that fires a trigger, the
+Whoever writes a row of a guarded table, a guard or another program that fires a trigger, the
 filter must hash the same bytes for its key. A key of several columns is *packed*: bytes in
 hexadecimal after a ``b``, integers after an ``i``, with commas between. Triggers can write that
 with functions that every SQLite and PostgreSQL has, and no two keys have the same packed form. The

@@ -52,7 +52,7 @@ class ChangedError(LookupError):
 
 
 def keys_at(page: Page, next_page: Callable[[bytes, int], Page]) -> Iterator[list[PlainKey]]:
-    """Iterate over the keys at the epoch of the first page, whatever is written meanwhile.
+    """Iterate over the keys at the epoch of the first page, regardless of concurrent writes.
 
     The first change of a key since then says whether it was there: a key that was added was not,
     and one that was removed was. ``next_page`` takes the last entry that was read, and the number

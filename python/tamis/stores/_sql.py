@@ -1,4 +1,4 @@
-"""What the SQL stores share: the tables beside the guarded one.
+"""What the SQL stores share: the guard's own tables.
 
 For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
 ``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,

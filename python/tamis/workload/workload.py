@@ -70,6 +70,10 @@ class Workload:
         unseen_method: Method = "given",
         discount: float = 0.0,
     ) -> None:
+        if not hasattr(curve, "psi"):
+            raise TypeError(
+                "use Workload.from_queries(log, keys=keys), from_counts or zipf to make a workload"
+            )
         self.curve = curve
         self.counts = counts
         self.costs = costs

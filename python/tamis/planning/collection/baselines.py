@@ -39,7 +39,7 @@ def _bloom(mixed: Mixed, method: str) -> Truncated | Segmented:
 
 
 def untruncated(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Keep everything, whatever the budget."""
+    """Keep everything, regardless of the budget."""
     return mixed.bits
 
 

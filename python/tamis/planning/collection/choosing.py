@@ -25,13 +25,13 @@ PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
 ``benches/collection.py``."""
 
 OVERHEAD, SLICED_OVERHEAD = 14, 10
-"""Bytes per set beside its bits, about."""
+"""Bytes per set in addition to its bits, about."""
 
 TAIL_READ = 5e-6
 """Seconds to check the rest of a filter in a file that the system has in memory."""
 
 FEWEST = 64
-"""Sets, of fewer of which a word is not full."""
+"""Below this number of sets, a word is not full."""
 
 
 class Chosen(NamedTuple):
@@ -65,23 +65,16 @@ def choose_kind(
         sets * (PROBE + one_by_one * miss_cost),
         SLICED_LOOKUP + sets * (SLICED_PROBE + by_rows * miss_cost),
     ]
-    sentences = [
-        f"a lookup takes about {format_duration(sets * PROBE)} "
-        f"and has a rate of {format_rate(one_by_one)}",
-        f"{format_duration(SLICED_LOOKUP + sets * SLICED_PROBE)} and {format_rate(by_rows)}",
-    ]
-    cost = f"if a false positive costs {format_duration(miss_cost)}"
-    if costs[1] < costs[0]:
-        return Chosen(
-            "sliced",
-            f"rows of {sets:,} sets, since one by one {sentences[0]}, by rows {sentences[1]}, "
-            f"which is less in all {cost}",
-        )
-    return Chosen(
-        "auto",
-        f"ribbons, since one by one {sentences[0]}, by rows {sentences[1]}, which is more in all "
-        f"{cost}",
+    both = (
+        f"a lookup in {sets:,} sets takes about {format_duration(sets * PROBE)} at a rate of "
+        f"{format_rate(one_by_one)} one by one, and "
+        f"{format_duration(SLICED_LOOKUP + sets * SLICED_PROBE)} at a rate of "
+        f"{format_rate(by_rows)} by rows"
     )
+    cost = f"in total if a false positive costs {format_duration(miss_cost)}"
+    if costs[1] < costs[0]:
+        return Chosen("sliced", f"filters by rows: {both}, which costs less {cost}")
+    return Chosen("auto", f"ribbons: {both}, which costs more {cost}")
 
 
 def _sliced_rate(keys: Ints, utility: Floats, bits: int, fpr: float) -> float:

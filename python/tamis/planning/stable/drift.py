@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Drift:
-    """Where the scores of insertions and queries fell, beside what was planned."""
+    """Where the scores of insertions and queries fell, compared with the plan."""
 
     planned: tuple[float, ...]
     """q_j: the shares of members that were planned for."""

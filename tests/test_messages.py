@@ -1,0 +1,105 @@
+"""What a newcomer gets wrong first, and what the errors say to do instead."""
+
+import re
+
+import pytest
+
+import tamis
+
+RIBBON = tamis.Ribbon.build(["a"], fpr=0.01)
+BLOOM = tamis.Bloom.build(["a"], fpr=0.01)
+
+MISTAKES = {
+    "a dict as the store": (
+        lambda: tamis.Guard({"a": "1"}),
+        TypeError,
+        "store must be a store of tamis.stores, such as tamis.stores.Memory(), not a dict",
+    ),
+    "a list as the workload": (
+        lambda: tamis.Stacked.build(["a"], ["b"]),
+        TypeError,
+        "workload must be a tamis.Workload, such as Workload.from_queries(log, keys=keys)",
+    ),
+    "a number as the queries": (
+        lambda: tamis.Workload.from_queries(5, keys=["a"]),
+        TypeError,
+        "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, not int",
+    ),
+    "a log as a workload": (
+        lambda: tamis.Workload(["a", "b"]),
+        TypeError,
+        "use Workload.from_queries(log, keys=keys), from_counts or zipf",
+    ),
+    "a number of filters": (
+        lambda: tamis.compare(1000),
+        TypeError,
+        "filters must be a list or a mapping of filters, plans or choices of an advice, not 1000",
+    ),
+    "adding to a static filter": (
+        lambda: RIBBON.add("b"),
+        AttributeError,
+        "keys cannot be added to a Ribbon filter; use one of Bloom, Quotient, Cuckoo, Telescoping,",
+    ),
+    "removing from a Bloom filter": (
+        lambda: BLOOM.remove_many(["b"]),
+        AttributeError,
+        "keys cannot be removed from a Bloom filter; use one of Quotient, Cuckoo, Telescoping,",
+    ),
+    "adapting a static filter": (
+        lambda: RIBBON.adapt("b"),
+        AttributeError,
+        "false positives cannot be reported to a Ribbon filter; use one of Telescoping,",
+    ),
+    "merging static filters": (
+        lambda: RIBBON | RIBBON,
+        tamis.IncompatibleError,
+        "Ribbon filters cannot be merged; these can: Bloom, Quotient,",
+    ),
+    "merging two kinds": (
+        lambda: BLOOM | RIBBON,
+        tamis.IncompatibleError,
+        "a Bloom filter can be merged only with a Bloom filter, not a Ribbon filter",
+    ),
+    "merging two sizes": (
+        lambda: BLOOM | tamis.Bloom.build(range(1000), fpr=0.01),
+        tamis.IncompatibleError,
+        "Bloom filters can be merged only if they have the same size: one is blocked with 512 of",
+    ),
+    "texts without names": (
+        lambda: tamis.text.SearchIndex.build(["a fine mesh"]),
+        TypeError,
+        "documents must be a mapping from names, or pairs of a name and a document, not 'a fine",
+    ),
+    "sets without names": (
+        lambda: tamis.Collection.build([range(3), range(5)]),
+        TypeError,
+        "sets must be a mapping from names, or pairs of a name and a set, not range(0, 3) (range)",
+    ),
+    "a number of records": (
+        lambda: list(tamis.dedup(5, window=10)),
+        TypeError,
+        "records must be an iterable of records or batches, an Arrow table or stream, or the path",
+    ),
+    "a seed beside a key": (
+        lambda: tamis.Bloom(10, fpr=0.1, seed=3, key=bytes(16)),
+        ValueError,
+        "pass either seed or key, not seed=3 with a key",
+    ),
+    "neither a rate nor a budget": (
+        lambda: tamis.Ribbon.build(["a"]),
+        ValueError,
+        "pass exactly one of fpr or bits_per_key",
+    ),
+    "a typo": (
+        lambda: tamis.Bloom.build(["a"], fpr=0.01, layout="bloked"),
+        ValueError,
+        "layout must be 'blocked', 'standard' or 'segmented', not 'bloked'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_explained(mistake):
+    call, error, text = MISTAKES[mistake]
+    with pytest.raises(error, match=re.escape(text)):
+        call()
