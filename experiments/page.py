@@ -1,0 +1,150 @@
+"""What is written about all experiments: ``verdicts.csv``, ``verdicts.md``, ``report.html``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.evidence import PAPERS, Experiment, Verdict
+from experiments.results import Result, as_csv, fingerprint, of_paper, shown
+from experiments.runner import Outcome
+
+from tamis.report import Report
+
+COLUMNS = ("paper", "item", "claim", "theirs", "ours", "best", "verdict", "reason")
+BAR = "&#124;"  # in a cell of Markdown
+INTRODUCTION = (
+    "Each figure and table of five papers, and an arena, measured again: what the paper claims, "
+    "what was found here for its method (ours) and for the best method of tamis (best), and why."
+)
+
+
+def write(experiments: Sequence[Experiment], outcome: Outcome, build: Path) -> list[Result]:
+    """Write all three from the results there are; return these results."""
+    results = [result for each in experiments if (result := shown(each, build))]
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "verdicts.csv").write_text(as_csv(COLUMNS, verdict_rows(results)))
+    (build / "verdicts.md").write_text(markdown(results))
+    page(experiments, results, outcome).save(build / "report.html")
+    return results
+
+
+def verdict_rows(results: Sequence[Result]) -> list[dict[str, str]]:
+    """Return a row for each verdict; those of quick runs say so."""
+    return [
+        dict(zip(COLUMNS, (*of_paper(result.name), *_cells(result, verdict)), strict=True))
+        for result in results
+        for verdict in result.verdicts
+    ]
+
+
+def _cells(result: Result, verdict: Verdict) -> tuple[str, ...]:
+    reason = verdict.reason + (" (Quick run: less data.)" if result.quick else "")
+    return (
+        verdict.claim, verdict.theirs, verdict.ours, verdict.best, verdict.verdict, reason
+    )  # fmt: skip
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return the page of the documentation: one table."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(' '.join(each.split()).replace('|', BAR) for each in cells)} |"
+
+    made = sorted({f"{result.made_with}, {result.made_on}" for result in results})
+    rows = [line(list(row.values())) for row in verdict_rows(results)]
+    return "\n".join(
+        [
+            "# Verdicts on the papers",
+            "",
+            "Written by `make experiments`, then `make verdicts`: do not edit. " + INTRODUCTION,
+            "",
+            line(COLUMNS),
+            line(["---"] * len(COLUMNS)),
+            *rows,
+            "",
+            f"Made with {'; '.join(made)}." if made else "No experiment has been run.",
+            "",
+        ]
+    )
+
+
+def page(experiments: Sequence[Experiment], results: Sequence[Result], outcome: Outcome) -> Report:
+    """Return the report: contents, verdicts, then a section per paper."""
+    report = Report("The papers, measured again", wide=True).text(INTRODUCTION)
+    report.text(_summary(experiments, results), note=True)
+    papers = [p for p in PAPERS if any(of_paper(each.name)[0] == p for each in experiments)]
+    missing = [
+        *(
+            f"{name}: failed, {text.strip().splitlines()[-1]}"
+            for name, text in outcome.failed.items()
+        ),
+        *(f"{name}: left out, data missing: {text}" for name, text in outcome.left_out.items()),
+    ]
+    entries = [("Verdicts", "verdicts"), *((PAPERS[paper], paper) for paper in papers)]
+    report.contents([*entries, *([("Left out or failed", "missing")] if missing else [])])
+    report.heading("Verdicts", anchor="verdicts")
+    lines = [(result, verdict) for result in results for verdict in result.verdicts]
+    report.table(
+        ["item", *COLUMNS[2:7]],
+        [[_marked(result), *_cells(result, verdict)[:5]] for result, verdict in lines],
+        prose=True,
+        anchors=[_anchor(result.name) for result, _ in lines],
+    )
+    by_name = {each.name: each for each in experiments}
+    for paper in papers:
+        report.heading(PAPERS[paper], anchor=paper)
+        for result in results:
+            if of_paper(result.name)[0] == paper:
+                _section(report, result, fingerprint(by_name[result.name]))
+    if missing:
+        report.heading("Left out or failed", anchor="missing").bullets(missing)
+    return report
+
+
+def _summary(experiments: Sequence[Experiment], results: Sequence[Result]) -> str:
+    verdicts = [verdict.verdict for result in results for verdict in result.verdicts]
+    counts = ", ".join(
+        f"{verdicts.count(kind)} {text}"
+        for kind, text in (
+            ("agrees", "agree"),
+            ("differs", "differ"),
+            ("goes further", "go further"),
+        )
+    )
+    quick = sum(result.quick for result in results)
+    text = f"{len(results)} of {len(experiments)} experiments have been run. Verdicts: {counts}."
+    if quick:
+        text += f" {quick} are from quick runs, with less data than the papers: they are marked."
+    return text
+
+
+def _section(report: Report, result: Result, current: str) -> None:
+    """Add an experiment: verdicts, picture, or the rows of a table."""
+    report.heading(f"{_marked(result)}: {result.title}", level=3, anchor=_anchor(result.name))
+    for verdict in result.verdicts:
+        report.text(f"{verdict.verdict.capitalize()}. {verdict.claim} {verdict.reason}")
+        report.table(
+            ["paper", "its method here", "best of tamis"],
+            [[verdict.theirs, verdict.ours, verdict.best]],
+            prose=True,
+        )
+    if (picture := result.picture) is not None:
+        report.image(picture)
+    else:
+        rows = result.rows
+        report.table(list(rows[0]), [list(row.values()) for row in rows[:60]])
+    stale = "" if result.fingerprint == current else " The code or the data have changed since."
+    report.text(
+        f"{result.name}.csv; {result.made_with}, {result.made_on}, {result.seconds:.0f} s."
+        f"{' Quick run.' if result.quick else ''}{stale}",
+        note=True,
+    )
+
+
+def _marked(result: Result) -> str:
+    return result.name + (" (quick)" if result.quick else "")
+
+
+def _anchor(name: str) -> str:
+    return name.replace("/", "-")
