@@ -15,7 +15,8 @@ from experiments.evidence import PAPERS, Evidence, Experiment, Verdict  # noqa: 
 from rich.console import Console  # noqa: E402
 
 FIGURES = {
-    "stacked": """table2 figure2a figure2b figure2c figure3 figure4 figure5a figure5b figure5c figure5d figure6a figure6b figure6c
+    "stacked": """table2 figure2a figure2b figure2c figure3 figure4
+        figure5a figure5b figure5c figure5d figure6a figure6b figure6c
         early_figure4 early_figure5 early_figure6 early_figure7 early_figure8 early_figure9
         early_figure10 early_lsm1 early_lsm2""",
     "collections": """figure2 figure3 figure4 figure5 figure6 figure7 figure8
