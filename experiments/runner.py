@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import time
 import traceback
 from collections.abc import Sequence
@@ -49,6 +50,13 @@ def declare(papers: Sequence[str] = tuple(PAPERS)) -> dict[str, str]:
     return errors
 
 
+def _place(name: str) -> tuple[int, list[tuple[str, int]]]:
+    """Order names by paper, then as a reader would: figure2 before figure10."""
+    paper, item = of_paper(name)
+    parts = re.findall(r"(\D*)(\d*)", item)
+    return list(PAPERS).index(paper), [(text, int(number or 0)) for text, number in parts]
+
+
 def select(
     only: Sequence[str], experiments: dict[str, Experiment], *, data_free: bool = False
 ) -> list[Experiment]:
@@ -56,8 +64,7 @@ def select(
 
     `KeyError` with the nearest names for one that does not exist.
     """
-    # In the order of the papers: modules may declare their experiments in any order.
-    order = sorted(experiments, key=lambda name: list(PAPERS).index(of_paper(name)[0]))
+    order = sorted(experiments, key=_place)
     chosen = set()
     for wanted in only or [""]:
         found = [wanted] if wanted in experiments else [n for n in order if n.startswith(wanted)]
