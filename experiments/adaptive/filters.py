@@ -48,8 +48,9 @@ class Filter:
         self.filter: Any
         if name in CUCKOOS:
             self.filter = tamis.AdaptiveCuckoo.build(
-                keys, bits_per_key=11.6, seed=seed, **CUCKOOS[name]
+                keys, bits_per_key=11.8, seed=seed, **CUCKOOS[name]
             )
+            assert self.filter._size.slot_bits == 11
         else:
             cls, selectors = QUOTIENTS[name]
             self.filter = cls.build(keys, fpr=2**-8, selectors=selectors, seed=seed)

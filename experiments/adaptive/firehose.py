@@ -60,7 +60,7 @@ def _moderate(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
             f"A/S 10: {percent(few['TAF'])}, {other} {percent(few[other])}; A/S 50: "
             f"{percent(many['TAF'])}, {swapping:.2f} times the Swapping ACF",
             f"A/S 50: {percent(many[OURS])} with selectors that grow, at {bits:.2f} bits per key",
-            "goes further" if swapping > 1 and many[OURS] < many["Swapping ACF"] else "differs",
+            "goes further" if first == "TAF" and swapping > 1 else "differs",
             "56 bits for the selectors of 64 slots overflow from about 20 queries per key on, and "
             f"a block that overflows forgets; at 10, {first} leads. Selectors that take as much "
             "memory as they need forget nothing.",
@@ -151,8 +151,8 @@ def _similar(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
                 f"A/S 50: {percent(many[OURS])} with growing selectors, TAF "
                 f"{percent(many['TAF'])}, Cuckooing ACF {percent(many['Cuckooing ACF'])}",
                 "agrees" if alike and few["Cuckooing ACF"] < base else "differs",
-                f"{name.partition(': ')[2].capitalize()} stands in for this trace of CAIDA: real "
-                "requests that repeat keys close in time, so that nearly all errors are first ones."
+                f"Requests of {name.partition(': ')[2]} stand in for this trace of CAIDA: real "
+                "ones, that repeat keys close in time, so that nearly all errors are first ones."
                 f" Means over seeds; the standard error of the TAF's rate is {error:.0f} %.",
             )
         )
