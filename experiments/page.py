@@ -12,6 +12,8 @@ from experiments.runner import Outcome
 from tamis.report import Report
 
 COLUMNS = ("paper", "item", "claim", "theirs", "ours", "best", "verdict", "reason")
+MARKS = {"agrees": "✓ agrees", "differs": "✗ differs", "goes further": "▲ goes further"}
+MOST_ROWS = 60
 BAR = "&#124;"  # in a cell of Markdown
 INTRODUCTION = (
     "Each figure and table of five papers, and an arena, measured again: what the paper claims, "
@@ -87,7 +89,10 @@ def page(experiments: Sequence[Experiment], results: Sequence[Result], outcome: 
     lines = [(result, verdict) for result in results for verdict in result.verdicts]
     report.table(
         ["item", *COLUMNS[2:7]],
-        [[_marked(result), *_cells(result, verdict)[:5]] for result, verdict in lines],
+        [
+            [_marked(result), *_cells(result, verdict)[:4], MARKS[verdict.verdict]]
+            for result, verdict in lines
+        ],
         prose=True,
         anchors=[_anchor(result.name) for result, _ in lines],
     )
@@ -123,7 +128,7 @@ def _section(report: Report, result: Result, current: str) -> None:
     """Add an experiment: verdicts, picture, or the rows of a table."""
     report.heading(f"{_marked(result)}: {result.title}", level=3, anchor=_anchor(result.name))
     for verdict in result.verdicts:
-        report.text(f"{verdict.verdict.capitalize()}. {verdict.claim} {verdict.reason}")
+        report.text(f"{verdict.claim} {MARKS[verdict.verdict].capitalize()}: {verdict.reason}")
         report.table(
             ["paper", "its method here", "best of tamis"],
             [[verdict.theirs, verdict.ours, verdict.best]],
@@ -133,13 +138,29 @@ def _section(report: Report, result: Result, current: str) -> None:
         report.image(picture)
     else:
         rows = result.rows
-        report.table(list(rows[0]), [list(row.values()) for row in rows[:60]])
+        report.table(
+            list(rows[0]), [[_short(each) for each in row.values()] for row in rows[:MOST_ROWS]]
+        )
+        if len(rows) > MOST_ROWS:
+            report.text(f"The first {MOST_ROWS} of {len(rows)} rows.", note=True)
     stale = "" if result.fingerprint == current else " The code or the data have changed since."
     report.text(
         f"{result.name}.csv; {result.made_with}, {result.made_on}, {result.seconds:.0f} s."
         f"{' Quick run.' if result.quick else ''}{stale}",
         note=True,
     )
+
+
+def _short(cell: str) -> str:
+    """Return a cell of a CSV file with four digits.
+
+    >>> _short("0.123456789"), _short("1234567"), _short("A/S")
+    ('0.1235', '1234567', 'A/S')
+    """
+    try:
+        return cell if cell.lstrip("-").isdigit() else f"{float(cell):.4g}"
+    except ValueError:
+        return cell
 
 
 def _marked(result: Result) -> str:

@@ -89,15 +89,17 @@ def shown(each: Experiment, build: Path) -> Result | None:
     return min(found, key=lambda result: result.fingerprint != current, default=None)
 
 
-def save(each: Experiment, found: Evidence, quick: bool, seconds: float, build: Path) -> Result:
-    """Write what an experiment found, the record last."""
+def save(
+    each: Experiment, found: Evidence, quick: bool, seconds: float, made_by: str, build: Path
+) -> Result:
+    """Write what an experiment found, the record last; ``made_by`` is its fingerprint."""
     if not found.rows or not found.verdicts:
         raise ValueError(f"{each.name} must return at least one row and one verdict")
     result = Result(
         each.name,
         each.title,
         quick,
-        fingerprint(each),
+        made_by,
         made_with(),
         datetime.now(UTC).date().isoformat(),
         round(seconds, 2),

@@ -88,6 +88,8 @@ def run(
     """Run the experiments that are due; those that fail do not stop the others."""
     console = console or Console(highlight=False)
     outcome, begun = Outcome(), time.perf_counter()
+    # Now: who edits a file while experiments run has changed what was imported.
+    current = {each.name: fingerprint(each) for each in chosen}
     for index, each in enumerate(chosen, 1):
         line = f"{index:>3} of {len(chosen)}  {each.name:32}"
         missing = [name for name in each.data if not (data.FOLDER / f"{name}.parquet").exists()]
@@ -95,7 +97,7 @@ def run(
             outcome.left_out[each.name] = ", ".join(missing)
             console.print(f"{line} left out: {', '.join(missing)} missing in {data.FOLDER}")
             continue
-        if not again and is_finished(each, quick, build):
+        if not again and is_finished(each, current[each.name], quick, build):
             outcome.finished.append(each.name)
             console.print(f"{line} finished before")
             continue
@@ -104,7 +106,7 @@ def run(
             with console.status(f"{line} {escape(each.title)}; {start - begun:.0f} s so far"):
                 found = each.run(quick)
                 seconds = time.perf_counter() - start
-                result = save(each, found, quick, seconds, build)
+                result = save(each, found, quick, seconds, current[each.name], build)
         except Exception as error:
             outcome.failed[each.name] = traceback.format_exc()
             console.print(f"{line} [red]failed:[/] {escape(f'{type(error).__name__}: {error}')}")
@@ -115,9 +117,8 @@ def run(
     return outcome
 
 
-def is_finished(each: Experiment, quick: bool, build: Path) -> bool:
+def is_finished(each: Experiment, current: str, quick: bool, build: Path) -> bool:
     """Whether an earlier run had this code and data; a full run counts as a quick one, too."""
-    current = fingerprint(each)
     return any(
         (result := load(each, mode, build)) is not None and result.fingerprint == current
         for mode in {False, quick}

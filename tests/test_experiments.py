@@ -103,6 +103,15 @@ def test_it_is_run_again_if_its_code_changed(root, name):
     assert run(root, fake())[0].run
 
 
+def test_code_that_changes_during_a_run_is_not_that_of_the_result(root):
+    def edits(quick):
+        (root / "experiments/stacked/deep.py").write_text("RATE = 0.2\n")
+        return found(quick)
+
+    assert run(root, fake(run=edits))[0].run
+    assert run(root, fake())[0].run
+
+
 def test_what_it_does_not_import_makes_no_difference(root):
     run(root, fake())
     (root / "experiments/stacked/other.py").write_text("RATE = 0.2\n")

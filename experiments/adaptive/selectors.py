@@ -105,7 +105,7 @@ def corollary3(quick: bool) -> Evidence:
                 ("predicted", "-", "#1f77b4"),
             ):
                 ax.plot(k, [row[name] for row in chosen], style, color=colour, label=name)
-            ax.set(title=f"c = {c}", xlabel="selector k", yscale="log")
+            ax.set(title=f"c = {c}", xlabel="selector k", xticks=k, yscale="log")
             ax.grid(alpha=0.25)
         axes[0].set_ylabel("fraction of the elements")
         axes[0].legend(frameon=False)

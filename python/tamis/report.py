@@ -25,6 +25,7 @@ body { background: var(--ground); color: var(--text); margin: 0 auto; max-width:
   padding: 1.5rem 1rem 4rem; font: 1rem/1.55 system-ui, sans-serif; }
 body.wide { max-width: 78rem; } body.wide > p, body.wide > ul { max-width: 54rem; }
 body.wide > figure { max-width: 44rem; }
+body.wide > table:not(.prose) { display: block; overflow-x: auto; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 h3 { font-size: 1rem; margin-top: 2rem; } a { color: var(--mark); }
 nav ul { columns: 16rem; padding-left: 1.2rem; }
