@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--publish", action="store_true", help="also write docs/verdicts.md")
     parser.add_argument("--build", type=Path, default=BUILD, help="the folder for the results")
     options = parser.parse_args(arguments)
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     errors = runner.declare()
     try:
         only = options.only.replace(",", " ").split()

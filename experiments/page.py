@@ -128,10 +128,10 @@ def _section(report: Report, result: Result, current: str) -> None:
     """Add an experiment: verdicts, picture, or the rows of a table."""
     report.heading(f"{_marked(result)}: {result.title}", level=3, anchor=_anchor(result.name))
     for verdict in result.verdicts:
-        report.text(f"{verdict.claim} {MARKS[verdict.verdict].capitalize()}: {verdict.reason}")
+        report.text(f"{verdict.claim.rstrip('.')}. {verdict.reason}")
         report.table(
-            ["paper", "its method here", "best of tamis"],
-            [[verdict.theirs, verdict.ours, verdict.best]],
+            ["verdict", "paper", "its method here", "best of tamis"],
+            [[MARKS[verdict.verdict], verdict.theirs, verdict.ours, verdict.best]],
             prose=True,
         )
     if (picture := result.picture) is not None:

@@ -128,14 +128,18 @@ def as_csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _draw(draw: Any, result: Result) -> None:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from tamis.pictures import svg
 
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    draw(figure)
-    figure.savefig(result.file("png"), dpi=120)
-    result.file("svg").write_text(svg(figure.axes[0]))
+    # The frame of a legend would be white on a dark page.
+    style = {"legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False}
+    with rc_context(style):
+        figure = Figure(figsize=(6.4, 4), layout="constrained")
+        draw(figure)
+        figure.savefig(result.file("png"), dpi=120)
+        result.file("svg").write_text(svg(figure.axes[0]))
 
 
 def fingerprint(each: Experiment) -> str:

@@ -86,7 +86,7 @@ def run(
     console: Console | None = None,
 ) -> Outcome:
     """Run the experiments that are due; those that fail do not stop the others."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, soft_wrap=True)
     outcome, begun = Outcome(), time.perf_counter()
     # Now: who edits a file while experiments run has changed what was imported.
     current = {each.name: fingerprint(each) for each in chosen}

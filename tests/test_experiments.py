@@ -49,7 +49,9 @@ AGREES = Verdict("Rates fall by 10 %.", "10 %", "9.9 %", "20 %", "agrees", "Seed
 
 def found(quick):
     def draw(figure):
-        figure.subplots().plot([1, 2], [0.1, 0.2])
+        ax = figure.subplots()
+        ax.plot([1, 2], [0.1, 0.2], label="rate")
+        ax.legend()
 
     return Evidence([{"x": 1, "rate": 0.1}, {"x": 2, "rate": 0.2}], [AGREES], draw)
 
@@ -191,6 +193,7 @@ def test_the_files_of_a_run(root):
     page.write(experiments, runner.Outcome(), build)
     assert (build / "stacked/table2.csv").read_text() == "x,rate\n1,0.1\n2,0.2\n"
     assert (build / "stacked/table2.png").read_bytes().startswith(b"\x89PNG")
+    assert "#ffffff" not in (build / "stacked/table2.svg").read_text()  # on a dark page
     assert not (build / "arena/uniform.svg").exists()
     record = json.loads((build / "stacked/table2.json").read_text())
     assert record["title"] == "The title of stacked/table2"
