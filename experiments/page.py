@@ -48,24 +48,38 @@ def _cells(result: Result, verdict: Verdict) -> tuple[str, ...]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Return the page of the documentation: one table."""
+    """Return the page of the documentation: one table, with the reason below each claim."""
 
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(' '.join(each.split()).replace('|', BAR) for each in cells)} |"
 
+    rows = [
+        line([f"{_marked(result)}", f"{claim.rstrip('.')}.<br>*{verdict}*: {reason}", *numbers])
+        for result in results
+        for each in result.verdicts
+        for claim, *numbers, verdict, reason in [_cells(result, each)]
+    ]
     made = sorted({f"{result.made_with}, {result.made_on}" for result in results})
-    rows = [line(list(row.values())) for row in verdict_rows(results)]
     return "\n".join(
         [
+            "---",
+            "hide: [navigation, toc]",
+            "---",
+            "",
             "# Verdicts on the papers",
             "",
-            "Written by `make experiments`, then `make verdicts`: do not edit. " + INTRODUCTION,
+            INTRODUCTION,
             "",
-            line(COLUMNS),
-            line(["---"] * len(COLUMNS)),
+            '<div class="verdicts" markdown>',
+            "",
+            line(["item", "claim, and verdict", "theirs", "ours", "best"]),
+            line(["---"] * 5),
             *rows,
             "",
+            "</div>",
+            "",
             f"Made with {'; '.join(made)}." if made else "No experiment has been run.",
+            "Written by `make verdicts` from what `make experiments` measured: do not edit.",
             "",
         ]
     )

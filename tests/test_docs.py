@@ -164,7 +164,7 @@ def test_the_home_is_in_one_place():
 
 
 COMMAND = re.compile(
-    r"(?:benches|experiments)/[\w/]+\.py|ONLY=[\w/]+|cargo bench|tamis bench|tamis demo"
+    r"(?:benches|experiments)/[\w/]+\.py|(?:ONLY=|--only )[\w/]+|cargo bench|tamis bench|tamis demo"
 )
 
 
@@ -180,8 +180,8 @@ def test_every_command_of_a_page_exists():
     runner.declare()
     for page in pages():
         for command in COMMAND.findall(page.read_text()):
-            if command.startswith("ONLY="):
-                assert runner.select([command[5:]], EXPERIMENTS), page.name
+            if command.lower().lstrip("-").startswith("only"):
+                assert runner.select([re.split("[= ]", command)[1]], EXPERIMENTS), page.name
             elif command.endswith(".py"):
                 assert (ROOT / command).exists(), f"{page.name}: {command}"
 

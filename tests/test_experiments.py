@@ -209,7 +209,7 @@ def test_the_files_of_a_run(root):
     ]
     lines = (build / "verdicts.md").read_text().splitlines()
     lengths = {line.count("|") for line in lines if line.startswith("|")}
-    assert lengths == {9}
+    assert lengths == {6}
     assert len([line for line in lines if line.startswith("|")]) == 2 + 3
 
 
