@@ -31,7 +31,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a paper claims, and what was found."""
+    """What a paper claims, and what was found; all are sentences or numbers with their units."""
 
     claim: str
     """The claim, in a sentence, with its number."""

@@ -26,6 +26,7 @@ import tamis
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "experiments"
+VERDICTS = ("agrees", "differs", "goes further")
 LARGE = 400_000
 """Characters of a drawing from which on the page embeds the PNG file instead."""
 
@@ -76,10 +77,10 @@ def load(each: Experiment, quick: bool, build: Path) -> Result | None:
     folder = folder_of(quick, build)
     try:
         record = json.loads((folder / f"{each.name}.json").read_text())
-    except (FileNotFoundError, ValueError):
+        record["verdicts"] = tuple(Verdict(**verdict) for verdict in record["verdicts"])
+        return Result(**record, folder=folder)
+    except (FileNotFoundError, ValueError, LookupError, TypeError):  # none, or of an older runner
         return None
-    record["verdicts"] = tuple(Verdict(**verdict) for verdict in record["verdicts"])
-    return Result(**record, folder=folder)
 
 
 def shown(each: Experiment, build: Path) -> Result | None:
@@ -95,6 +96,10 @@ def save(
     """Write what an experiment found, the record last; ``made_by`` is its fingerprint."""
     if not found.rows or not found.verdicts:
         raise ValueError(f"{each.name} must return at least one row and one verdict")
+    for verdict in found.verdicts:
+        if verdict.verdict not in VERDICTS:
+            known = "', '".join(VERDICTS)
+            raise ValueError(f"a verdict must be '{known}', not {verdict.verdict!r}: {each.name}")
     result = Result(
         each.name,
         each.title,

@@ -1,11 +1,15 @@
 """The runner of the experiments, with small ones, and the list of those there must be."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
 
+import numpy as np
 import pytest
+
+import tamis
 
 pytest.importorskip("matplotlib")
 runner = pytest.importorskip("experiments.runner", reason="not part of the package")
@@ -185,6 +189,16 @@ def test_an_experiment_must_find_something(root, evidence):
     assert "at least one row and one verdict" in outcome.failed["stacked/table2"]
 
 
+def test_a_verdict_is_one_of_three(root):
+    other = dataclasses.replace(AGREES, verdict="wins")
+    outcome, _ = run(root, fake(run=lambda quick: Evidence([{"x": 1}], [other])))
+    assert "not 'wins': stacked/table2" in outcome.failed["stacked/table2"]
+    assert not run(root, fake())[0].failed
+    record = root / "build/stacked/table2.json"
+    record.write_text(record.read_text().replace('"seconds"', '"minutes"'))
+    assert run(root, fake())[0].run  # of an older runner
+
+
 def test_the_files_of_a_run(root):
     table = fake("arena/uniform", lambda quick: Evidence([{"bits": 8}], [AGREES, AGREES]))
     experiments = [fake(), table]
@@ -285,3 +299,17 @@ def test_every_name_says_which_paper():
     for name in ("table2", "stacked", "other/table2"):
         with pytest.raises(ValueError, match="'<paper>/<item>'"):
             results.of_paper(name)
+
+
+@pytest.mark.parametrize("name", ["TAF", "Telescoping, growing", "Swapping ACF"])
+def test_adaptive_filters_are_queried_as_if_one_by_one(name):
+    """A false positive that is repeated in a batch is counted once, as it is fixed in between."""
+    from experiments.adaptive.filters import Filter
+
+    keys = tamis.traces.ranked(range(2**40, 2**40 + 2000), seed=1)
+    absent = tamis.traces.ranked(range(5000), seed=1)
+    wrong = int(Filter(name, keys).filter.contains(absent).sum())
+    assert wrong > 5
+    assert abs(Filter(name, keys).replay(np.repeat(absent, 10)) - wrong) <= 2
+    single = Filter(name, keys).replay(absent, batch=1)
+    assert abs(single - wrong) <= 2
