@@ -197,6 +197,8 @@ def test_what_was_measured_names_its_command():
 
 def test_numbers_are_those_of_the_list():
     """`make numbers` runs the commands, too."""
+    if not (ROOT / "benches").exists():
+        pytest.skip("these are the tests of an installed package")
     listed = hook("numbers").numbers()
     assert len(listed) > 10
     assert not [problem for each in listed for problem in each.problems()]
