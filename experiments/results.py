@@ -203,7 +203,12 @@ def made_with() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        commit, changed = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "-uno")
+        commit, changed = (
+            git("rev-parse", "--short", "HEAD"),
+            git(
+                "status", "--porcelain", "-uno", "--", "python", "src", "Cargo.lock", "experiments"
+            ),
+        )
     except FileNotFoundError:  # git is not installed
         commit = changed = ""
     version = f"tamis {tamis.__version__}"
