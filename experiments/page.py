@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.evidence import PAPERS, Experiment, Verdict
 from experiments.results import Result, as_csv, fingerprint, of_paper, shown
-from experiments.runner import Outcome
+from experiments.runner import Outcome, missing_data
 
 from tamis.report import Report
 
@@ -90,15 +90,9 @@ def page(experiments: Sequence[Experiment], results: Sequence[Result], outcome: 
     report = Report("The papers, measured again", wide=True).text(INTRODUCTION)
     report.text(_summary(experiments, results), note=True)
     papers = [p for p in PAPERS if any(of_paper(each.name)[0] == p for each in experiments)]
-    missing = [
-        *(
-            f"{name}: failed, {text.strip().splitlines()[-1]}"
-            for name, text in outcome.failed.items()
-        ),
-        *(f"{name}: left out, data missing: {text}" for name, text in outcome.left_out.items()),
-    ]
+    missing = list(_missing(experiments, results, outcome))
     entries = [("Verdicts", "verdicts"), *((PAPERS[paper], paper) for paper in papers)]
-    report.contents([*entries, *([("Left out or failed", "missing")] if missing else [])])
+    report.contents([*entries, *([("Not shown", "missing")] if missing else [])])
     report.heading("Verdicts", anchor="verdicts")
     lines = [(result, verdict) for result in results for verdict in result.verdicts]
     report.table(
@@ -117,8 +111,21 @@ def page(experiments: Sequence[Experiment], results: Sequence[Result], outcome: 
             if of_paper(result.name)[0] == paper:
                 _section(report, result, fingerprint(by_name[result.name]))
     if missing:
-        report.heading("Left out or failed", anchor="missing").bullets(missing)
+        report.heading("Not shown", anchor="missing").bullets(missing)
     return report
+
+
+def _missing(
+    experiments: Sequence[Experiment], results: Sequence[Result], outcome: Outcome
+) -> Iterator[str]:
+    """Yield what the report does not show, and why."""
+    for name, text in outcome.failed.items():
+        yield f"{name}: failed, {text.strip().splitlines()[-1]}"
+    shown = {result.name for result in results} | outcome.failed.keys()
+    for each in experiments:
+        if each.name not in shown:
+            lacking = ", ".join(missing_data(each))
+            yield f"{each.name}: " + (f"left out, without {lacking}" if lacking else "not run yet")
 
 
 def _summary(experiments: Sequence[Experiment], results: Sequence[Result]) -> str:

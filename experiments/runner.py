@@ -92,10 +92,9 @@ def run(
     current = {each.name: fingerprint(each) for each in chosen}
     for index, each in enumerate(chosen, 1):
         line = f"{index:>3} of {len(chosen)}  {each.name:32}"
-        missing = [name for name in each.data if not (data.FOLDER / f"{name}.parquet").exists()]
-        if missing:
-            outcome.left_out[each.name] = ", ".join(missing)
-            console.print(f"{line} left out: {', '.join(missing)} missing in {data.FOLDER}")
+        if missing := ", ".join(missing_data(each)):
+            outcome.left_out[each.name] = missing
+            console.print(f"{line} left out: {missing} missing in {data.FOLDER}")
             continue
         if not again and is_finished(each, current[each.name], quick, build):
             outcome.finished.append(each.name)
@@ -115,6 +114,11 @@ def run(
         verdicts = ", ".join(verdict.verdict for verdict in result.verdicts)
         console.print(f"{line} {seconds:7.1f} s  {verdicts}")
     return outcome
+
+
+def missing_data(each: Experiment) -> list[str]:
+    """Return the data sets that an experiment needs and that are not there."""
+    return [name for name in each.data if not (data.FOLDER / f"{name}.parquet").exists()]
 
 
 def is_finished(each: Experiment, current: str, quick: bool, build: Path) -> bool:

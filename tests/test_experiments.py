@@ -230,8 +230,11 @@ def test_the_files_of_a_run(root):
 def test_the_report_needs_nothing_else(root):
     experiments = [fake(), fake("arena/uniform")]
     run(root, *experiments)
-    page.write(experiments, runner.Outcome(left_out={"stacked/a": "trace"}), root / "build")
+    experiments += [fake("stacked/a", data=("trace",)), fake("stacked/b")]
+    page.write(experiments, runner.Outcome(), root / "build")
     text = (root / "build/report.html").read_text()
+    assert "stacked/a: left out, without trace" in text
+    assert "stacked/b: not run yet" in text
     assert text.count("<svg") == 2
     assert {each for each in re.findall(r"https?://[^\s\"'<>]+", text) if "w3.org" not in each} == (
         set()
