@@ -28,7 +28,7 @@ body.wide > figure { max-width: 44rem; }
 body.wide > table:not(.prose) { display: block; overflow-x: auto; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 h3 { font-size: 1rem; margin-top: 2rem; } a { color: var(--mark); }
-nav ul { columns: 20rem; padding-left: 1.2rem; } nav li { break-inside: avoid; }
+nav ul { columns: 20rem; column-gap: 2.5rem; padding-left: 1.2rem; } nav li { break-inside: avoid; }
 p.note { color: var(--soft); } figure { margin: 1.2rem 0; }
 figure svg { width: 100%; height: auto; display: block; font-family: system-ui, sans-serif; }
 figure img { max-width: 100%; height: auto; display: block; background: #ffffff; }
