@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: all format lint types build test demo bench experiments soak docs wheel wheels newest clean
+.PHONY: all format lint types build test demo bench experiments verdicts numbers soak docs wheel wheels newest clean
 
 all: format lint types build test
 
@@ -77,9 +77,18 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/traces.py
 	$(BIN)/python benches/peers.py
 
-# The papers' settings and real data, measured: an hour or so. What lacks its data says so.
+# Every figure and table of the papers, measured again: hours, or minutes with QUICK=1. What is finished is
+# not run again; ONLY=stacked/table2 runs one. The report is build/experiments/report.html.
 experiments: $(VENV)/built $(VENV)/tools
-	@for script in experiments/*/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	$(BIN)/python -m experiments $(if $(QUICK),--quick) $(if $(DATA_FREE),--data-free) $(if $(ONLY),--only "$(ONLY)")
+
+# The table of verdicts in the documentation, from the experiments that are finished.
+verdicts: $(VENV)/built $(VENV)/tools
+	$(BIN)/python -m experiments --report --publish
+
+# The numbers of README and docs, next to what their commands print.
+numbers: $(VENV)/built $(VENV)/tools
+	$(BIN)/python docs/numbers.py
 
 # The long runs: a hundred million keys, fuzzing, a thousand faults under guards, and many more examples
 # per property, drawn at random.

@@ -8,12 +8,13 @@ A module in ``experiments/<paper>/`` declares its experiments with `experiment`;
         ...
         return Evidence(rows, [Verdict(...)], draw)
 
-An experiment is seeded: two runs on one machine write the same rows, but for times. ``quick`` asks for
-the same picture from less data, in seconds.
+An experiment is seeded: two runs on one machine write the same rows, but for times. ``quick`` asks
+for the same picture from less data, in seconds.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,7 +31,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a paper claims, and what was found."""
+    """What a paper claims, and what was found; all are sentences or numbers with their units."""
 
     claim: str
     """The claim, in a sentence, with its number."""
@@ -65,6 +66,8 @@ class Experiment:
     run: Callable[[bool], Evidence] = field(repr=False)
     data: tuple[str, ...] = ()
     """The data sets that it needs (see ``data.py``); without them, it is left out."""
+    module: str = ""
+    """Where it is declared: it runs again if this module changed, or one that it imports."""
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -79,7 +82,8 @@ def experiment(
     def declare(run: Callable[[bool], Evidence]) -> Callable[[bool], Evidence]:
         if name in EXPERIMENTS:
             raise ValueError(f"two experiments are named {name!r}")
-        EXPERIMENTS[name] = Experiment(name, title, run, data)
+        module = sys._getframe(1).f_globals["__name__"]  # of a partial function, too
+        EXPERIMENTS[name] = Experiment(name, title, run, data, module)
         return run
 
     return declare

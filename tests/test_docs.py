@@ -187,3 +187,62 @@ def test_the_home_is_in_one_place():
         else None
     )
     assert version is None or version[1] == tamis.__version__
+
+
+COMMAND = re.compile(
+    r"(?:benches|experiments)/[\w/]+\.py|(?:ONLY=|experiments --only )[\w/]+"
+    r"|cargo bench|tamis bench|tamis demo"
+)
+
+
+def pages():
+    return [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+
+
+def test_every_command_of_a_page_exists():
+    runner = pytest.importorskip("experiments.runner", reason="not part of the package")
+    from experiments.evidence import EXPERIMENTS
+
+    runner.declare()
+    for page in pages():
+        for command in COMMAND.findall(page.read_text()):
+            if "only" in command.lower():
+                assert runner.select([re.split("[= ]", command)[-1]], EXPERIMENTS), page.name
+            elif command.endswith(".py"):
+                assert (ROOT / command).exists(), f"{page.name}: {command}"
+
+
+def test_what_was_measured_names_its_command():
+    """Blocks of code are run; other numbers come from a command that the section names."""
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for section in text.split("**Measured.**")[1:]:
+            section = re.split(r"^(?:\*\*|#)", section, flags=re.MULTILINE)[0]
+            assert not re.search(r"\d\.\d", section) or COMMAND.search(section), page.name
+
+
+def test_numbers_are_those_of_the_list():
+    """`make numbers` runs the commands, too."""
+    if not (ROOT / "benches").exists():
+        pytest.skip("these are the tests of an installed package")
+    listed = hook("numbers").numbers()
+    assert len(listed) > 10
+    assert not [problem for each in listed for problem in each.problems()]
+
+
+def test_a_number_that_is_not_printed_is_a_problem(monkeypatch, capsys):
+    numbers = hook("numbers")
+    prints = "python -c 'print(6 * 7)'"
+    good = numbers.Number("README.md", prints, ["# tamis"], ["42"])
+    monkeypatch.setattr(numbers, "numbers", lambda: [good])
+    monkeypatch.setattr("sys.argv", ["numbers.py"])
+    assert numbers.main() == 0
+    wrong = numbers.Number("README.md", prints, ["# sieve"], ["43"])
+    monkeypatch.setattr(numbers, "numbers", lambda: [good, wrong])
+    assert numbers.main() == 1
+    printed = capsys.readouterr().err
+    assert "does not print '43'" in printed
+    assert "has no '# sieve' any more" in printed
+    assert numbers.Number("README.md", "python none.py", [], []).problems()[1:] == [
+        "none.py does not exist"
+    ]

@@ -130,6 +130,21 @@ def test_a_report_needs_nothing_else(tmp_path):
         assert each.name in page
 
 
+def test_a_long_report_has_contents_that_lead_to_its_parts():
+    report = Report("Long", wide=True).contents([("First & last", "a")])
+    report.heading("First & last", anchor="a").heading("Part", level=3)
+    page = str(report.table(["x"], [["1"]], prose=True, anchors=["a"]).image(b"png", "a <dot>"))
+    assert '<li><a href="#a">First &amp; last</a></li>' in page
+    assert '<h2 id="a">' in page
+    assert "<h3>Part</h3>" in page
+    assert (
+        '<table class=prose><tr class=head><th>x</th></tr><tr><td data-name="x"><a href="#a">1'
+        in page
+    )
+    assert '<img alt="a &lt;dot&gt;" src="data:image/png;base64,cG5n">' in page
+    assert "<body class=wide>" in page
+
+
 def test_a_report_shows_text_as_text():
     page = str(Report("a < b").text("<script>").table(["x"], [["<td>"]]).bullets(["&"]))
     assert "<script>" not in page
