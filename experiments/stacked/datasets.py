@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-import tamis
 from experiments import data
 from experiments.stacked.setting import BATCH, FIRST_NEGATIVE, negatives, setting, workload
+
+import tamis
 
 SUSPICIOUS = 10
 """One in so many keys of a Firehose stream is suspicious."""
@@ -63,9 +63,9 @@ class Dataset:
     def rate(self, f: Any, stored: int) -> float:
         """Return the rate over all negatives by frequency, of a filter that stores some of them.
 
-        Hashes treat the stored alike, and the others: so the mean of each, weighted by their shares, is the
-        rate with a smaller error than the sum of the shares, in which one frequent negative decides.
-        A classifier does not, so its rate is that sum.
+        Hashes treat the stored alike, and the others: so the mean of each, weighted by their
+        shares, is the rate with a smaller error than the sum of the shares, in which one frequent
+        negative decides. A classifier does not, so its rate is that sum.
         """
         accepted = f.contains(self.negatives)
         if isinstance(f, tamis.LearnedBloom):
@@ -75,12 +75,15 @@ class Dataset:
 
 
 class Synthetic(Dataset):
-    """The same for as many negatives as do not fit in memory: ranks by Zipf's law."""
+    """The same for as many negatives as do not fit in memory: ranks by Zipf's law.
+
+    Keys and negatives are scattered over all integers, so that a classifier has nothing to learn.
+    """
 
     def __init__(self, quick: bool, exponent: float = 0.75) -> None:
         """Make a setting; frequencies are computed when they are needed."""
         self._where, self._exponent = setting(quick), exponent
-        super().__init__(np.arange(self._where.keys), None, np.empty(0))
+        super().__init__(tamis.traces.ranked(range(self._where.keys)), None, np.empty(0))
 
     @property
     def known(self) -> int:
@@ -94,7 +97,7 @@ class Synthetic(Dataset):
 
     def stored(self, count: int) -> Iterator[Any]:
         """Return the most frequent negatives, in batches."""
-        return negatives(count)
+        return map(tamis.traces.ranked, negatives(count))
 
     def draw(self, count: int, seed: int, known: bool = False) -> Any:
         """Draw queries for negatives, or only for known ones."""
@@ -107,16 +110,19 @@ class Synthetic(Dataset):
         far = rng.random(count) < tail / (tail + weights.sum())
         spread = head**power + rng.random(count) * (last**power - head**power)
         ranks[far] = np.minimum(spread[far] ** (1 / power), last).astype(int)
-        return FIRST_NEGATIVE + ranks
+        return tamis.traces.ranked(FIRST_NEGATIVE + ranks)
 
     def rate(self, f: Any, stored: int) -> float:
         """Return the rate, from samples of the stored negatives and of the others."""
         if isinstance(f, tamis.LearnedBloom):
             return float(f.contains(self.draw(500_000, 5)).mean())
         rng, last = np.random.default_rng(8), self._where.universe
-        known = FIRST_NEGATIVE + rng.integers(1, stored + 1, BATCH) if stored else np.arange(0)
-        others = FIRST_NEGATIVE + rng.integers(stored + 1, last + 1, 2 * BATCH)
-        return weighted(self.workload.psi(stored), f.contains(known), f.contains(others))
+        known = rng.integers(1, stored + 1, BATCH if stored else 0)
+        others = rng.integers(stored + 1, last + 1, 2 * BATCH)
+        answers = [
+            f.contains(tamis.traces.ranked(FIRST_NEGATIVE + each)) for each in (known, others)
+        ]
+        return weighted(self.workload.psi(stored), *answers)
 
 
 def weighted(psi: float, stored: Any, others: Any) -> float:

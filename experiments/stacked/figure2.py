@@ -7,8 +7,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-
-import tamis
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import (
     BITS,
@@ -22,10 +20,11 @@ from experiments.stacked.setting import (
     plan,
     setting,
     show,
-    times,
     uniform,
     workload,
 )
+
+import tamis
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 
@@ -73,30 +72,39 @@ def table2(quick: bool) -> Evidence:
             }
         )
     found = {row["stack"]: row for row in rows}
-    equal, varied, cuckoo, best = (
-        found[name] for name in (*THEIRS, "best plan")
-    )
+    equal, varied, cuckoo, best = (found[name] for name in (*THEIRS, "best plan"))
     full_load = cuckoo_model(1.0)
     return Evidence(
         rows,
         [
             Verdict(
                 "Bloom layers of equal rates reach 0.00172 at 10 bits per key.",
-                "0.00172", show(equal["planned"]), show(best["planned"]),
+                "0.00172",
+                show(equal["planned"]),
+                show(best["planned"]),
                 "goes further" if equal["planned"] < 0.00172 * 1.03 else "differs",
-                "The paper's method is within 2 % of its figure, in whole bits and with the size as a hard limit; "
+                "The paper's method is within 2 % of its figure, in whole bits and with the size "
+                "as a hard limit; "
                 "an exact last layer over a ribbon never accepts a known negative.",
             ),
             Verdict(
                 "Varying the rates of the layers does not lower the rate (0.00172).",
-                "0.00172", show(varied["planned"]), show(best["planned"]), "differs",
+                "0.00172",
+                show(varied["planned"]),
+                show(best["planned"]),
+                "differs",
                 "The rates gain once the number of stored negatives is varied with them; the paper "
-                f"keeps it ({varied['stored_per_key']:.1f} per key against {equal['stored_per_key']:.1f}).",
+                f"keeps it ({varied['stored_per_key']:.1f} per key against "
+                f"{equal['stored_per_key']:.1f}).",
             ),
             Verdict(
                 "Cuckoo layers reach 0.00184.",
-                "0.00184", show(cuckoo["planned"]), show(best["planned"]), "differs",
-                "The longest fingerprints that fit have 9 bits at a load of 0.95, a rate of 0.0148 for the "
+                "0.00184",
+                show(cuckoo["planned"]),
+                show(best["planned"]),
+                "differs",
+                "The longest fingerprints that fit have 9 bits at a load of 0.95, a rate of 0.0148 "
+                "for the "
                 f"first layer; a model without empty slots still gives {show(full_load)}, so the "
                 "paper's sizes must be smaller than those of its filters.",
             ),
@@ -106,11 +114,13 @@ def table2(quick: bool) -> Evidence:
                 f"{equal['cpu_ms']:.0f} ms, {varied['cpu_ms'] / 1000:.1f} s",
                 f"{best['cpu_ms']:.0f} ms",
                 "goes further",
-                "CPU times of one run: equal rates take longer here, since whole bits of every layer are "
-                "counted; varied rates, and all kinds of layers together, take a fraction of a second.",
+                "CPU times of one run: equal rates take longer here, since whole bits of every "
+                "layer are "
+                "counted; varied rates, and all kinds of layers together, take a fraction of a "
+                "second.",
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 def cuckoo_model(load: float) -> float:
@@ -130,7 +140,7 @@ def cuckoo_model(load: float) -> float:
 
 
 def least_share(rate: float, ratio: float, method: str, plain: str) -> float:
-    """Return the smallest ψ for which a planned stack is smaller than a plain filter at this rate."""
+    """Return the smallest ψ for which a planned stack is smaller than a plain filter."""
     alone = tamis.plan(FEW.keys, fpr=rate, layer=plain).bits
     stored = max(1, round(ratio * FEW.keys))
 
@@ -142,7 +152,7 @@ def least_share(rate: float, ratio: float, method: str, plain: str) -> float:
     while high - low > 0.002:
         middle = (low + high) / 2
         low, high = (low, middle) if pays(middle) else (middle, high)
-    return high
+    return high if high < 1 else float("nan")
 
 
 def theorem(rate: float, ratio: float) -> float:
@@ -185,21 +195,27 @@ def figure2a(quick: bool) -> Evidence:
             axes.plot(x, [row[name] for row in rows], color=colour, label=label, marker=".")
         axes.fill_between(x, [row["psi_theorem_3"] for row in rows], 1, alpha=0.1)
         axes.set(
-            xscale="log", ylim=(0, 1), xlabel="|N_f| / |P|", ylabel="ψ, queries for N_f",
+            xscale="log",
+            ylim=(0, 1),
+            xlabel="|N_f| / |P|",
+            ylabel="ψ, queries for N_f",
             title="a stack is smaller above the line, rate 0.03",
-        )  # fmt: skip
+        )
         axes.legend(loc="upper left", fontsize=8)
 
     return Evidence(
         rows,
         [
             Verdict(
-                "At a rate of 0.03, every workload above the line of Theorem 3 has a smaller stack.",
+                "At a rate of 0.03, every workload above the line of Theorem 3 has a smaller "
+                "stack.",
                 "a line, no number",
-                f"ψ = {at_one['psi_theorem_3']:.2f} for |N_f| = |P|, planned {at_one['psi_stacked_bloom']:.2f}",
+                f"ψ = {at_one['psi_theorem_3']:.2f} for |N_f| = |P|, planned "
+                f"{at_one['psi_stacked_bloom']:.2f}",
                 f"{at_one['psi_exact_ribbon']:.2f}",
                 "goes further",
-                "No planned Bloom stack contradicts the theorem, which is sufficient and not sharp; an "
+                "No planned Bloom stack contradicts the theorem, which is sufficient and not "
+                "sharp; an "
                 "exact stack beats a plain ribbon for a smaller share of known queries.",
             )
         ],
@@ -216,46 +232,68 @@ def figure2b(quick: bool) -> Evidence:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        for rate, colour in zip(rates, ("tab:red", "tab:orange", "tab:green", "tab:blue"), strict=True):
+        for rate, colour in zip(
+            rates, ("tab:red", "tab:orange", "tab:green", "tab:blue"), strict=True
+        ):
             part = [row for row in rows if row["rate"] == rate]
             x = [row["stored_per_key"] for row in part]
-            axes.plot(x, [row["psi_theorem_3"] for row in part], color=colour, label=f"{rate:g}, Theorem 3")
             axes.plot(
-                x, [row["psi_exact_ribbon"] for row in part], color=colour, linestyle=":", marker=".",
+                x,
+                [row["psi_theorem_3"] for row in part],
+                color=colour,
+                label=f"{rate:g}, Theorem 3",
+            )
+            axes.plot(
+                x,
+                [row["psi_exact_ribbon"] for row in part],
+                color=colour,
+                linestyle=":",
+                marker=".",
                 label=f"{rate:g}, exact stacks",
-            )  # fmt: skip
+            )
         axes.set(
-            xscale="log", ylim=(0, 1), xlabel="|N_f| / |P|", ylabel="ψ, queries for N_f",
+            xscale="log",
+            ylim=(0, 1),
+            xlabel="|N_f| / |P|",
+            ylabel="ψ, queries for N_f",
             title="a stack is smaller above the line of its rate",
-        )  # fmt: skip
+        )
         axes.legend(loc="upper left", fontsize=8, ncols=2)
 
     return Evidence(
         rows,
         [
             Verdict(
-                "At a rate of 0.05, a negative set of half the keys with 25 % of the queries is enough.",
-                "25 %", f"{half['psi_theorem_3']:.1%}, planned {half['psi_stacked_bloom']:.1%}",
+                "At a rate of 0.05, a negative set of half the keys with 25 % of the queries is "
+                "enough.",
+                "25 %",
+                f"{half['psi_theorem_3']:.1%}, planned {half['psi_stacked_bloom']:.1%}",
                 f"{half['psi_exact_ribbon']:.1%}",
                 "agrees" if half["psi_theorem_3"] <= 0.26 else "differs",
                 "Theorem 3 holds from this share on, and planned stacks need less.",
             ),
             Verdict(
                 "At a rate of 0.01 and |N_f| = |P|, 7 % of the queries are enough.",
-                "7 %", f"{one['psi_theorem_3']:.1%}, planned {one['psi_stacked_bloom']:.1%}",
-                f"{one['psi_exact_ribbon']:.1%}", "differs",
-                "The formula printed in Theorem 3 gives 9.6 %; Bloom stacks planned with whole bits need "
+                "7 %",
+                f"{one['psi_theorem_3']:.1%}, planned {one['psi_stacked_bloom']:.1%}",
+                f"{one['psi_exact_ribbon']:.1%}",
+                "differs",
+                "The formula printed in Theorem 3 gives 9.6 %; Bloom stacks planned with whole "
+                "bits need "
                 "about as much as the formula says, exact stacks less.",
             ),
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/figure2c", title="Figure 2c: bits per key that stacks save at a rate of 1 %")
 def figure2c(quick: bool) -> Evidence:
     """Compute the paper's formula, and plan stacks for the same shares."""
-    plain = {kind: tamis.plan(FEW.keys, fpr=0.01, layer=kind).bits_per_key for kind in ("bloom", "ribbon")}
+    plain = {
+        kind: tamis.plan(FEW.keys, fpr=0.01, layer=kind).bits_per_key
+        for kind in ("bloom", "ribbon")
+    }
     rows = []
     for ratio, psi in itertools.product((0.1, 1.0, 10.0), SHARES[:: 4 if quick else 1]):
         asked = uniform(round(ratio * FEW.keys), float(psi))
@@ -276,7 +314,9 @@ def figure2c(quick: bool) -> Evidence:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        for ratio, colour in zip((0.1, 1.0, 10.0), ("tab:blue", "tab:orange", "tab:green"), strict=True):
+        for ratio, colour in zip(
+            (0.1, 1.0, 10.0), ("tab:blue", "tab:orange", "tab:green"), strict=True
+        ):
             part = [row for row in rows if row["stored_per_key"] == ratio]
             x = [row["psi"] for row in part]
             for name, style, label in (
@@ -288,9 +328,11 @@ def figure2c(quick: bool) -> Evidence:
                     x, [row[name] for row in part], style, color=colour, label=f"{ratio:g}, {label}"
                 )
         axes.set(
-            xlabel="ψ, queries for N_f", ylabel="bits per key less than plain Bloom", xlim=(0, 1),
+            xlabel="ψ, queries for N_f",
+            ylabel="bits per key less than plain Bloom",
+            xlim=(0, 1),
             title="bits saved at a rate of 0.01, by |N_f| / |P|",
-        )  # fmt: skip
+        )
         axes.legend(loc="upper left", fontsize=8, ncols=3)
 
     most = {name: max(row[name] for row in rows) for name in rows[0] if name.startswith("saved")}
@@ -299,15 +341,15 @@ def figure2c(quick: bool) -> Evidence:
         [
             Verdict(
                 "Bloom stacks save up to 7 bits per key at a rate of 0.01.",
-                "7", f"{most['saved_by_formula']:.1f} by the formula, {most['saved_planned']:.1f} planned",
-                f"{most['saved_best']:.1f}", "goes further",
+                "7",
+                f"{most['saved_by_formula']:.1f} by the formula, {most['saved_planned']:.1f} "
+                "planned",
+                f"{most['saved_best']:.1f}",
+                "goes further",
                 "Of what the best plan saves against a Bloom filter, a plain ribbon saves "
                 f"{plain['bloom'] - plain['ribbon']:.1f}; the stack on top of it saves "
                 f"{most['saved_best_against_ribbon']:.1f}.",
             )
         ],
         draw,
-    )  # fmt: skip
-
-
-
+    )

@@ -62,9 +62,10 @@ def figure4(quick: bool) -> Evidence:
                     label="plain" if skew is None else f"Zipf {skew:g}",
                 )
             axes.set(
-                xlabel="bits per key", yscale="log",
+                xlabel="bits per key",
+                yscale="log",
                 title=stack if kind != "ribbon" else "best plan, and plain ribbon",
-            )  # fmt: skip
+            )
             axes.legend(fontsize=7)
         panels[0].set_ylabel("false-positive rate")
 
@@ -80,7 +81,8 @@ def figure4(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                f"Stacks of {kind} filters have lower rates than the plain filter, the lower the more "
+                f"Stacks of {kind} filters have lower rates than the plain filter, the lower the "
+                "more "
                 "skewed the queries are.",
                 "curves, no number",
                 " / ".join(times(gain) for gain in gains[PANELS[kind]])

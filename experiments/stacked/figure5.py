@@ -6,8 +6,6 @@ import functools
 from typing import Any
 
 import numpy as np
-
-import tamis
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import (
     BATCH,
@@ -19,6 +17,7 @@ from experiments.stacked.setting import (
     Setting,
     built,
     cpu_seconds,
+    legend_below,
     look,
     negatives,
     plan,
@@ -30,10 +29,12 @@ from experiments.stacked.setting import (
     unseen,
     workload,
 )
+
+import tamis
 from tamis.planning.stacked import metrics
 
 BOTH = ("stacked Bloom", "best plan")
-LEFT = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
+LEFT = tuple(np.linspace(1, 0, 21).round(2))
 """Fractions of the ψ of the plan that are left."""
 
 
@@ -69,15 +70,21 @@ def figure5a(quick: bool) -> Evidence:
             for skew, style in ((0.75, ":"), (1.0, "--"), (1.25, "-")):
                 part = [row for row in rows if row["filter"] == method and row["zipf"] == skew]
                 axes.plot(
-                    [row["psi"] for row in part], [row["measured"] for row in part],
-                    color=COLOURS[method], linestyle=style, marker=".", label=f"{method}, Zipf {skew:g}",
-                )  # fmt: skip
+                    [row["psi"] for row in part],
+                    [row["measured"] for row in part],
+                    color=COLOURS[method],
+                    linestyle=style,
+                    label=f"{method}, Zipf {skew:g}",
+                )
         axes.axhline(plain, color=COLOURS["Bloom"], label="Bloom")
         axes.set(
-            xlabel="ψ, queries that are for stored negatives", ylabel="false-positive rate",
-            yscale="log", xlim=(1, 0), title="10 bits per key, as the workload shifts",
-        )  # fmt: skip
-        axes.legend(fontsize=7, loc="center right")
+            xlabel="ψ, queries that are for stored negatives",
+            ylabel="false-positive rate",
+            yscale="log",
+            xlim=(1, 0),
+            title="10 bits per key, as the workload shifts",
+        )
+        axes.legend(fontsize=7, loc="lower right")
 
     def worst(method: str) -> float:
         return max(row["against_bloom"] for row in rows if row["filter"] == method)
@@ -96,26 +103,35 @@ def figure5a(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "Bloom filters are better only after the known negatives lost more than 60 % of their queries.",
-                "60 %", f"{share:.0%}",
+                "Bloom filters are better only after the known negatives lost more than 60 % of "
+                "their queries.",
+                "60 %",
+                f"{share:.0%}",
                 f"{lost('best plan')[0]:.0%}" if worst("best plan") > 1 else "never",
                 "goes further" if share >= 0.57 else "differs",
-                f"Measured on {where.keys:,} keys for Zipf 0.75, 1 and 1.25; the least of the three, at Zipf "
+                f"Measured on {where.keys:,} keys for Zipf 0.75, 1 and 1.25; the least of the "
+                "three, at Zipf "
                 f"{skew:g}.",
             ),
             Verdict(
-                "Without any query for known negatives, a stack is at most 50 % worse than a Bloom filter.",
-                "+50 %", f"{worst('stacked Bloom') - 1:+.0%}", f"{worst('best plan') - 1:+.0%}",
+                "Without any query for known negatives, a stack is at most 50 % worse than a Bloom "
+                "filter.",
+                "+50 %",
+                f"{worst('stacked Bloom') - 1:+.0%}",
+                f"{worst('best plan') - 1:+.0%}",
                 "goes further" if worst("stacked Bloom") <= 1.5 else "differs",
-                "The first layer has most of the bits; that of the best plan is a ribbon, which is better than the "
+                "The first layer has most of the bits; that of the best plan is a ribbon, which is "
+                "better than the "
                 "whole Bloom filter.",
             ),
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
-@experiment("stacked/figure5b", title="Figure 5b: stacks planned for another skew than the queries have")
+@experiment(
+    "stacked/figure5b", title="Figure 5b: stacks planned for another skew than the queries have"
+)
 def figure5b(quick: bool) -> Evidence:
     """Plan for exponents from 0.15 to 1.35, and ask with 0.75."""
     rows, true = [], workload(0.75, REFERENCE.universe)
@@ -144,13 +160,19 @@ def figure5b(quick: bool) -> Evidence:
         axes = figure.subplots()
         for method in BOTH:
             part = [row for row in rows if row["filter"] == method]
-            axes.plot([row["modelled_zipf"] for row in part], [row["predicted"] for row in part], **look(method))
+            axes.plot(
+                [row["modelled_zipf"] for row in part],
+                [row["predicted"] for row in part],
+                **look(method),
+            )
         axes.axhline(plain, color=COLOURS["Bloom"], label="Bloom")
         axes.axvline(0.75, color="grey", linestyle=":", label="queries")
         axes.set(
-            xlabel="modelled Zipf exponent", ylabel="false-positive rate", yscale="log",
+            xlabel="modelled Zipf exponent",
+            ylabel="false-positive rate",
+            yscale="log",
             title="10 bits per key, queries by Zipf 0.75",
-        )  # fmt: skip
+        )
         axes.legend(fontsize=8, loc="center left")
 
     def rates(method: str) -> list[float]:
@@ -162,31 +184,34 @@ def figure5b(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "A stack modelled with a Zipf exponent from 0.15 to 1.35 beats a Bloom filter where it is 0.75.",
-                "always", f"{show(min(stacked))} to {show(max(stacked))} against {show(plain)}",
+                "A stack modelled with a Zipf exponent from 0.15 to 1.35 beats a Bloom filter "
+                "where it is 0.75.",
+                "always",
+                f"{show(min(stacked))} to {show(max(stacked))} against {show(plain)}",
                 f"{show(min(best))} to {show(max(best))}",
                 "goes further" if below else "differs",
-                "With too little skew the model says that stacking does not pay and plans a plain filter, which is as "
+                "With too little skew the model says that stacking does not pay and plans a plain "
+                "filter, which is as "
                 "good as Bloom; the ranks, not the frequencies, decide what is stored.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/figure5c", title="Figure 5c: uniform queries, by the number of negatives")
 def figure5c(quick: bool) -> Evidence:
     """Plan for equally frequent negatives of which half, or all, are known; build and measure."""
     keys, rows = 10**5, []
-    ratios = (1, 5, 10, 15, 20, 25, 50) if quick else (1, 2, 3, 5, 7, 10, 12, 15, 18, 20, 25, 30, 50)
+    ratios = (
+        (1, 5, 10, 15, 20, 25, 50) if quick else (1, 2, 3, 5, 7, 10, 12, 15, 18, 20, 25, 30, 50)
+    )
     plain = tamis.plan(keys, bits_per_key=BITS, layer="bloom").expected_fpr
     for method in BOTH:
         for ratio in ratios:
             for share in (0.5, 1.0):
                 count = round(share * ratio * keys)
-                made = tamis.plan(
-                    keys, uniform(count, share), bits_per_key=BITS, **METHODS[method]
-                )
+                made = tamis.plan(keys, uniform(count, share), bits_per_key=BITS, **METHODS[method])
                 f = made.build(np.arange(keys), negatives=negatives(made.negatives))
                 everything = np.concatenate(list(negatives(ratio * keys)))
                 rows.append(
@@ -212,16 +237,21 @@ def figure5c(quick: bool) -> Evidence:
                 )
         axes.axhline(plain, color=COLOURS["Bloom"], label="Bloom")
         axes.set(
-            xlabel="|N| / |P|", ylabel="false-positive rate (0 at the bottom)", yscale="log", xscale="log",
+            xlabel="|N| / |P|",
+            ylabel="false-positive rate (0 at the bottom)",
+            yscale="log",
+            xscale="log",
             title="uniform queries, 10 bits per key",
-        )  # fmt: skip
-        axes.legend(fontsize=8)
+        )
+        legend_below(figure, axes, 3)
 
     def last(method: str, share: float) -> str:
         good = [
             row["negatives_per_key"]
             for row in rows
-            if row["filter"] == method and row["known"] == share and row["predicted"] < 0.999 * plain
+            if row["filter"] == method
+            and row["known"] == share
+            and row["predicted"] < 0.999 * plain
         ]
         return f"{max(good, default=0)}×{' or more' if max(good, default=0) == ratios[-1] else ''}"
 
@@ -231,16 +261,21 @@ def figure5c(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "With uniform queries a Bloom stack beats a Bloom filter for up to 25 times as many negatives as keys.",
-                "25×", f"{last('stacked Bloom', 0.5)} with half known, {last('stacked Bloom', 1.0)} with all",
+                "With uniform queries a Bloom stack beats a Bloom filter for up to 25 times as "
+                "many negatives as keys.",
+                "25×",
+                f"{last('stacked Bloom', 0.5)} with half known, {last('stacked Bloom', 1.0)} with "
+                "all",
                 last("best plan", 0.5),
                 "differs",
-                f"The largest multiple of the grid with a lower rate, built and measured for {keys:,} keys; the paper's own "
-                f"Theorem 3 ends at {times(theorem)} for the rate of a Bloom filter of 10 bits per key.",
+                "The largest multiple of the grid with a lower rate, built and measured for "
+                f"{keys:,} keys; the paper's own "
+                f"Theorem 3 ends at {times(theorem)} for the rate of a Bloom filter of 10 bits per "
+                "key.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/figure5d", title="Figure 5d: time of construction, by the stored negatives")
@@ -248,18 +283,23 @@ def figure5d(quick: bool) -> Evidence:
     """Time builds of stacks of more and more negatives next to a Bloom and a learned filter."""
     where = Setting(10**5, 10**7) if quick else REFERENCE
     keys, rows = np.arange(where.keys), []
-    rounds = 2 if quick else 3
+    rounds = 3
     bloom = cpu_seconds(
         functools.partial(tamis.Bloom.build, keys, bits_per_key=BITS, layout="standard"), rounds
     )
     others = unseen(where.keys // 2)
     learned = cpu_seconds(
         lambda: tamis.LearnedBloom.build(
-            keys, nonmembers=others, kind="logistic", bits_per_key=BITS, form="simple",
-            filter=tamis.Bloom, layout="standard",
+            keys,
+            nonmembers=others,
+            kind="logistic",
+            bits_per_key=BITS,
+            form="simple",
+            filter=tamis.Bloom,
+            layout="standard",
         ),
         1,
-    )  # fmt: skip
+    )
     for method in BOTH:
         for ratio in (0, 1, 2, 5, 10):
             count = ratio * where.keys
@@ -283,28 +323,39 @@ def figure5d(quick: bool) -> Evidence:
         axes = figure.subplots()
         for method in BOTH:
             part = [row for row in rows if row["filter"] == method]
-            axes.plot([row["stored_per_key"] for row in part], [row["cpu_s"] for row in part], **look(method))
+            axes.plot(
+                [row["stored_per_key"] for row in part],
+                [row["cpu_s"] for row in part],
+                **look(method),
+            )
         axes.axhline(bloom, color=COLOURS["Bloom"], label="Bloom")
         axes.axhline(learned, color=COLOURS["learned"], label="learned, with training")
         axes.set(
-            xlabel="stored negatives per key", ylabel="CPU seconds to build", yscale="log",
+            xlabel="stored negatives per key",
+            ylabel="CPU seconds to build",
+            yscale="log",
             title=f"construction for {where.keys:,} keys",
-        )  # fmt: skip
-        axes.legend(fontsize=8)
+        )
+        axes.legend(fontsize=8, loc="center right")
 
-    most = {method: max(r["against_bloom"] for r in rows if r["filter"] == method) for method in BOTH}
+    most = {
+        method: max(r["against_bloom"] for r in rows if r["filter"] == method) for method in BOTH
+    }
     return Evidence(
         rows,
         [
             Verdict(
-                "Construction grows slowly with the stored negatives, close to Bloom and far below learned filters.",
+                "Construction grows slowly with the stored negatives, close to Bloom and far below "
+                "learned filters.",
                 "curves, no number",
-                f"{times(most['stacked Bloom'])} Bloom with 10 negatives per key; learned {times(learned / bloom)}",
+                f"{times(most['stacked Bloom'])} Bloom with 10 negatives per key; learned "
+                f"{times(learned / bloom)}",
                 f"{times(most['best plan'])}",
                 "agrees" if most["stacked Bloom"] * bloom < learned else "differs",
-                "CPU times of one run next to each other; the learned filter's include the training of a linear "
+                "CPU times of one run next to each other; the learned filter's include the "
+                "training of a linear "
                 "classifier, which is far faster than a neural network.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-
-import tamis
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import (
     COLOURS,
@@ -26,11 +23,16 @@ from experiments.stacked.setting import (
     uniform,
     unseen,
 )
+from scipy.optimize import brentq
+
+import tamis
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.stacked import metrics
 
 KEYS = {True: 20_000, False: 200_000}
 """Keys of the stacks that are built, in a quick run and otherwise."""
+LAYERS = {1: "tab:blue", 3: "tab:green", 5: "tab:orange", 7: "tab:red"}
+"""The numbers of layers, and their colours."""
 PLANNED = 10_000
 """Keys of the plans of the maps; bits per key hardly depend on their number."""
 
@@ -76,16 +78,21 @@ def map_of(rows: list[dict[str, Any]]) -> Callable[[Any], None]:
             (axes[1], "best_against_ribbon", "best plan / plain ribbon"),
         ):
             grid = np.array([row[column] for row in rows]).reshape(len(betas), len(psis))
-            image = panel.pcolormesh(psis, betas, np.log10(grid), cmap="RdBu", vmin=-2, vmax=2)
+            image = panel.pcolormesh(psis, betas, np.log10(grid), cmap="RdBu_r", vmin=-1, vmax=1)
             for row in rows if len(betas) < 6 else rows[::2]:
                 panel.text(
-                    row["psi"], row["beta"], f"{row[column]:.2g}", ha="center", va="center", fontsize=7,
-                    color="white" if row[column] < 0.06 else "black",
-                )  # fmt: skip
+                    row["psi"],
+                    row["beta"],
+                    f"{row[column]:.2g}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color="white" if row[column] < 0.25 else "black",
+                )
             panel.set(xlabel="ψ, queries for known negatives", title=title)
         axes[0].set_ylabel("β, keys among keys and known negatives")
         bar = figure.colorbar(image, ax=axes, label="ratio of rates")
-        bar.set_ticks([-2, -1, 0, 1, 2], labels=["0.01", "0.1", "1", "10", "100"])
+        bar.set_ticks([-1, 0, 1], labels=["0.1: stack better", "1", "10: plain better"])
 
     return draw
 
@@ -100,17 +107,21 @@ def better(bits: float, quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                f"At {bits:g} bits per key, a stack always wins if as many known negatives as keys have half of the "
+                f"At {bits:g} bits per key, a stack always wins if as many known negatives as keys "
+                "have half of the "
                 "queries (β = ψ = 0.5).",
-                "always", f"{half['against_bloom']:.2f} of Bloom's rate; wins {won:.0%} of the map",
-                f"{half['best_against_ribbon']:.2f} of a ribbon's, {show(half['best_against_bloom'])} of Bloom's; "
+                "always",
+                f"{half['against_bloom']:.2f} of Bloom's rate; wins {won:.0%} of the map",
+                f"{half['best_against_ribbon']:.2f} of a ribbon's, "
+                f"{show(half['best_against_bloom'])} of Bloom's; "
                 f"wins {best:.0%}",
                 "goes further" if half["against_bloom"] < 1 else "differs",
-                "Both are predictions of plans in whole bits; where a stack does not pay, the plan is a plain filter.",
+                "Both are predictions of plans in whole bits; where a stack does not pay, the plan "
+                "is a plain filter.",
             )
         ],
         map_of(rows),
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/early_figure4", title="Earlier version, Figure 4: 6 bits per key")
@@ -217,19 +228,29 @@ def diverging(psi: float, quick: bool) -> Evidence:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        for count, colour in zip((1, 3, 5, 7), ("tab:blue", "tab:green", "tab:orange", "tab:red"), strict=True):
+        for count, colour in LAYERS.items():
             part = [row for row in rows if row["layers"] == count]
             name = "standard" if count == 1 else f"{count} layers"
             axes.plot(
-                [row["bits_per_key"] for row in part], [row["measured"] for row in part],
-                color=colour, marker=".", label=name,
-            )  # fmt: skip
+                [row["bits_per_key"] for row in part],
+                [row["measured"] for row in part],
+                color=colour,
+                marker=".",
+                label=name,
+                linewidth=8 / (count + 1),
+            )
         axes.plot(
-            [row["bits_per_key"] for row in part], [row["best_plan"] for row in part],
-            color=COLOURS["best plan"], linestyle="--", label="best plan (predicted)",
-        )  # fmt: skip
+            [row["bits_per_key"] for row in part],
+            [row["best_plan"] for row in part],
+            color=COLOURS["best plan"],
+            linestyle="--",
+            label="best plan (predicted)",
+        )
         axes.set(
-            xlabel="bits per key", ylabel="false-positive rate", yscale="log", title=f"β = 0.1, ψ = {psi:g}"
+            xlabel="bits per key",
+            ylabel="false-positive rate",
+            yscale="log",
+            title=f"β = 0.1, ψ = {psi:g}",
         )
         axes.legend(fontsize=8)
 
@@ -242,18 +263,21 @@ def diverging(psi: float, quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                f"The rates of stacked and standard filters diverge with size; ψ = {psi:g} limits by how much.",
+                f"The rates of stacked and standard filters diverge with size; ψ = {psi:g} limits "
+                "by how much.",
                 "curves, no number",
                 " / ".join(times(each) for each in gain) + " at 4 / 8 / 16 bits",
                 " / ".join(times(each) for each in best),
                 "goes further" if gain[0] < gain[-1] else "differs",
-                f"Built and measured for {KEYS[quick]:,} keys and nine known negatives each: with few bits they all go to "
-                f"the first layer, and the gain tends to 1/(1 − ψ) = {1 / (1 - psi):.0f}; that of the best plan is mostly "
+                f"Built and measured for {KEYS[quick]:,} keys and nine known negatives each: with "
+                "few bits they all go to "
+                f"the first layer, and the gain tends to 1/(1 − ψ) = {1 / (1 - psi):.0f}; that of "
+                "the best plan is mostly "
                 "its ribbon layer's.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/early_figure7", title="Earlier version, Figure 7: β = 0.1, ψ = 0.5")
@@ -279,12 +303,33 @@ def lookups(layers: int, quick: bool) -> Evidence:
             ("key_lookups", "tab:blue", "a key"),
             ("negative_lookups", "tab:orange", "a negative"),
         ):
-            axes.plot(x, [row[column] for row in rows], color=colour, marker="o", label=f"{label}, counted")
-            axes.plot(x, [row[f"{column}_predicted"] for row in rows], color=colour, linestyle=":", label=f"{label}, predicted")
-            axes.plot(x, [row[f"best_{column}"] for row in rows], color=colour, linestyle="--", alpha=0.5, label=f"{label}, best plan")
+            axes.plot(
+                x,
+                [row[column] for row in rows],
+                color=colour,
+                marker="o",
+                label=f"{label}, counted",
+            )
+            axes.plot(
+                x,
+                [row[f"{column}_predicted"] for row in rows],
+                color=colour,
+                linestyle=":",
+                label=f"{label}, predicted",
+            )
+            axes.plot(
+                x,
+                [row[f"best_{column}"] for row in rows],
+                color=colour,
+                linestyle="--",
+                alpha=0.5,
+                label=f"{label}, best plan",
+            )
         axes.axhline(1, color="grey", linewidth=0.8, label="standard filter")
         axes.set(
-            xlabel="bits per key", ylabel="lookups of layers per query", title=f"{layers} layers, β = 0.5, ψ = 0.9"
+            xlabel="bits per key",
+            ylabel="lookups of layers per query",
+            title=f"{layers} layers, β = 0.5, ψ = 0.9",
         )
         axes.legend(fontsize=8)
 
@@ -294,14 +339,18 @@ def lookups(layers: int, quick: bool) -> Evidence:
         [
             Verdict(
                 f"With {layers} layers and more bits, a negative needs one lookup, and a key two.",
-                "1 and 2", f"{last['negative_lookups']:.3f} and {last['key_lookups']:.3f} at 16 bits",
+                "1 and 2",
+                f"{last['negative_lookups']:.3f} and {last['key_lookups']:.3f} at 16 bits",
                 f"{last['best_negative_lookups']:.3f} and {last['best_key_lookups']:.3f}",
-                "agrees" if last["negative_lookups"] < 1.05 and abs(last["key_lookups"] - 2) < 0.05 else "differs",
-                f"Lookups of layers counted on {KEYS[quick]:,} keys by a direct version of the paper's algorithms, as predicted.",
+                "agrees"
+                if last["negative_lookups"] < 1.05 and abs(last["key_lookups"] - 2) < 0.05
+                else "differs",
+                f"Lookups of layers counted on {KEYS[quick]:,} keys by a direct version of the "
+                "paper's algorithms, as predicted.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/early_figure9", title="Earlier version, Figure 9: lookups of 5 layers")

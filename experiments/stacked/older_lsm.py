@@ -1,9 +1,10 @@
 """The LSM experiments that the earlier version of the paper proposes (6.2), with real files.
 
-Sorted runs of 10³ to 10⁶ keys in files; queries for absent keys by Zipf's law. The first experiment
-counts reads, the second lookups per second of processor time: Bloom filters with equal bits per key, Monkey's
-(Dayan, Athanassoulis, Idreos 2017), a Bloom stack per run, an exact stack per run, and
-`tamis.Collection` with stacks that share one memory. See `experiments.collections.runs`.
+Sorted runs of 10³ to 10⁶ keys in files; queries for absent keys by Zipf's law. The first
+experiment counts reads, the second lookups per second of processor time: Bloom filters with equal
+bits per key, Monkey's (Dayan, Athanassoulis, Idreos 2017), a Bloom stack per run, an exact stack
+per run, and `tamis.Collection` with stacks that share one memory. See
+`experiments.collections.runs`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import tempfile
 from typing import Any
 
 import numpy as np
-
-import tamis
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import legend_below, show, times
+
+import tamis
 
 LOOKS = {
     "Bloom": "tab:blue",
@@ -36,7 +37,9 @@ def looked_up(quick: bool) -> tuple[dict[str, Any], ...]:
     sizes = [10**5, 10**4, 10**3, 10**2] if quick else [10**6, 10**5, 10**4, 10**3]
     budgets = (6, 10) if quick else (4, 6, 8, 10, 12)
     cells = [(1.0, bits) for bits in budgets]
-    cells += [(skew, bits) for skew in EXPONENTS if skew != 1.0 for bits in ((10,) if quick else (6, 10))]
+    cells += [
+        (skew, bits) for skew in EXPONENTS if skew != 1.0 for bits in ((10,) if quick else (6, 10))
+    ]
     rows, runs = [], lsm.keys_of(sizes)
     # Between the keys, so that every block that is asked for exists.
     absent = np.random.default_rng(8).permutation(sum(sizes))[: sizes[0]].astype(np.uint64)
@@ -85,9 +88,12 @@ def picture(rows: Any, column: str, label: str, logarithmic: bool) -> Any:
                     key=lambda row, x=x: row[x],
                 )
                 axes.plot(
-                    [row[x] for row in part], [row[column] for row in part],
-                    color=colour, marker=".", label=name,
-                )  # fmt: skip
+                    [row[x] for row in part],
+                    [row[column] for row in part],
+                    color=colour,
+                    marker=".",
+                    label=name,
+                )
         by_size.set(xlabel="bits per key, Zipf 1", ylabel=label)
         by_skew.set(xlabel="Zipf exponent, 10 bits per key")
         if logarithmic:
@@ -102,7 +108,9 @@ def picture(rows: Any, column: str, label: str, logarithmic: bool) -> Any:
 def at_ten(rows: Any, column: str) -> dict[str, float]:
     """Return a column at Zipf 1 and 10 bits per key, by filter."""
     return {
-        row["filter"]: row[column] for row in rows if row["zipf"] == 1.0 and row["bits_per_key"] == 10
+        row["filter"]: row[column]
+        for row in rows
+        if row["zipf"] == 1.0 and row["bits_per_key"] == 10
     }
 
 
@@ -115,17 +123,21 @@ def early_lsm1(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "Stacked filters allow smaller filters of LSM-trees with as many disk accesses (proposed, not measured).",
+                "Stacked filters allow smaller filters of LSM-trees with as many disk accesses "
+                "(proposed, not measured).",
                 "no number",
-                f"{show(reads['stacked Bloom'])} wasted reads per lookup, Bloom {show(reads['Bloom'])}, Monkey {show(reads['Monkey'])}",
+                f"{show(reads['stacked Bloom'])} wasted reads per lookup, Bloom "
+                f"{show(reads['Bloom'])}, Monkey {show(reads['Monkey'])}",
                 f"{show(reads['split'])} shared memory, {show(reads['exact'])} exact per run",
                 "goes further",
-                "At 10 bits per key and Zipf 1, expected of the filters as built over all absent keys; reads of the "
-                "files are counted in a column of their own. Sharing one memory by marginal price wins over equal bits.",
+                "At 10 bits per key and Zipf 1, expected of the filters as built over all absent "
+                "keys; reads of the "
+                "files are counted in a column of their own. Sharing one memory by marginal price "
+                "wins over equal bits.",
             )
         ],
         picture(rows, "expected_reads", "wasted reads per lookup", True),
-    )  # fmt: skip
+    )
 
 
 @experiment("stacked/early_lsm2", title="Earlier version, LSM experiment 2: lookups per second")
@@ -137,14 +149,17 @@ def early_lsm2(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "Several layers do not notably slow down the lookups of an LSM-tree (proposed, not measured).",
+                "Several layers do not notably slow down the lookups of an LSM-tree (proposed, not "
+                "measured).",
                 "no number",
-                f"{times(speed['stacked Bloom'] / speed['Bloom'])} of Bloom's {speed['Bloom']:,.0f} per CPU second",
+                f"{times(speed['stacked Bloom'] / speed['Bloom'])} of Bloom's "
+                f"{speed['Bloom']:,.0f} per CPU second",
                 times(speed["split"] / speed["Bloom"]),
                 "agrees" if speed["stacked Bloom"] > 0.8 * speed["Bloom"] else "differs",
-                "One lookup at a time through Python, with the files in the cache of the system: CPU times of one run. A "
+                "One lookup at a time through Python, with the files in the cache of the system: "
+                "CPU times of one run. A "
                 "disk would favour stacks by the reads of experiment 1.",
             )
         ],
         picture(rows, "lookups_per_cpu_s", "lookups per CPU second", False),
-    )  # fmt: skip
+    )

@@ -109,9 +109,7 @@ def built(
 
 
 @functools.cache
-def measured(
-    method: str, exponent: float, bits: float = BITS, where: Setting = REFERENCE
-) -> Rate:
+def measured(method: str, exponent: float, bits: float = BITS, where: Setting = REFERENCE) -> Rate:
     """Build a filter, and measure its rate over all negatives."""
     f = built(method, exponent, bits, where)
     return rate_over_all(f, plan(method, exponent, bits, where).negatives, where, exponent)

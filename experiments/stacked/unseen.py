@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-import tamis
 from experiments import data
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import times
+
+import tamis
 
 TRACES = ("twitter52", "orm_busy", "web07", "web12")
 
@@ -71,11 +71,15 @@ def section5_1(quick: bool) -> Evidence:
         [
             Verdict(
                 "Leaving one query out estimates the share of queries outside the sample.",
-                "no number", f"off by up to {times(worst('left_out', 'actual'))}",
-                f"off by up to {times(worst('estimate', 'actual'))}", "differs",
-                "Real logs are not independent draws; the larger of leaving one out and a split in time is closer, and "
-                f"predicted rates are within {times(worst('predicted_rate', 'measured_rate'))} of the measured ones.",
+                "no number",
+                f"off by up to {times(worst('left_out', 'actual'))}",
+                f"off by up to {times(worst('estimate', 'actual'))}",
+                "differs",
+                "Real logs are not independent draws; the larger of leaving one out and a split in "
+                "time is closer, and "
+                f"predicted rates are within {times(worst('predicted_rate', 'measured_rate'))} of "
+                "the measured ones.",
             )
         ],
         draw,
-    )  # fmt: skip
+    )
