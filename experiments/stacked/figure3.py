@@ -278,7 +278,7 @@ def figure3_urls(quick: bool) -> Evidence:
         "known.",
         f"The known half has {known:.0%} of the queries, which limits alternating layers to "
         f"{1 / (1 - known):.0f}×.",
-        3 if quick else 5,
+        3,
     )
 
 
@@ -299,7 +299,7 @@ def figure3_powerlaw(quick: bool) -> Evidence:
         f"{1 / (1 - known):.1f}× over a filter like its first layer; the 5× and more of the paper "
         "need a "
         "steeper law or more knowledge. The best plan gains the rest by its ribbon layer.",
-        3 if quick else 10,
+        3 if quick else 5,
     )
 
 

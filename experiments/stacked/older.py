@@ -144,7 +144,8 @@ def early_figure6(quick: bool) -> Evidence:
 
 def equal_layers(bits: float, layers: int, ratio: float, psi: float) -> list[float]:
     """Return the rates of Bloom layers that fit; all bits in the first layer if that is better."""
-    one = math.exp(-bits * math.log(2) ** 2)
+    ideal = math.exp(-bits * math.log(2) ** 2)  # with a fraction of a hash function
+    one = float(brentq(lambda rate: float(bits_per_item(np.asarray(rate))) - bits, ideal / 2, 0.9))
     rates = np.geomspace(one, 0.5, 400)
     sizes = bits_per_item(rates) * metrics.equal_size(rates, layers, ratio)
     if layers > 1 and (sizes <= bits).any():
