@@ -110,7 +110,8 @@ def figure5a(quick: bool) -> Evidence:
                 f"{lost('best plan')[0]:.0%}" if worst("best plan") > 1 else "never",
                 "goes further" if share >= 0.6 else "differs",
                 f"Measured on {where.keys:,} keys for Zipf 0.75, 1 and 1.25; the least of the "
-                f"three, at Zipf {skew:g}. The plan here has the lowest rate for the known queries, "
+                f"three, at Zipf {skew:g}. The plan here has the lowest rate for the known "
+                "queries, "
                 "and no limit for others; `max_fpr_bound` sets one.",
             ),
             Verdict(
@@ -120,8 +121,10 @@ def figure5a(quick: bool) -> Evidence:
                 f"{worst('stacked Bloom') - 1:+.0%}",
                 f"{worst('best plan') - 1:+.0%}",
                 "goes further" if worst("stacked Bloom") <= 1.5 else "differs",
-                "The largest of the three skews: the steeper, the more negatives are stored, and the "
-                "fewer bits has the first layer. That of the best plan is a ribbon, which is better "
+                "The largest of the three skews: the steeper, the more negatives are stored, and "
+                "the "
+                "fewer bits has the first layer. That of the best plan is a ribbon, which is "
+                "better "
                 "than the whole Bloom filter.",
             ),
         ],
