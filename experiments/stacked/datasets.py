@@ -63,15 +63,15 @@ class Dataset:
     def rate(self, f: Any, stored: int) -> float:
         """Return the rate over all negatives by frequency, of a filter that stores some of them.
 
-        Hashes treat the stored alike, and the others: so the mean of each, weighted by their
-        shares, is the rate with a smaller error than the sum of the shares, in which one frequent
-        negative decides. A classifier does not, so its rate is that sum.
+        Hashes treat all alike that are not stored: so their mean, times their share, has a smaller
+        error than the sum of the shares, in which one frequent negative decides. It is the sum for
+        the stored, of which a stack may have left out the least frequent, and for a classifier.
         """
         accepted = f.contains(self.negatives)
         if isinstance(f, tamis.LearnedBloom):
             return float(self.shares[accepted].sum())
-        psi = float(self.shares[:stored].sum())
-        return weighted(psi, accepted[:stored], accepted[stored:])
+        known, others = self.shares[:stored], accepted[stored:]
+        return float(known[accepted[:stored]].sum() + (1 - known.sum()) * others.mean())
 
 
 class Synthetic(Dataset):
@@ -119,16 +119,12 @@ class Synthetic(Dataset):
         rng, last = np.random.default_rng(8), self._where.universe
         known = rng.integers(1, stored + 1, BATCH if stored else 0)
         others = rng.integers(stored + 1, last + 1, 2 * BATCH)
-        answers = [
+        accepted, passed = (
             f.contains(tamis.traces.ranked(FIRST_NEGATIVE + each)) for each in (known, others)
-        ]
-        return weighted(self.workload.psi(stored), *answers)
-
-
-def weighted(psi: float, stored: Any, others: Any) -> float:
-    """Return the rate if ψ of the queries are for stored negatives."""
-    known = float(stored.mean()) if len(stored) else 0.0
-    return psi * known + (1 - psi) * float(others.mean())
+        )
+        weights, psi = known.astype(float) ** -self._exponent, self.workload.psi(stored)
+        of_known = float(weights[accepted].sum() / weights.sum()) if stored else 0.0
+        return psi * of_known + (1 - psi) * float(passed.mean())
 
 
 def taken(values: Any, places: np.ndarray[Any, Any]) -> Any:
