@@ -218,6 +218,24 @@ def test_the_last_layers_yield_to_the_budget(kinds):
     assert max(depths) == len(kinds)
 
 
+@pytest.mark.parametrize("wishes", [{"layer": "bloom", "rates": "equal"}, {"layer": "cuckoo"}])
+def test_more_negatives_than_planned_cost_a_few_of_them_and_not_the_last_layers(wishes):
+    n = 50_000
+    asked = tamis.Workload.zipf(1.0, 100 * n, 50 * n)
+    plan = tamis.plan(n, asked, bits_per_key=10, last="alternating", **wishes)
+    left_out = 0
+    for seed in range(6):
+        known = (1 << 40) + np.arange(plan.negatives)
+        f = plan.build(np.arange(n), negatives=known, seed=seed)
+        assert f.size_in_bits <= 10 * n
+        assert f.expected_fpr <= 1.025 * plan.expected_fpr
+        assert 0.98 * plan.psi < f.psi <= plan.psi
+        left_out += f.psi < plan.psi
+        most = known[: len(known) * 9 // 10]  # the least frequent are left out
+        assert f.contains(most).mean() <= f.known_fpr + 3e-5
+    assert left_out >= 2  # chance exceeds the plan in about half of the builds
+
+
 def test_negatives_come_as_they_like():
     keys = np.arange(1000)
     negatives = np.arange(500, 400_500)

@@ -102,8 +102,9 @@ class Stacked(_native.Stacked, Filter):
         The first ``plan.negatives`` of them are used. If there are fewer, or if some are keys,
         `psi` and `expected_fpr` are those of the negatives that are left. Layers have the planned
         rates, and are sized for the keys and negatives that reach them. If these are more than
-        planned and would exceed the plan's budget, the last layers get coarser. ``capacity`` is
-        the number of keys to make room for, if keys will be added.
+        planned and would exceed the budget, the least frequent negatives are left out, or the last
+        layers get coarser. ``capacity`` is the number of keys to make room for, if keys will be
+        added.
         """
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _SIGMAS = 5
 
+_LEFT_OUT = 0.1
+"""Share of the negatives that may be left out before layers get coarser instead."""
+
 # Below this number of keys, whole blocks and buckets exceed any budget per key.
 _FEW = 64
 
@@ -127,7 +130,7 @@ class StackBuild:
         # Keys pass the first layer, so every key among the negatives is found here.
         self.negatives = given.without(self.all_keys)
         overlap = given.without(self.negatives)
-        known = survivors.given
+        known = self._leave_out(survivors)
         while len(self.layers) < len(self.planned) and len(self.keys):
             self._make_room()
             index = len(self.layers)
@@ -216,13 +219,38 @@ class StackBuild:
         self.used += bits
         return known
 
+    def _leave_out(self, survivors: _native.Negatives) -> int:
+        """Leave out the least frequent negatives that may not fit; return how many are known.
+
+        By chance, more items than planned reach a layer. Coarser or fewer last layers would accept
+        more of all known negatives, which costs far more than a few that are unknown. What reaches
+        the later layers is not known yet, so there is room for two standard deviations more.
+        """
+        most = len(self.negatives)
+        if self.budget is None or most == 0 or self.planned[-1].kind == "function":
+            return survivors.given
+
+        def fits(count: int) -> bool:
+            bits, variance = self._predicted(count)
+            return self._fits(bits + math.ceil(2 * math.sqrt(variance)))
+
+        keep = math.ceil((1 - _LEFT_OUT) * most)
+        if fits(most) or not fits(keep):
+            return survivors.given
+        while most - keep > 1:
+            middle = (keep + most) // 2
+            keep, most = (middle, most) if fits(middle) else (keep, middle)
+        known = int(survivors.ranks(self.negatives)[keep])
+        self.negatives = survivors.earliest(self.negatives, keep)
+        return known
+
     def _fits(self, bits: int) -> bool:
         return self.budget is None or self.used + bits <= self.budget
 
     def _make_room(self) -> None:
         """Make the last layers coarser, or drop them, until the planned layers should fit."""
         while self.budget is not None and len(self.planned) > len(self.layers):
-            if self.planned[-1].kind == "function" or self._fits(self._predicted()):
+            if self.planned[-1].kind == "function" or self._fits(self._predicted()[0]):
                 return
             last = self.planned[-1].coarser()
             if last is not None:
@@ -234,15 +262,22 @@ class StackBuild:
             else:
                 del self.planned[-2:]
 
-    def _predicted(self) -> int:
-        """Predict the bits of the layers that are not built yet."""
-        keys, negatives, bits = float(len(self.keys)), float(len(self.negatives)), 0
+    def _predicted(self, given: int | None = None) -> tuple[int, float]:
+        """Predict the bits of the layers that are not built yet, and their variance.
+
+        ``given`` is the number of negatives that reach the next layer (default: all that do now).
+        """
+        keys, bits, variance = float(len(self.keys)), 0, 0.0
+        negatives = float(len(self.negatives) if given is None else given)
         for index in range(len(self.layers), len(self.planned)):
             layer = self.planned[index]
+            items = negatives if index % 2 else keys
+            added = layer.bits_for(int(items))
+            bits += added
+            if index > len(self.layers) and items:
+                variance += added**2 / items
             if index % 2:
-                bits += layer.bits_for(int(negatives))
                 keys *= layer.rate
             else:
-                bits += layer.bits_for(int(keys))
                 negatives *= layer.rate
-        return bits
+        return bits, variance

@@ -12,7 +12,7 @@ queries. If drift continues at this rate, o + (s − o') of the later queries ar
 if it slows down as new values become rarer, s·o/o' are. The estimate is the geometric mean of the
 two. On four request traces it is within a factor of 1.7 of the fraction in the half of the trace
 that follows, where o is up to 7 times too low and s up to 2.4 times too high
-(``experiments/stacked/real.py``).
+(``python -m experiments --only stacked/section5_1``).
 
 The larger of the two estimates is used.
 
