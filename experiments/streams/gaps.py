@@ -147,7 +147,7 @@ def figure14(quick: bool) -> Evidence:
             y="fpr",
             by="filter",
             title=name,
-            labels=("part of labels flipped", "FPR"),
+            labels=("part of labels flipped", "FPR, 0 drawn at 10⁻⁵"),
             logy=True,
             order=order,
         )
