@@ -99,8 +99,3 @@ def panels(
             )
 
     return whole
-
-
-def times(factor: float) -> str:
-    """Return a factor as text."""
-    return f"{factor:.3g} times"
