@@ -32,7 +32,7 @@ from experiments.streams.settings import (
 from tamis.learned import train
 
 
-@experiment("streams/table2", title="The data sets", data=DATA)
+@experiment("streams/table2", title="The data sets", data=(*DATA, "amazon_access_test"))
 def table2(quick: bool) -> Evidence:
     """Count the rows of each task, here and in the paper."""
     paper = {"Amazon": (91_690, 86_382, 5308), "Attack": (2_278_689, 923_216, 1_355_473)}
