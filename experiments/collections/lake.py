@@ -71,7 +71,7 @@ class Lake:
         self.truth = self._counts(found)
         # By column: which row groups have the value of each query.
         self.has = [
-            self._counts(where.join(placed.select(column, "group"), on=column)) > 0
+            self._counts(where.join(placed.select(column, "group").unique(), on=column)) > 0
             for column in columns
         ]
         self.indexes: dict[str, SkippingIndex] = {}
