@@ -245,7 +245,7 @@ def paper_sizes(
 
     P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
     of all bits and the whole gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
-    Figure 7: those have the lowest P, and fade slowest per counter, but reject more keys.)
+    Figure 7: those have the lowest P by Eq. 19 as printed, but reject more keys.)
 
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
     ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
