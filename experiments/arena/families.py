@@ -42,6 +42,8 @@ class Built:
     bits: Callable[[], int]
     remote: Any = None
     remote_bits: int = 0
+    plan: Any = None
+    """The plan of a stack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,8 @@ class Family:
     adapts: bool = False
     dynamic: bool = False
     """Takes insertions and deletions in place."""
+    resizes: bool = False
+    """Has shorter remainders if its selectors outgrow the budget."""
 
 
 def own(f: Any, ground: Ground, **beside: Any) -> Built:
@@ -81,7 +85,7 @@ def stacked(ground: Ground, stream: Stream, budget: float, seed: int, **wishes: 
     name = (budget, *wishes.items())
     if name not in plans:
         plans[name] = tamis.plan(ground.members, stream.history, bits_per_key=budget, **wishes)
-    return own(plans[name].build(ground.keys, seed=seed), ground)
+    return own(plans[name].build(ground.keys, seed=seed), ground, plan=plans[name])
 
 
 def selecting(cls: Any, ground: Ground, stream: Stream, budget: float, seed: int) -> Built:
@@ -134,7 +138,7 @@ def adaptive_stacked(
     except ValueError as error:
         raise TooSmall(str(error)) from None
     remote = Hashes(ground.keys, seed=seed)
-    return own(f, ground, remote=remote, remote_bits=REMOTE * ground.members)
+    return own(f, ground, remote=remote, remote_bits=REMOTE * ground.members, plan=f.plan.stack)
 
 
 def learned(ground: Ground, stream: Stream, budget: float, seed: int, form: str) -> Built:
@@ -300,7 +304,6 @@ FAMILIES = [
         "Stacked, Bloom layers",
         "stacked",
         partial(stacked, layer="bloom", last="alternating", rates="equal"),
-        kinds("bloom", 1),
         planned=True,
     ),
     Family(
@@ -319,6 +322,7 @@ FAMILIES = [
         planned=True,
         adapts=True,
         dynamic=True,
+        resizes=True,
     ),
     Family(
         "Extending",
@@ -328,6 +332,7 @@ FAMILIES = [
         planned=True,
         adapts=True,
         dynamic=True,
+        resizes=True,
     ),
     Family(
         "AdaptiveCuckoo",

@@ -9,7 +9,25 @@ from experiments.arena.families import BLOOM
 
 Row = dict[str, Any]
 
-STRONG = ("#d1495b", "#00798c", "#edae49", "#6a4c93", "#3d8b37", "#8c510a", "#1f78b4", "#e7298a")
+COLOURS = {
+    BLOOM: "#222222",
+    "Stacked, exact": "#d1495b",
+    "Stacked, alternating": "#f0883e",
+    "Stacked, Bloom layers": "#b5838d",
+    "Telescoping": "#00798c",
+    "Extending": "#5fb0b7",
+    "AdaptiveCuckoo": "#2f4b7c",
+    "AdaptiveStacked": "#3d8b37",
+    "Learned, partitioned": "#6a4c93",
+    "Learned, sandwiched": "#b07cc6",
+    "Learned, simple": "#e7a6d8",
+    "Ribbon": "#1f78b4",
+    "Quotient": "#8c510a",
+}
+"""A family has the same colour in all pictures."""
+
+MOST = 7
+"""Families in strong colours."""
 TITLES = {
     "blocklist": "blocklist / popular domains",
     "urls": "phishing / honest URLs",
@@ -35,10 +53,11 @@ def draw(
     A rate of 0 is drawn on the floor: below it, no error was seen in that many queries.
     """
     names = list(dict.fromkeys(row["data"] for row in rows))
-    colours = dict(zip(strong or winners(rows, y), STRONG, strict=False))
-    colours.setdefault(BLOOM, "#222222")
-    figure.set_size_inches(10.5, 6.2)
-    panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
+    chosen = {*(strong or winners(rows, y)), BLOOM}
+    colours = {name: colour for name, colour in COLOURS.items() if name in chosen}
+    lines = len(names) // 3 + 1  # the last panel is the legend
+    figure.set_size_inches(10.5, 3.1 * lines)
+    panels = figure.subplots(lines, 3, sharex=True, sharey=True).flat
     positive = [row[y] for row in rows if row[y]]
     floor = min(positive, default=1e-6) / 3
     for panel, name in zip(panels, names, strict=False):
@@ -93,7 +112,7 @@ def key(figure: Any, used: int, colours: dict[str, str], shown: set[str], rows: 
         )
     for panel in figure.axes[used:]:
         panel.axis("off")
-    for above in figure.axes[used - 3 : 3]:
+    for above in figure.axes[max(used - 3, 0) : used]:
         above.xaxis.set_tick_params(labelbottom=True)
     figure.axes[-1].legend(handles=entries, loc="center", frameon=False, fontsize=9)
 
@@ -111,4 +130,4 @@ def winners(rows: Sequence[Row], y: str) -> list[str]:
         for row in part:
             if row[y] == least:
                 counts[row["family"]] = counts.get(row["family"], 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])[: len(STRONG)]
+    return sorted(counts, key=lambda name: -counts[name])[:MOST]

@@ -67,9 +67,9 @@ def published_stack(quick: bool) -> Evidence:
         f"shares in doubles: {many[0]} to {many[-1]} layers, predicted rates "
         f"{min(gain):.0f} to {max(gain):.0f}× lower (Zipf 1.5, {BUDGET} bits per key)",
         "differs",
-        "As we read the published scripts, they divide counts by their total in integers, which is 0 "
-        "for each; any planner then sees no frequent negatives, and its best stack is a plain Bloom "
-        "filter. If so, the published figures of the stacked filter are those of one layer. The slip "
-        "is easy to make and to repair, and says nothing about the other filters of that paper.",
+        "As we read the published scripts, they divide each count by the total in integers, which "
+        "gives 0; any planner then sees no frequent negatives, and its best stack is a plain Bloom "
+        "filter. If so, the published figures of the stacked filter are those of one layer. The "
+        "slip is easily made and repaired, and says nothing about that paper's other filters.",
     )
     return Evidence(rows, [verdict])

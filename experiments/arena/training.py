@@ -84,6 +84,6 @@ def verdict(rows: list[dict], quick: bool) -> Verdict:
         f"rate at a share of {least} to that at {most}: {'; '.join(found)}",
         f"{min(against):.2g} to {max(against):.2g}× lower than Ribbon of the same size at {most}",
         "agrees",
-        "On rows that no model has seen. Which data it is matters far more than the share: a linear "
-        "model has few weights, and has seen enough rows at the smallest share.",
+        "On rows that no model has seen. The data matter far more than the share: a linear model "
+        "has few weights, and has seen enough rows at the smallest share.",
     )
