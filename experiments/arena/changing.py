@@ -8,6 +8,7 @@ the first change. Zipf's law with exponent 1, so that there is something to plan
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -87,7 +88,8 @@ def rebuilt(family: Family, stream: Stream, members: np.ndarray) -> Built:
         built = family.build(now, same, BUDGET, SEED)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return Built(built.filter, lambda places: built.ask(place[places]), built.bits)
+    ask = built.ask
+    return replace(built, ask=lambda places: ask(place[places]))
 
 
 def update(built: Built, ground: Ground, before: np.ndarray, after: np.ndarray) -> None:
@@ -110,6 +112,17 @@ def update(built: Built, ground: Ground, before: np.ndarray, after: np.ndarray) 
             remote.add(each.as_py() if isinstance(each, pa.Scalar) else each)
 
 
+def updated(
+    family: Family, built: Built, stream: Stream, before: np.ndarray, after: np.ndarray
+) -> Built:
+    """Update a filter in place; build it again if a layer of it is full."""
+    try:
+        update(built, stream.ground, before, after)
+    except tamis.CapacityError:
+        return rebuilt(family, stream, after)
+    return built
+
+
 def lived(family: Family, stream: Stream, members: list[np.ndarray]) -> list[dict[str, Any]]:
     """Return a row per part of the queries."""
     ground, rows, spent, changes = stream.ground, [], 0, 0
@@ -121,7 +134,7 @@ def lived(family: Family, stream: Stream, members: list[np.ndarray]) -> list[dic
         if part:
             before = members[part - 1]
             if family.dynamic:
-                _, time = cpu(partial(update, built, ground, before, now))
+                built, time = cpu(partial(updated, family, built, stream, before, now))
             else:
                 built, time = cpu(partial(rebuilt, family, stream, now))
             spent += time
