@@ -114,7 +114,8 @@ def adversarial(quick: bool) -> Evidence:
         "agrees" if max(ratios["best"]) >= 300 else "differs",
         "A filter that does not adapt is wrong on every replayed query, so its rate is at least "
         f"their share; Telescoping's is at most {worst:.2g}, that of keys not asked before, which "
-        f"bounds the ratio. Uniform queries, {BUDGET} bits per key; hashes of the keys are remote.",
+        "bounds the ratio; it grows with the queries per key. "
+        f"Uniform queries, {BUDGET} bits per key; hashes of the keys are remote.",
     )
     draw = partial(
         pictures.draw,

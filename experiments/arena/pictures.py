@@ -23,6 +23,7 @@ COLOURS = {
     "Learned, simple": "#e7a6d8",
     "Ribbon": "#1f78b4",
     "Quotient": "#8c510a",
+    "Stacked, quotient layers": "#c97b4a",
 }
 """A family has the same colour in all pictures."""
 
