@@ -276,6 +276,33 @@ def test_a_classifier_is_tried_where_it_may_be():
     assert "LearnedBloom" in {each.name for each in few.ruled_out}
 
 
+def test_a_table_of_features_costs_the_same_in_any_library():
+    pa = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(4)
+    keys, inside, outside = range(2000), rng.normal(1, 1, (2000, 5)), rng.normal(-1, 1, (2000, 5))
+
+    def predicted(table):
+        advice = tamis.advise(
+            keys, features=table(inside), nonmembers=table(outside), needs={"classifier"}
+        )
+        return next(each for each in advice.choices if each.name == "LearnedBloom").absent_time
+
+    arrow = predicted(lambda rows: pa.table({f"c{i}": rows[:, i] for i in range(5)}))
+    assert arrow == predicted(lambda rows: rows)
+
+
+def test_a_model_is_not_judged_by_the_values_it_was_trained_on():
+    # No model can tell these apart, but it can memorize the few values that are queried most.
+    rng = np.random.default_rng(5)
+    names = [f"{value:016x}" for value in rng.integers(0, 2**62, 9000)]
+    members, others = names[:4000], names[4000:]
+    queries = [others[i] for i in rng.zipf(1.3, 40_000) % len(others)]
+    w = tamis.Workload.from_queries(queries, keys=members)
+    advice = tamis.advise(members, w, bits_per_key=6, needs={"classifier"})
+    choices = {each.name: each for each in advice.choices}
+    assert choices["LearnedBloom"].expected_fpr > 0.8 * choices["Ribbon"].expected_fpr
+
+
 @pytest.mark.parametrize("keys", [0, 1, 100])
 @pytest.mark.parametrize("bits_per_key", [0.3, 4, 200])
 @pytest.mark.parametrize("needs", [(), {"store"}, {"stream", "false negatives allowed"}])

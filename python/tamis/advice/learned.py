@@ -17,7 +17,7 @@ from tamis.planning.formats import format_duration
 from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
-SAMPLE = 5000
+SAMPLE = 20_000
 """Members, and non-members, to train and plan with."""
 
 BUCKETS = (512, 4096)
@@ -43,16 +43,16 @@ def learned(
     if "classifier" not in needs:
         return RuledOut(NAME, "no classifier may be used (needs: 'classifier')")
     rng = np.random.default_rng(seed)
-    others = _nonmembers(situation, nonmembers, rng)
-    if others is None or not isinstance(keys, Sized) or len(others) < 100:
+    trained, held = _nonmembers(situation, nonmembers, rng)
+    if not isinstance(keys, Sized) or len(trained) + len(held) < 100:
         return RuledOut(
             NAME, "training needs the keys, and a workload with at least a hundred values"
         )
     rows = column(keys) if features is None else features
     members = _sampled(rows, rng)
     found = []
-    for model in _models(members, others[::2], features is not None, seed):
-        choice = _predicted(situation, model, members, others[1::2])
+    for model in _models(members, trained, features is not None, seed):
+        choice = _predicted(situation, model, members, held)
         if choice is not None:
             found.append(choice)
     if not found:
@@ -112,23 +112,38 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
 
 def _scoring(rows: Any) -> float:
     """Predict the seconds that a model takes to score one row."""
-    if getattr(rows, "ndim", 1) > 1:
-        return SCORE_PER_COLUMN * float(rows.shape[1])
+    # Tables of NumPy, Arrow, pandas and Polars have a shape of two numbers; texts do not.
+    columns = tuple(getattr(rows, "shape", ()))[1:]
+    if columns:
+        return SCORE_PER_COLUMN * float(columns[0])
     few = as_list(rows[:1000])
     return SCORE_PER_BYTE * sum(len(str(each)) for each in few) / max(len(few), 1)
 
 
-def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> Any:
-    """Return a sample of absent keys: as given, or drawn from the workload by frequency."""
+def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return absent keys to train and to plan with: as given, or drawn by frequency.
+
+    No value of a workload is in both: a model knows the values that it was trained on, and a plan
+    on them would promise too much for others.
+    """
     if given is not None:
-        return _sampled(given, rng)
+        rows = _sampled(given, rng)
+        return rows[::2], rows[1::2]
     w = situation.workload
     if w is None or w.values is None or w.counts is None or not len(w):
-        return None
-    shares = w.counts / w.counts.sum()
+        return [], []
+    values, order = column(w.values), rng.permutation(len(w))
+    halves = order[::2], order[1::2]
     if len(w) <= SAMPLE and w.unseen >= 1:
-        return take(column(w.values), rng.permutation(len(w)))
-    return take(column(w.values), rng.choice(len(w), min(2 * len(w), SAMPLE), p=shares))
+        return take(values, halves[0]), take(values, halves[1])
+    trained, held = (take(values, _drawn(half, w.counts[half], rng)) for half in halves)
+    return trained, held
+
+
+def _drawn(places: Any, counts: Any, rng: np.random.Generator) -> Any:
+    if not counts.sum():
+        return places
+    return rng.choice(places, min(2 * len(places), SAMPLE // 2), p=counts / counts.sum())
 
 
 def _sampled(rows: Any, rng: np.random.Generator) -> Any:
