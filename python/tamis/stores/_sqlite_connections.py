@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from tamis.errors import FormatError, StoreError
-from tamis.stores.contract import store_error
+from tamis.stores.contract import schema_error, store_error
 
 _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY,
@@ -99,6 +99,8 @@ class Connections:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _UNAVAILABLE:
             raise store_error(f"SQLite database {self.path!r}", error) from error
+        if code == sqlite3.SQLITE_ERROR and str(error).startswith("no such"):
+            raise schema_error(f"SQLite database {self.path!r}", error) from error
         if code == sqlite3.SQLITE_NOTADB:
             raise FormatError(
                 f"path must be an SQLite database, not {self.path!r}: {error}"
