@@ -402,20 +402,25 @@ class Trust:
                 # Changes that others committed before this write come first.
                 if commit.before == self.epoch or self._replay_before(commit, keys, new):
                     self.epoch = commit.after
-                return commit
         except LeaseError:
             self._lose_lease()
             raise
+        return commit
 
     def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
-        """Replay what others committed before a put; keys that they deleted are stored again."""
-        if not self._replay(commit.before):
-            return False
-        known = set(range(len(keys))).difference(new)
-        again = [keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled]
+        """Replay what others committed before a put; keys that they deleted are stored again.
+
+        The put is committed: an error that says that nothing was written must not leave this.
+        """
         try:
-            self._apply(self.filter, Changes(commit.before, again, []), self.attached)
-        except (CapacityError, LeaseError) as error:
+            if not self._replay(commit.before):
+                return False
+            known = set(range(len(keys))).difference(new)
+            again = [keys[i] for i in known if not commit.existed[i]]
+            again = [key for key in again if key not in self.unsettled]
+            if self.filter.deletes:  # otherwise it still has them
+                self._apply(self.filter, Changes(commit.before, again, []), self.attached)
+        except (CapacityError, LeaseError, TypeError, ValueError) as error:
             return self._distrust(f"the filter cannot take the store's changes: {error}")
         return True
 
@@ -452,7 +457,21 @@ class Trust:
         return not changes.more
 
     def _apply(self, filter: Any, changes: Changes, attached: bool) -> None:
-        """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
+        """Insert and remove what changed. Keys of unsettled puts are in the filter already.
+
+        Changes that are applied in part, as a signal interrupts this or the index cannot be read,
+        must not be applied once more: a second removal of a key takes the slot of another.
+        """
+        try:
+            self._change(filter, changes, attached)
+        except (CapacityError, LeaseError, TypeError):
+            raise  # the caller gives the filter up
+        except BaseException as error:
+            if filter is self.filter:
+                self._distrust(f"the store's changes were applied in part: {error!r}")
+            raise
+
+    def _change(self, filter: Any, changes: Changes, attached: bool) -> None:
         added = []
         for key in changes.added:
             hashes = self.unsettled.pop(key, None)

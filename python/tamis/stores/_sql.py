@@ -386,6 +386,10 @@ class Journaled(Store, ABC):
             if self._is_logged(db):
                 return
             self._log_again(db)
+        self._index_after_commit()
+
+    def _index_after_commit(self) -> None:
+        """Apply the journal to the index, unless the lease is lost: whoever takes it does that."""
         if self._owner is not None:
             with suppress(LeaseError):
                 self._write_index(self._owner)

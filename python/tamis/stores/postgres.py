@@ -178,7 +178,7 @@ class Postgres(Journaled):
             listed = [(seq, added, key) for seq, _, key, added in rows]
             # Rows of others are not in the tail if no guard has asked for them yet.
             if not self._tail.append(before, listed):
-                self._write_index(name)
+                self._index_after_commit()
         epoch = after = f"{before}.{token}"
         changed = {key for _, _, key, _ in rows}
         # A trigger of somebody else's may have changed other keys, or the same in other ways. Then

@@ -489,8 +489,7 @@ class SQLite(Journaled):
             rows = [(seq, bool(sign), key) for seq, _, key, sign in written.rows]
         # Rows of others are not in the tail if no guard has asked for them yet.
         if not self._tail.append(state.last, rows):
-            assert self._owner is not None
-            self._write_index(self._owner)
+            self._index_after_commit()
 
     def _index_now(self, owner: str) -> bool:
         try:
