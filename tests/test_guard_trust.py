@@ -905,3 +905,20 @@ def test_a_lease_that_is_lost_after_a_commit_is_no_error_of_the_put(tmp_path):
         assert g.get("a") == "x"
         db.execute("DELETE FROM tamis_tamis_note WHERE name = 'lease'")
         g.close()
+
+
+def test_a_closed_guard_answers_nothing():
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put("there", "x")
+    for call in (
+        lambda: g.get("there"),
+        lambda: g.get("absent"),
+        lambda: g.get_many(["there"]),
+        lambda: "there" in g,
+        lambda: g.put("there", "y"),
+        lambda: g.delete("there"),
+    ):
+        with pytest.raises(ValueError, match="the guard is closed"):
+            call()
+    assert store.get_many([b"there"]) == ["x"]

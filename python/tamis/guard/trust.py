@@ -199,6 +199,10 @@ class Trust:
                 "holds: open another one after the fork"
             )
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the guard is closed")
+
     # Queries.
 
     def refresh(self) -> bool:
@@ -206,6 +210,7 @@ class Trust:
 
         The gate has checked that this is the process of the guard.
         """
+        self._check_open()
         if not self.trusted:
             self._rebuilds.start()
             return False
@@ -340,6 +345,7 @@ class Trust:
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         self.check_process()
+        self._check_open()
         if self._read_only:
             raise LeaseError("cannot write: this guard is read-only")
         if self.unsettled:
