@@ -25,11 +25,12 @@ import os
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from tamis._clock import is_native, now
+from tamis._locks import Locked
 from tamis._native import Gate
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
@@ -229,7 +230,7 @@ class Trust:
         if not self.behind and self.store.epoch() == epoch:
             self._is_level(at, token, epoch)
             return True
-        with self._all_locked_now() as locked:
+        with self._all_locked(wait=False) as locked:
             if not locked:
                 return False
             level = self._replay(None, _PIECE)
@@ -330,7 +331,7 @@ class Trust:
                 self._set_deadline()
             self._renewals.start()
             return True
-        with self._all_locked_now() as locked:
+        with self._all_locked(wait=False) as locked:
             if locked and not self._take_lease(_PIECE):
                 return False
         return self.trusted and not self.behind and self.holds_lease()
@@ -583,22 +584,9 @@ class Trust:
             self._rebuilds.succeeded()
             self._is_level(at, token)
 
-    @contextmanager
-    def _all_locked(self) -> Iterator[None]:
-        with self.regions.locked(), self.committing:
-            yield
-
-    @contextmanager
-    def _all_locked_now(self) -> Iterator[bool]:
-        """Lock everything if nobody else holds a part of it; yield whether that is so."""
-        with self.regions.locked_now() as locked:
-            if not locked or not self.committing.acquire(blocking=False):
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                self.committing.release()
+    def _all_locked(self, *, wait: bool = True) -> Locked:
+        """Lock everything; without ``wait``, if nobody else holds a part of it."""
+        return self.regions.locked(wait=wait, also=[self.committing])
 
     # The filter's hash, and removals, which replays share with the guard.
 
