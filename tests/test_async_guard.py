@@ -253,6 +253,56 @@ async def test_many_tasks_that_are_cancelled_leave_a_whole_guard():
         assert [v is not None for v in values] == [*(i in there for i in range(60)), True]
 
 
+# Event loops.
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis", "postgres"])
+def test_a_guard_belongs_to_one_event_loop(kind, request):
+    """In another one it says so, and can be closed, so that it gives the lease back."""
+    if kind == "memory":
+        store = stores.Memory()
+    elif kind == "redis":
+        store = stores.Redis(request.getfixturevalue("redis_url"), name="loops", grace=0)
+    else:
+        store = stores.Postgres(request.getfixturevalue("postgres_url"))
+    released = []
+    release = store.release
+    store.release = lambda owner: released.append(owner) or release(owner)
+    g = tamis.AsyncGuard(store, quotient())
+
+    async def fill():
+        await g.put("there", "x")
+        await g._reader.close() if g._reader else None  # no socket is left open
+
+    asyncio.run(fill())
+    for call in (lambda: g.get("there"), lambda: g.put("there", "y"), lambda: g.delete("there"),
+                 lambda: g.get_many(["there"])):  # fmt: skip
+        with pytest.raises(RuntimeError, match="opened in another event loop"):
+            asyncio.run(call())
+    assert not released
+    asyncio.run(g.close())
+    assert released
+    asyncio.run(g.close())
+
+
+@asynchronous
+async def test_a_guard_whose_connections_fail_to_open_gives_the_lease_back(monkeypatch):
+    store, fails = stores.Memory(), [True]
+
+    async def open_reader(_):
+        if fails.pop():
+            raise OSError("no more sockets")
+
+    monkeypatch.setattr("tamis.guard.asynchronous.open_reader", open_reader)
+    g = tamis.AsyncGuard(store, quotient())
+    with pytest.raises(OSError, match="no more sockets"):
+        await g.put("a", "1")
+    fails.append(False)
+    await g.put("a", "1")
+    assert await g.get("a") == "1"
+    await g.close()
+
+
 # Opening.
 
 

@@ -302,6 +302,24 @@ def test_a_guard_takes_its_tables_away(run):
     assert run(line)[0] == 0
 
 
+def test_a_guard_of_integers_is_not_asked_for_text(run):
+    with closing(sqlite3.connect("shop.db")) as db, db:
+        db.execute("CREATE TABLE numbered (id INTEGER PRIMARY KEY)")
+        db.execute("INSERT INTO numbered VALUES (7)")
+    Path("numbers.txt").write_text("7\n8\n")
+    line = "guard shop.db --table numbered --key id --queries numbers.txt --json"
+    code, _, err = run(line)
+    assert code == 2
+    assert "all keys of 'numbered' are integers, and the queries are text: pass --integers" in err
+    code, out, _ = run(f"{line} --integers")
+    assert (code, json.loads(out)["true_positives"]) == (0, 1)
+    code, _, err = run(
+        "guard shop.db --table users --key email --queries numbers.txt --integers --json"
+    )
+    assert code == 2
+    assert "are text or blobs, and the queries are integers" in err
+
+
 def test_guard_before_a_table_of_postgres(run, postgres_url):  # noqa: F811
     psycopg = pytest.importorskip("psycopg")
     with psycopg.connect(postgres_url, autocommit=True) as db:

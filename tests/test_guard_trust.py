@@ -815,3 +815,116 @@ def test_a_store_that_comes_back_with_the_state_before_a_delete_is_not_denied():
         assert g.delete("a")
         vars(store).update(kept)
         assert g.get("a") == "x"
+
+
+class Interrupt(BaseException):
+    """Raised by a signal handler. (An event loop would end by KeyboardInterrupt.)"""
+
+
+def cuckoo(capacity=200):
+    return tamis.Cuckoo(capacity=capacity, fpr=2**-3)
+
+
+@pytest.mark.parametrize("make", [quotient, telescoping, cuckoo])
+@pytest.mark.parametrize("error", [Interrupt, tamis.StoreError, MemoryError])
+def test_changes_that_were_applied_in_part_are_not_applied_again(make, error, monkeypatch):
+    """A second removal would take the slot of another key."""
+    store = Faulty(shared=True)
+    g = tamis.Guard(store, make(), lease=1000)
+    store.write(items=range(200))
+    assert g.get_many(range(200)) == [b"theirs"] * 200
+    store.write(removed=range(0, 200, 2))
+    remove = g._trust._remove
+
+    def interrupted(*arguments):
+        g._trust._remove = remove  # only once
+        remove(*arguments)
+        raise error("now")
+
+    monkeypatch.setattr(g._trust._rebuilds, "start", lambda: None)
+    g._trust._remove = interrupted
+    with pytest.raises(error):
+        g.get(absent_key(g))
+    assert not g.stats.trusted
+    for _ in range(2):
+        assert g.get_many(range(200)) == [None, b"theirs"] * 100
+        g.rebuild()
+    assert len(g.filter) == 100
+
+
+def test_a_static_filter_keeps_a_key_that_others_deleted_during_a_put():
+    store = Faulty(shared=True)
+    store.lease("x", 1)
+    store.attach("x", lambda keys: tamis.hash_keys(keys), b"x")
+    store.write(items=range(50))
+    store.release("x")
+    g = tamis.Guard(store, tamis.Fuse.build(range(50), fpr=2**-8), lease=1000)
+    put_many = store.put_many
+
+    def overtaken(*arguments):
+        store.put_many = put_many
+        store.write(removed=[7])
+        return put_many(*arguments)
+
+    store.put_many = overtaken
+    g.put(7, "mine")
+    assert g.stats.trusted
+    assert g.get(7) == "mine"
+
+
+def test_an_error_after_a_commit_does_not_say_that_nothing_was_written(monkeypatch):
+    """Neither LeaseError nor ValueError, after which the keys leave the filter."""
+    for error in (tamis.LeaseError, ValueError, TypeError):
+        store = Faulty(shared=True)
+        g = tamis.Guard(store, telescoping(), lease=1000)
+        put_many, changes = store.put_many, store.changes
+
+        def overtaken(*arguments, store=store, put_many=put_many):
+            store.put_many = put_many
+            store.write(items=[b"theirs"])
+            return put_many(*arguments)
+
+        def fails(*_, error=error):
+            raise error("now")
+
+        store.put_many, store.changes = overtaken, fails
+        g.put("mine", "x")
+        store.changes = changes
+        assert g.get_many(["mine", "theirs"]) == ["x", b"theirs"]
+        assert g.get("mine") == "x"
+
+
+def test_a_lease_that_is_lost_after_a_commit_is_no_error_of_the_put(tmp_path):
+    path = tmp_path / "data.db"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as db:
+        store = stores.SQLite(path)
+        g = tamis.Guard(store, telescoping(), lease=1000)
+        append = store._tail.append
+
+        def lost(*_):
+            db.execute("UPDATE tamis_tamis_note SET value = x'00' WHERE name = 'lease'")
+            return False
+
+        store._tail.append = lost
+        g.put("a", "x")
+        store._tail.append = append
+        assert g.get("a") == "x"
+        db.execute("DELETE FROM tamis_tamis_note WHERE name = 'lease'")
+        g.close()
+
+
+def test_a_closed_guard_answers_nothing():
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put("there", "x")
+    for call in (
+        lambda: g.get("there"),
+        lambda: g.get("absent"),
+        lambda: g.get_many(["there"]),
+        lambda: "there" in g,
+        lambda: g.put("there", "y"),
+        lambda: g.delete("there"),
+    ):
+        with pytest.raises(ValueError, match="the guard is closed"):
+            call()
+    assert store.get_many([b"there"]) == ["x"]

@@ -257,6 +257,9 @@ def test_bad_arguments_are_named():
         page = g.serve()
         with pytest.raises(ValueError, match="served already, at http"):
             g.serve()
+        port = int(page.url.split(":")[-1].strip("/"))
+        with guard() as other, pytest.raises(OSError, match=f"port {port} of 127.0.0.1"):
+            other.serve(port)
     with pytest.raises(ValueError, match="that is closed"):
         g.serve()
     page.close()

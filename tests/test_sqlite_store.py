@@ -76,6 +76,16 @@ class Clock:
         return self.now
 
 
+def test_a_lease_is_granted_to_others_once_it_is_over(pair, monkeypatch):
+    one, two = pair
+    start = 1000.0
+    monkeypatch.setattr("tamis.stores.sqlite.now", lambda: start)
+    assert one.lease("one", 60)
+    for seconds, granted in ((59.9, False), (60.1, True)):
+        start = 1000.0 + seconds
+        assert two.lease("two", 60) == granted
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_lease_of_another_boot_is_watched(pair, monkeypatch, known):
     clock = Clock()

@@ -34,6 +34,14 @@ def _decoded(pairs):
     }
 
 
+def _migrate(db):
+    """Copy the table, drop it and rename the copy, in a transaction."""
+    db.execute("CREATE TABLE copied (name text PRIMARY KEY, body text)")
+    db.execute("INSERT INTO copied SELECT * FROM items")
+    db.execute("DROP TABLE items")
+    db.execute("ALTER TABLE copied RENAME TO items")
+
+
 class Memory:
     """A store in the memory of the only worker; gone when that is killed."""
 
@@ -115,6 +123,12 @@ class SQLite:
     def remove(self, key):
         with self.connect() as db:
             db.execute("DELETE FROM items WHERE name = ?", (key,))
+
+    def migrate(self):
+        with self.connect() as db:
+            db.execute("BEGIN IMMEDIATE")
+            _migrate(db)
+            db.execute("COMMIT")
 
     async def close(self):
         pass
@@ -313,6 +327,11 @@ class Postgres:
     def remove(self, key):
         with self.connect() as db:
             db.execute("DELETE FROM items WHERE name = %s", (key,))
+
+    def migrate(self):
+        with self.connect() as db, db.transaction():
+            db.execute("LOCK TABLE items")  # so that no row is written after it was copied
+            _migrate(db)
 
     def backends(self):
         """Return the processes that serve guards."""

@@ -267,6 +267,13 @@ async def open_transaction(scene, chance):
     return f"{seconds:.2f} s"
 
 
+async def migrate(scene, chance):
+    """Copy the table, drop it with its triggers and rename the copy; then a stranger writes."""
+    await asyncio.to_thread(scene.backend.migrate)
+    for key in chance.sample(scene.hot, 3):
+        await scene.write_as_stranger(key, True, 0.0)
+
+
 CLIENT = {
     "kill client": kill_client,
     "kill client inside put": _kill_inside("put"),
@@ -298,4 +305,4 @@ SERVER = {
 DISK = {"fill disk": fill_disk}
 REDIS = {"flush": flush, "evict": evict}
 POSTGRES = {"kill server process": kill_server_process}
-STRANGERS = {"open transaction": open_transaction}
+STRANGERS = {"open transaction": open_transaction, "migrate table": migrate}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing, suppress
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,17 @@ def command(
                  is_log=format == "auto")  # fmt: skip
     names = {"table": table, "key": key, "value": value or key, "where": where}
     with closing(_store(database, **names)) as store:
-        if filter is not None:
-            f = tamis.load(filter)
-        else:
-            rows = max(sum(map(len, store.contents()[1])), 1)
-            f = BUILDABLE[kind](capacity=rows, fpr=fpr)
+        rows, types = 0, set[type]()
+        for part in store.contents()[1]:
+            rows += len(part)
+            types.update(map(type, part))
+        f = tamis.load(filter) if filter else BUILDABLE[kind](capacity=max(rows, 1), fpr=fpr)
         with tamis.Guard(store, f, snapshot=snapshot, name=table) as g:
             if serve is not None:
                 click.echo(f"serving {g.serve(serve).url} until Ctrl-C", err=True)
             start = time.perf_counter()
             for batch in log.read_keys():
+                _check_types(table, types, batch)
                 g.get_many(batch)
             seconds, stats = time.perf_counter() - start, g.stats
             bits = g.filter.size_in_bits
@@ -108,6 +110,18 @@ def command(
                 _wait_for_interrupt()
     if remove:
         _store(database, **names).unguard()
+
+
+def _check_types(table: str, types: set[type], batch: Any) -> None:
+    """Raise `ValueError` if all keys are integers and the queries are text, or the reverse."""
+    first: Any = next((key for key in batch if key is not None), None)
+    first = first.as_py() if hasattr(first, "as_py") else first
+    if types == {int} and isinstance(first, (str, bytes)):
+        raise ValueError(
+            f"all keys of {table!r} are integers, and the queries are text: pass --integers"
+        )
+    if types == {bytes} and isinstance(first, (int, Decimal)):
+        raise ValueError(f"all keys of {table!r} are text or blobs, and the queries are integers")
 
 
 def _wait_for_interrupt() -> None:

@@ -61,6 +61,8 @@ class AsyncGuard:
         """The guard, while this one is open."""
         self._closed_guard: Guard | None = None
         self._reader: Reader | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which this guard was opened."""
         self._opening: asyncio.Task[Guard] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(threads, "tamis-async")
@@ -84,8 +86,13 @@ class AsyncGuard:
     async def _open_once(self) -> Guard:
         filter, options = self._arguments
         guard = await self._in_writer(lambda: Guard(self.store, filter, **options))
-        self._reader = await open_reader(self.store)
-        self._guard = guard
+        try:
+            self._reader = await open_reader(self.store)
+        except BaseException:
+            # The next attempt is another owner, which would have to wait for the lease.
+            await self._in_writer(guard._trust.close)
+            raise
+        self._guard, self._loop = guard, asyncio.get_running_loop()
         return guard
 
     # Queries.
@@ -172,6 +179,7 @@ class AsyncGuard:
 
     async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
         if self._reader is not None:
+            self._check_loop()
             return await self._reader.get_many(keys)
         return await self._in_thread(lambda: self.store.get_many(keys))
 
@@ -255,14 +263,21 @@ class AsyncGuard:
         await self._in_writer(guard.save)
 
     async def close(self) -> None:
-        """Wait for the writes that have begun, then close the guard and the store."""
+        """Wait for the writes that have begun, then close the guard and the store.
+
+        In another event loop than its own, it leaves the asynchronous connections as they are: they
+        cannot be used there, not even to be closed.
+        """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
+        if not self._closing.done():
+            await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._opening is not None:
+        if self._opening is not None and not self._opening.done():
             await asyncio.wait([self._opening])
+        elsewhere = self._loop not in (None, asyncio.get_running_loop())
+        self._loop = None
         try:
             guard, self._guard = self._guard, None
             self._closed_guard = guard
@@ -271,7 +286,7 @@ class AsyncGuard:
         finally:
             self._writer.shutdown(wait=False)
             self._threads.shutdown(wait=False)
-            if self._reader is not None:
+            if self._reader is not None and not elsewhere:
                 await self._reader.close()
 
     async def __aenter__(self) -> Self:
@@ -288,11 +303,21 @@ class AsyncGuard:
 
     # Threads.
 
+    def _check_loop(self) -> None:
+        """Raise an error in another event loop than that of the guard."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise RuntimeError(
+                "this guard was opened in another event loop, to which its connections belong: "
+                "open a guard in each"
+            )
+
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        self._check_loop()
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _in_writer(self, call: Callable[[], _T]) -> _T:
         """Run a call after those before it. It is not stopped by the end of the task."""
+        self._check_loop()
         running = self._writer.submit(call)
         try:
             return await asyncio.wrap_future(running)

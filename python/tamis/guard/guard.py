@@ -510,7 +510,7 @@ class Guard:
         allowed = self._limit.take(len(keys))
         regions = trust.regions.of(hashes[:allowed])
         adapted = 0
-        with trust.regions.locked_now(_run_regions(filter, regions)) as locked:
+        with trust.regions.locked(_run_regions(filter, regions), wait=False) as locked:
             latest = trust.regions.counts
             unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
             if locked and unchanged and trust.trusted and not trust.behind:

@@ -54,7 +54,12 @@ class Page:
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
             daemon_threads = True
 
-        self._server = Server((host, port), Handler)
+        try:
+            self._server = Server((host, port), Handler)
+        except OSError as error:
+            raise type(error)(
+                error.errno, f"cannot serve on port {port} of {host}: {error.strerror}"
+            ) from None
         shown = f"[{host}]" if ":" in host else host
         query = f"?token={token}" if token else ""
         self.url = f"http://{shown}:{self._server.server_address[1]}/{query}"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
+from tamis._locks import Locked
 from tamis._native import REGIONS
 from tamis.errors import LeaseError
 from tamis.stores.contract import HashRows, Store
+
+_Locks = Sequence[threading.RLock]
 
 _SHIFT = np.uint64(64 - REGIONS.bit_length() + 1)
 
@@ -23,7 +25,7 @@ class Regions:
     reads the store and after it takes the lock knows that no write came in between.
 
     A query never waits for these locks, since a put holds them while it waits for its commit, and
-    so perhaps for a transaction of somebody else: it takes them with `locked_now`, or goes without.
+    so perhaps for a transaction of somebody else: it locks without waiting, or goes without.
     """
 
     def __init__(self) -> None:
@@ -46,58 +48,23 @@ class Regions:
         near = {region + step for region in regions for step in (-1, 0, 1)}
         return sorted(region for region in near if 0 <= region < REGIONS)
 
-    def locked(self, regions: Sequence[int] | None = None) -> _Locked:
-        """Lock these regions, or all, always in the same order."""
-        return _Locked(self._locks, _ordered(regions))
+    def locked(
+        self, regions: Sequence[int] | None = None, *, wait: bool = True, also: _Locks = ()
+    ) -> Locked:
+        """Lock these regions, or all, always in the same order, and then ``also`` other locks.
 
-    @contextmanager
-    def locked_now(self, regions: Sequence[int] | None = None) -> Iterator[bool]:
-        """Lock these regions, or all, if nobody else holds one of them; yield whether that is so.
-
-        Most of the time nobody does, so the locks that were taken are released again otherwise.
+        Without ``wait``, lock them if nobody else holds one of them.
         """
-        with ExitStack() as stack:
-            for region in _ordered(regions):
-                if not self._locks[region].acquire(blocking=False):
-                    stack.close()
-                    yield False
-                    return
-                stack.callback(self._locks[region].release)
-            yield True
+        return Locked([*(self._locks[i] for i in _ordered(regions)), *also], wait=wait)
 
-    def write_locked(self, regions: Sequence[int] | None = None) -> _Locked:
+    def write_locked(self, regions: Sequence[int] | None = None) -> Locked:
         """Lock regions, given in order, for a write, and count the write."""
-        return _Locked(self._locks, range(REGIONS) if regions is None else regions, self.counts)
+        some = range(REGIONS) if regions is None else regions
+        return Locked([self._locks[i] for i in some], count=(self.counts, some))
 
 
 def _ordered(regions: Sequence[int] | None) -> Sequence[int]:
     return range(REGIONS) if regions is None else sorted(set(regions))
-
-
-class _Locked:
-    """A context that holds the locks of some regions, and counts a write in each at its end."""
-
-    def __init__(
-        self, locks: list[threading.RLock], regions: Sequence[int], counts: list[int] | None = None
-    ) -> None:
-        self._locks, self._regions, self._counts = locks, regions, counts
-
-    def __enter__(self) -> None:
-        taken = 0
-        try:
-            for region in self._regions:
-                self._locks[region].acquire()
-                taken += 1
-        except BaseException:
-            for region in self._regions[:taken]:
-                self._locks[region].release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        for region in self._regions:
-            if self._counts is not None:
-                self._counts[region] += 1
-            self._locks[region].release()
 
 
 class Remote:

@@ -25,11 +25,12 @@ import os
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from tamis._clock import is_native, now
+from tamis._locks import Locked
 from tamis._native import Gate
 from tamis._types import FilePath
 from tamis.errors import CapacityError, LeaseError, StoreError
@@ -199,6 +200,10 @@ class Trust:
                 "holds: open another one after the fork"
             )
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the guard is closed")
+
     # Queries.
 
     def refresh(self) -> bool:
@@ -206,6 +211,7 @@ class Trust:
 
         The gate has checked that this is the process of the guard.
         """
+        self._check_open()
         if not self.trusted:
             self._rebuilds.start()
             return False
@@ -224,7 +230,7 @@ class Trust:
         if not self.behind and self.store.epoch() == epoch:
             self._is_level(at, token, epoch)
             return True
-        with self._all_locked_now() as locked:
+        with self._all_locked(wait=False) as locked:
             if not locked:
                 return False
             level = self._replay(None, _PIECE)
@@ -325,7 +331,7 @@ class Trust:
                 self._set_deadline()
             self._renewals.start()
             return True
-        with self._all_locked_now() as locked:
+        with self._all_locked(wait=False) as locked:
             if locked and not self._take_lease(_PIECE):
                 return False
         return self.trusted and not self.behind and self.holds_lease()
@@ -340,6 +346,7 @@ class Trust:
     def require_lease(self) -> None:
         """Take the lease if necessary; raise `LeaseError` if another guard holds it."""
         self.check_process()
+        self._check_open()
         if self._read_only:
             raise LeaseError("cannot write: this guard is read-only")
         if self.unsettled:
@@ -402,20 +409,25 @@ class Trust:
                 # Changes that others committed before this write come first.
                 if commit.before == self.epoch or self._replay_before(commit, keys, new):
                     self.epoch = commit.after
-                return commit
         except LeaseError:
             self._lose_lease()
             raise
+        return commit
 
     def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
-        """Replay what others committed before a put; keys that they deleted are stored again."""
-        if not self._replay(commit.before):
-            return False
-        known = set(range(len(keys))).difference(new)
-        again = [keys[i] for i in known if not commit.existed[i] and keys[i] not in self.unsettled]
+        """Replay what others committed before a put; keys that they deleted are stored again.
+
+        The put is committed: an error that says that nothing was written must not leave this.
+        """
         try:
-            self._apply(self.filter, Changes(commit.before, again, []), self.attached)
-        except (CapacityError, LeaseError) as error:
+            if not self._replay(commit.before):
+                return False
+            known = set(range(len(keys))).difference(new)
+            again = [keys[i] for i in known if not commit.existed[i]]
+            again = [key for key in again if key not in self.unsettled]
+            if self.filter.deletes:  # otherwise it still has them
+                self._apply(self.filter, Changes(commit.before, again, []), self.attached)
+        except (CapacityError, LeaseError, TypeError, ValueError) as error:
             return self._distrust(f"the filter cannot take the store's changes: {error}")
         return True
 
@@ -452,7 +464,21 @@ class Trust:
         return not changes.more
 
     def _apply(self, filter: Any, changes: Changes, attached: bool) -> None:
-        """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
+        """Insert and remove what changed. Keys of unsettled puts are in the filter already.
+
+        Changes that are applied in part, as a signal interrupts this or the index cannot be read,
+        must not be applied once more: a second removal of a key takes the slot of another.
+        """
+        try:
+            self._change(filter, changes, attached)
+        except (CapacityError, LeaseError, TypeError):
+            raise  # the caller gives the filter up
+        except BaseException as error:
+            if filter is self.filter:
+                self._distrust(f"the store's changes were applied in part: {error!r}")
+            raise
+
+    def _change(self, filter: Any, changes: Changes, attached: bool) -> None:
         added = []
         for key in changes.added:
             hashes = self.unsettled.pop(key, None)
@@ -558,22 +584,9 @@ class Trust:
             self._rebuilds.succeeded()
             self._is_level(at, token)
 
-    @contextmanager
-    def _all_locked(self) -> Iterator[None]:
-        with self.regions.locked(), self.committing:
-            yield
-
-    @contextmanager
-    def _all_locked_now(self) -> Iterator[bool]:
-        """Lock everything if nobody else holds a part of it; yield whether that is so."""
-        with self.regions.locked_now() as locked:
-            if not locked or not self.committing.acquire(blocking=False):
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                self.committing.release()
+    def _all_locked(self, *, wait: bool = True) -> Locked:
+        """Lock everything; without ``wait``, if nobody else holds a part of it."""
+        return self.regions.locked(wait=wait, also=[self.committing])
 
     # The filter's hash, and removals, which replays share with the guard.
 

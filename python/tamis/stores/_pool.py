@@ -16,7 +16,10 @@ from collections.abc import Generator
 from typing import Any
 
 from tamis.errors import StoreError
-from tamis.stores.contract import store_error
+from tamis.stores.contract import schema_error, store_error
+
+_CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501"}
+"""States of errors about a table, column, type, function, index, schema or right that is gone."""
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect: doubled after each failure, up to the longest."""
@@ -104,12 +107,14 @@ class Pool:
         return db
 
     def translate(self, error: BaseException | None) -> None:
-        """Raise `StoreError` for an error about the connection or about time.
+        """Raise `StoreError` for an error about the connection, about time or about the schema.
 
         A `Rollback` comes here only if the connection was lost while it was carried out.
         """
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.Rollback)):
             raise store_error(self.where, error) from error
+        if getattr(error, "sqlstate", None) in _CHANGED:
+            raise schema_error(self.where, error) from error  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Close the idle connections; the others are closed when they are given back."""

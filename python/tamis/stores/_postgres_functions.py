@@ -1,21 +1,21 @@
 """The functions by which `tamis.stores.Postgres` writes, each in one round trip.
 
-A function takes the lock of the journal, checks the lease, writes, and returns the row of the
-journal before the write and those that the triggers wrote. Each of its statements has a snapshot of
-its own, taken after the lock, so it sees all that others committed before.
+A function takes the lock of the journal, checks the lease and the triggers, writes, and returns the
+row of the journal before the write and those that the triggers wrote. Each of its statements has a
+snapshot of its own, taken after the lock, so it sees all that others committed before.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tamis.stores._postgres_tables import advisory_lock, quote
+from tamis.stores._postgres_tables import advisory_lock, logged, quote
 
-VERSION = b"1"
-"""Of the functions; those of another version are replaced."""
+_VERSION = "2"
 
-NO_LEASE, NOT_HELD = -1, -2
-"""Returned instead of a row's number if another guard holds the lease, and if none does."""
+NO_LEASE, NOT_HELD, NOT_LOGGED = -1, -2, -3
+"""Returned instead of a row's number if another guard holds the lease, if none does, and if there
+are no triggers that would write the journal."""
 
 
 def name(schema: str, table: str, part: str) -> str:
@@ -23,10 +23,16 @@ def name(schema: str, table: str, part: str) -> str:
     return schema + quote(f"tamis_{table}_{part}")
 
 
+def version(key_type: str, value_type: str) -> bytes:
+    """Return the version of the functions for columns of these types; others are replaced."""
+    return f"{_VERSION} {key_type} {value_type}".encode()
+
+
 def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]) -> None:
     """Create the functions of a table, given the names and types of its two columns."""
     t = schema + quote(table)
     journal, note = (schema + quote(f"tamis_{table}_{part}") for part in ("journal", "note"))
+    logs = logged(schema, f"tamis_{table}", table)
     (k, key_type), (v, value_type) = (quote(key[0]), key[1]), (quote(value[0]), value[1])
     for part, parameters, write in (
         (
@@ -46,9 +52,11 @@ def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[
             "DECLARE holder bytea; last bigint; last_token bigint; BEGIN "
             f"PERFORM {advisory_lock(table)}; "
             f"SELECT value INTO holder FROM {note} WHERE name = 'lease' FOR SHARE; "
-            "IF holder IS DISTINCT FROM writer THEN "
-            f"RETURN QUERY SELECT CASE WHEN holder IS NULL THEN {NOT_HELD} ELSE {NO_LEASE} "
-            f"END::bigint, NULL::bigint, NULL::{key_type}, NULL::boolean; RETURN; END IF; "
+            f"IF holder IS NULL THEN last := {NOT_HELD}; "
+            f"ELSIF holder <> writer THEN last := {NO_LEASE}; "
+            f"ELSIF NOT {logs} THEN last := {NOT_LOGGED}; END IF; "
+            "IF last IS NOT NULL THEN RETURN QUERY SELECT last, NULL::bigint, "
+            f"NULL::{key_type}, NULL::boolean; RETURN; END IF; "
             f"SELECT j.seq, j.token INTO last, last_token FROM {journal} j "
             "ORDER BY j.seq DESC LIMIT 1; "
             f"{write}; "

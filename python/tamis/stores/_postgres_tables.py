@@ -53,7 +53,7 @@ def channel(table: str) -> str:
 
 def advisory_lock(table: str) -> str:
     """Return the call that locks the journal until the end of the transaction."""
-    return "pg_advisory_xact_lock(1952542067, hashtext('{}'))".format(table.replace("'", "''"))
+    return f"pg_advisory_xact_lock(1952542067, hashtext({_literal(table)}))"
 
 
 def find_table(db: Any, table: str, shared: bool) -> tuple[str, str]:
@@ -97,6 +97,15 @@ def check_keys(db: Any, table: str, keys: Sequence[str], columns: dict[str, str]
                 f"key must be a column of text, integers, bytea or uuid, not {key!r} of type "
                 f"{columns[key]}"
             )
+    if db.execute(
+        "SELECT 1 FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
+        "WHERE inhparent = to_regclass(%s) AND relkind = 'r'",
+        (table,),
+    ).fetchone():
+        raise ValueError(
+            f"table must have no tables that inherit from it, not {table}: nothing tells the guard "
+            "of rows that are inserted there"
+        )
     unique = db.execute(
         "SELECT 1 FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid "
         "AND indpred IS NULL AND indexprs IS NULL AND indnkeyatts = %s "
@@ -126,6 +135,19 @@ def check_condition(db: Any, error: type[Exception], table: str, where: str) -> 
         raise ValueError(
             f"where must be a condition on columns of {table}, not {where!r}: {refused}"
         ) from None
+
+
+def logged(schema: str, base: str, table: str) -> str:
+    """Return the expression that is true if the triggers that write the journal are there."""
+    names = ", ".join(_literal(f"{base}_{part}") for part in ("change", "rename", "truncate"))
+    return (
+        "(SELECT count(*) = 3 FROM pg_catalog.pg_trigger WHERE tgenabled <> 'D' "
+        f"AND tgrelid = to_regclass({_literal(schema + quote(table))}) AND tgname IN ({names}))"
+    )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def packed(keys: Sequence[str], types: Sequence[str], row: str = "") -> str:

@@ -9,6 +9,10 @@ rows at a time, and keeps those that are not in the index yet in memory (`_tail.
 the last row of the journal: its number, and a random token that distinguishes it from a row of the
 same number in another history, such as that of a restored backup.
 
+Triggers go with their table. A migration that copies a table, drops it and renames the copy leaves
+one that writes no journal, so whoever reads the journal also checks that the triggers are there. If
+not, the epoch is lost, and `contents`, from which a guard rebuilds its filter, creates them again.
+
 Reads have connections of their own, so that they never wait for a write.
 """
 
@@ -18,15 +22,16 @@ import hashlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import numpy as np
 
 from tamis._native import plain_key
+from tamis.errors import LeaseError
 from tamis.stores._composite import check_parts, pack, unpack
-from tamis.stores._keyvalue import epoch_number
+from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._lease import WatchedLease
 from tamis.stores._tail import LONGEST, Tail
 from tamis.stores.contract import (
@@ -125,9 +130,9 @@ class Journaled(Store, ABC):
         return [values.get(key) for key in keys]
 
     def epoch(self) -> str:
-        """Return the current epoch, which is the last row of the journal."""
+        """Return the current epoch, which is the last row of the journal; lost without triggers."""
         with self._reading() as db:
-            return self._last_epoch(db)
+            return self._last_epoch(db) if self._is_logged(db) else lost_epoch()
 
     def changes(
         self, since: str, until: str | None = None, limit: int | None = None
@@ -139,7 +144,9 @@ class Journaled(Store, ABC):
         ``more``.
         """
         with self._reading() as db:
-            first, *rows = self._read_journal(db, since, until, limit) or [None]
+            # In this order: what was written before this call is in the journal.
+            logged = self._is_logged(db)
+            first, *rows = (logged and self._read_journal(db, since, until, limit)) or [None]
         if first is None:
             return None
         more = limit is not None and len(rows) > limit
@@ -149,7 +156,7 @@ class Journaled(Store, ABC):
         if not more and until not in (None, end):
             return None
         if any(added is not None and key is None for _, _, key, added in rows):
-            return None  # the table was truncated
+            return None  # the table was truncated, or had no triggers
         if rows and self._owner is not None and not self._follow(self._owner, first[0], rows):
             return Changes(since, [], [], True)
         return Changes(
@@ -209,6 +216,14 @@ class Journaled(Store, ABC):
 
         Return whether that was possible without waiting for a write.
         """
+
+    @abstractmethod
+    def _is_logged(self, db: Any) -> bool:
+        """Return whether the triggers that write the journal are there."""
+
+    @abstractmethod
+    def _create_log(self, db: Any) -> None:
+        """Create the triggers that write the journal."""
 
     @abstractmethod
     def _lock_journal(self, db: Any) -> None:
@@ -361,6 +376,29 @@ class Journaled(Store, ABC):
             return True
         return self._index_now(owner) or known
 
+    def _restore_log(self) -> None:
+        """Create the triggers again if they are gone, and let every guard rebuild its filter."""
+        with self._reading() as db:
+            if self._is_logged(db):
+                return
+        with self._writing() as db:
+            self._lock_journal(db)
+            if self._is_logged(db):
+                return
+            self._log_again(db)
+        self._index_after_commit()
+
+    def _index_after_commit(self) -> None:
+        """Apply the journal to the index, unless the lease is lost: whoever takes it does that."""
+        if self._owner is not None:
+            with suppress(LeaseError):
+                self._write_index(self._owner)
+
+    def _log_again(self, db: Any) -> None:
+        """Create the triggers, and log that the changes before are unknown."""
+        self._create_log(db)
+        db.execute(f"INSERT INTO {self._t_journal} (added) VALUES (false)", ())
+
     def _hash_columns(self, columns: Sequence[Any]) -> HashRows:
         assert self._hasher is not None
         return self._hasher(self._plain(columns))
@@ -430,7 +468,7 @@ class Journaled(Store, ABC):
         if rows[0][0] != indexed or any(
             added is not None and key is None for _, key, added in rows[1:]
         ):
-            self._reindex(db)  # rows were trimmed, or the table was truncated
+            self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
             return
         final = {key: added for _, key, added in rows[1:] if key is not None}
         added = [key for key, sign in final.items() if sign]

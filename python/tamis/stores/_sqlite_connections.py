@@ -6,8 +6,9 @@ import sqlite3
 import threading
 from pathlib import Path
 
+from tamis._locks import Locked
 from tamis.errors import FormatError, StoreError
-from tamis.stores.contract import store_error
+from tamis.stores.contract import schema_error, store_error
 
 _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY,
@@ -99,6 +100,8 @@ class Connections:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _UNAVAILABLE:
             raise store_error(f"SQLite database {self.path!r}", error) from error
+        if code == sqlite3.SQLITE_ERROR and str(error).startswith("no such"):
+            raise schema_error(f"SQLite database {self.path!r}", error) from error
         if code == sqlite3.SQLITE_NOTADB:
             raise FormatError(
                 f"path must be an SQLite database, not {self.path!r}: {error}"
@@ -111,20 +114,20 @@ class Reading:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         # A database in memory has one connection.
-        self._lock = connections.lock if connections.in_memory else connections.read_lock
+        lock = connections.lock if connections.in_memory else connections.read_lock
+        self._locked = Locked([lock])
 
     def __enter__(self) -> sqlite3.Connection:
-        connections = self._connections
-        self._lock.acquire()
+        self._locked.__enter__()
         try:
-            return connections.reader()
+            return self._connections.reader()
         except BaseException as error:
-            self._lock.release()
-            connections.translate(error)
+            self._locked.__exit__()
+            self._connections.translate(error)
             raise
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._lock.release()
+        self._locked.__exit__()
         if error is not None:
             self._connections.translate(error)
 
@@ -132,42 +135,56 @@ class Reading:
 class Writing:
     """A context that runs in one transaction, which holds the write lock from the start.
 
-    If it is not to wait for another writer, it raises `StoreError` instead.
+    If it is not to wait for another writer, it raises `StoreError` instead. A transaction that a
+    signal interrupts is rolled back, at the latest when the context is dropped.
     """
+
+    _db: sqlite3.Connection | None = None
 
     def __init__(self, connections: Connections, wait: bool) -> None:
         self._connections, self._wait = connections, wait
+        self._locked = Locked([connections.lock], wait=wait)
 
     def __enter__(self) -> sqlite3.Connection:
         connections = self._connections
-        if not connections.lock.acquire(blocking=self._wait):
+        if not self._locked.__enter__():
             raise StoreError(f"SQLite database {connections.path!r} is busy")
         try:
-            self._db = connections.writer()
+            self._db = db = connections.writer()
             if self._wait:
-                self._db.execute("BEGIN IMMEDIATE")
-                return self._db
-            self._db.execute("PRAGMA busy_timeout = 0")
+                db.execute("BEGIN IMMEDIATE")
+                return db
+            db.execute("PRAGMA busy_timeout = 0")
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                db.execute("BEGIN IMMEDIATE")
             finally:
-                self._db.execute(f"PRAGMA busy_timeout = {int(1000 * connections.timeout)}")
-            return self._db
+                db.execute(f"PRAGMA busy_timeout = {int(1000 * connections.timeout)}")
+            return db
         except BaseException as error:
-            connections.lock.release()
+            self._end()
             connections.translate(error)
             raise
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
             if error is None:
+                assert self._db is not None
                 self._db.execute("COMMIT")
         except BaseException as failed:
             error = failed
             raise
         finally:
-            # Some errors, such as that of a full disk, end the transaction themselves.
-            if error is not None and self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._connections.lock.release()
+            self._end()
             self._connections.translate(error)
+
+    def _end(self) -> None:
+        """Roll back what was not committed, and release the lock."""
+        # Some errors, such as that of a full disk, end the transaction themselves.
+        if self._db is not None and self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._db = None
+        self._locked.__exit__()
+
+    def __del__(self) -> None:
+        if self._db is not None:
+            self._end()

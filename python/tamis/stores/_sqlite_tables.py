@@ -239,6 +239,16 @@ def create_members(
     )
 
 
+def has_triggers(db: sqlite3.Connection, base: str, table: str) -> bool:
+    """Return whether the triggers that write the journal are there, and on this table."""
+    names = [f"{base}_{name}" for name in ("insert", "delete", "leave", "enter")]
+    query = (
+        "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' "
+        "AND name COLLATE NOCASE IN (?, ?, ?, ?) AND tbl_name = ? COLLATE NOCASE"
+    )
+    return bool(db.execute(query, (*names, table)).fetchone()[0] == len(names))
+
+
 def drop_triggers(db: sqlite3.Connection, base: str) -> None:
     """Drop the triggers that exist."""
     for name in ("insert", "delete", "leave", "enter", "trim"):

@@ -214,6 +214,12 @@ def store_error(store: str, error: BaseException) -> StoreError:
     return StoreError(f"{store} is unreachable or took too long: {detail}")
 
 
+def schema_error(store: str, error: BaseException) -> StoreError:
+    """Return the error for a table that is no longer as it was when the store was opened."""
+    detail = " ".join(str(error).split())
+    return StoreError(f"{store} was changed since the store was opened: {detail}")
+
+
 def check_timeout(timeout: float | None) -> float | None:
     """Return a time-out in seconds, which must be positive."""
     what = f"a number of seconds above 0, or None to wait, and at most {MOST_SECONDS}"

@@ -29,7 +29,7 @@ from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._composite import pack, unpack, uuid_bytes
 from tamis.stores._engines import postgres_conninfo
-from tamis.stores._keyvalue import epoch_number
+from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._pool import Pool
 from tamis.stores._sql import SIGN, Journaled, from_signed
 from tamis.stores._tail import LONGEST
@@ -178,7 +178,7 @@ class Postgres(Journaled):
             listed = [(seq, added, key) for seq, _, key, added in rows]
             # Rows of others are not in the tail if no guard has asked for them yet.
             if not self._tail.append(before, listed):
-                self._write_index(name)
+                self._index_after_commit()
         epoch = after = f"{before}.{token}"
         changed = {key for _, _, key, _ in rows}
         # A trigger of somebody else's may have changed other keys, or the same in other ways. Then
@@ -188,16 +188,20 @@ class Postgres(Journaled):
         return Commit([(column in changed) != adding for column in columns], epoch, after)
 
     def _retry(self, write: Callable[[], list[list[Any]]]) -> list[list[Any]]:
-        """Write; try again if that deadlocked with another writer."""
+        """Write; try again if that deadlocked with another writer, or nothing would log it."""
         for attempt in range(5):
             try:
                 return write()
+            except _NotLoggedError:
+                self._restore_log()
             except StoreError as error:
                 if attempt == 4 or not isinstance(
                     error.__cause__, self._psycopg.errors.DeadlockDetected
                 ):
                     raise
-        raise AssertionError
+        raise StoreError(
+            f"{self._pool.where} loses the triggers on {self._table!r} again and again"
+        )
 
     def _call(self, owner: str, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
@@ -220,6 +224,8 @@ class Postgres(Journaled):
             self._lock_journal(db)
             for part in batches(rows, _LARGEST) if rows else [[]]:
                 state = self._read_state(db, owner)
+                if not self._is_logged(db):
+                    raise _NotLoggedError
                 write(db, part)
                 token = state.epoch.partition(".")[2]
                 answers.append(
@@ -227,8 +233,15 @@ class Postgres(Journaled):
                 )
         return answers
 
+    def epoch(self) -> str:
+        """Return the current epoch, which is the last row of the journal; lost without triggers."""
+        with self._reading() as db:
+            *row, logged = db.execute(self._epoch_query).fetchone()
+        return f"{row[0]}.{row[1]}" if logged else lost_epoch()
+
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
+        self._restore_log()
         db = self._pool.connect()
         try:
             db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -412,7 +425,13 @@ class Postgres(Journaled):
                 self.translates_keys = len(self._keys) > 1 or self._types == ["uuid"]
             # Of the key in the tables beside: packed, if there are several columns.
             self._type = self._types[0] if len(self._types) == 1 else "text"
+            self._logged = f"SELECT {tables.logged(self._schema, self._base, self._table)}"
+            self._epoch_query = (
+                f"SELECT seq, token, {tables.logged(self._schema, self._base, self._table)} "
+                f"FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
+            )
             self._functions = len(self._keys) == 1 and not self._where
+            version = functions.version(self._type, self._value_type)
             put, delete = (
                 functions.name(self._schema, self._table, part) for part in ("put", "delete")
             )
@@ -424,7 +443,7 @@ class Postgres(Journaled):
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
                 (self._read_note(db, "layout"), self._read_note(db, "functions"))
-                == (tables.LAYOUT, functions.VERSION if self._functions else None)
+                == (tables.LAYOUT, version if self._functions else None)
             ):
                 self._check_definition(db)
                 return
@@ -436,9 +455,7 @@ class Postgres(Journaled):
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
                 )
-            tables.create(
-                db, self._schema, self._base, self._table, self._keys, self._types, self._where
-            )
+            self._create_log(db)
             self._check_definition(db)
             self._write_note(db, "layout", tables.LAYOUT)
             if self._functions:
@@ -446,7 +463,15 @@ class Postgres(Journaled):
                 functions.drop(db, self._schema, self._table)
                 key, value = (self._keys[0], self._type), (self._value, self._value_type)
                 functions.create(db, self._schema, self._table, key, value)
-                self._write_note(db, "functions", functions.VERSION)
+                self._write_note(db, "functions", version)
+
+    def _create_log(self, db: Any) -> None:
+        tables.create(
+            db, self._schema, self._base, self._table, self._keys, self._types, self._where
+        )
+
+    def _is_logged(self, db: Any) -> bool:
+        return bool(db.execute(self._logged).fetchone()[0])
 
     _quote = staticmethod(tables.quote)
 
@@ -571,9 +596,15 @@ class Postgres(Journaled):
                 db.execute(statement, (*hashes, list(columns)))
 
 
+class _NotLoggedError(Exception):
+    """Nothing was written, as no trigger would have logged it."""
+
+
 def _checked(cursor: Any) -> list[Any]:
     """Return the rows of a function that writes; `LeaseError` if it did not."""
     rows: list[Any] = cursor.fetchall()
+    if rows[0][0] == functions.NOT_LOGGED:
+        raise _NotLoggedError
     if rows[0][0] < 0:
         raise lease_error(None if rows[0][0] == functions.NOT_HELD else "")
     return rows

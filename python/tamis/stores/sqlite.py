@@ -34,6 +34,7 @@ from tamis.stores.contract import (
     check_timeout,
     encode_key,
     encode_value,
+    schema_error,
 )
 
 
@@ -91,6 +92,8 @@ class SQLite(Journaled):
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
         )
+        self._logged_at: int | None = None
+        """The version of the schema in which the triggers were seen."""
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -142,6 +145,7 @@ class SQLite(Journaled):
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
+        self._restore_log()
         if self._connections.in_memory:
             with self._reading() as db:
                 keys = [self._from_column(key) for part in self._read_keys(db) for key in part]
@@ -276,7 +280,9 @@ class SQLite(Journaled):
             self._write_index(owner + self._child)
 
     def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
-        """Check the lease, and return what a write starts from."""
+        """Check the lease and the triggers, and return what a write starts from."""
+        if not self._is_logged(db):
+            self._log_again(db)
         state = self._read_state(db, owner + self._child)
         if self._hasher is None:
             raise attach_error()
@@ -306,13 +312,32 @@ class SQLite(Journaled):
         tables.create_tables(db, self._base)
         self._check_definition(db)
         if self._read_note(db, "layout") != tables.LAYOUT:
-            types = self._types if self.shared else None
-            tables.create_triggers(db, self._base, self._table, self._keys, types, self._where)
-            if self._where:
-                tables.create_members(
-                    db, self._base, self._table, self._keys, self._types, self._where
-                )
+            self._create_log(db)
             self._write_note(db, "layout", tables.LAYOUT)
+
+    def _create_log(self, db: sqlite3.Connection) -> None:
+        types = self._types if self.shared else None
+        tables.create_triggers(db, self._base, self._table, self._keys, types, self._where)
+        if self._where:
+            tables.create_members(db, self._base, self._table, self._keys, self._types, self._where)
+
+    def _is_logged(self, db: sqlite3.Connection) -> bool:
+        # Before any change of the schema in a transaction: its version would be used again after a
+        # rollback.
+        version = db.execute("PRAGMA schema_version").fetchone()[0]
+        if version == self._logged_at:
+            return True
+        if self.shared:
+            try:
+                columns = tables.table_columns(db, self._table)
+                self._check_columns(columns)
+                tables.check_unique(db, self._table, self._keys, columns)
+            except ValueError as error:
+                raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
+        if not tables.has_triggers(db, self._base, self._table):
+            return False
+        self._logged_at = version
+        return True
 
     _quote = staticmethod(tables.quote)
 
@@ -394,8 +419,12 @@ class SQLite(Journaled):
         forms = [form for key in keys for form in self._forms(key)]
         width = len(self._keys)
         mark = "?" if width == 1 else f"({', '.join('?' * width)})"
-        key = tables.packed(self._keys, self._types)
-        columns, values = (self._k, "") if width == 1 else (f"({self._k})", "VALUES ")
+        # With the table's name: SQLite takes a column that is not there for a string otherwise.
+        row = f"{self._t}."
+        key = tables.packed(self._keys, self._types, row)
+        names = ", ".join(row + self._quote(name) for name in self._keys)
+        columns, values = (names, "") if width == 1 else (f"({names})", "VALUES ")
+        value = value if value == "NULL" else row + value
         for batch in batches(forms, 500 // width):
             marks = ", ".join([mark] * len(batch))
             query = (
@@ -460,8 +489,7 @@ class SQLite(Journaled):
             rows = [(seq, bool(sign), key) for seq, _, key, sign in written.rows]
         # Rows of others are not in the tail if no guard has asked for them yet.
         if not self._tail.append(state.last, rows):
-            assert self._owner is not None
-            self._write_index(self._owner)
+            self._index_after_commit()
 
     def _index_now(self, owner: str) -> bool:
         try:
