@@ -383,7 +383,7 @@ def test_a_set_for_each_value_of_a_column(
         assert few.candidates("user3")[0] == "3"
         empty = tamis.spark.build(rows.where("day = 9"), "name", by="day", key=key)
         assert len(empty) == 0
-        with pytest.raises(ValueError, match="by must be one of name, day, not 'dya'"):
+        with pytest.raises(ValueError, match="by must be one of the columns, name, day, not 'dya'"):
             tamis.spark.build(rows, "name", by="dya")
         with pytest.raises(ValueError, match="filter must be None with by"):
             tamis.spark.build(rows, "name", by="day", filter=tamis.Fuse)
