@@ -1,4 +1,4 @@
-"""What is not a frame alone: plans, workloads, the snapshots of guards, and skipping indexes."""
+"""What is not a golden frame: plans, workloads, snapshots of guards, indexes, runs and parts."""
 
 import hashlib
 import json
@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 from mutate import change_frame, change_json, is_frame, written
 
 import tamis
+from tamis.collection import run
 from tamis.guard import snapshot
 from tamis.parquet import SkippingIndex
 from tamis.planning.plan import Plan
 
 SEEDS = Path(__file__).parent / "seeds"
 LAKE = {"user": [f"user {i % 7}" for i in range(60)], "n": range(60)}
+KNOWN = tamis.Workload.from_queries([-1, -1, -2, -3] * 50)
 SMALL = 1e7  # bits of a plan that is built
 
 
@@ -135,6 +137,79 @@ def query(index):
             assert index.scan(where, on_error="skip").num_rows >= 0
 
 
+def seed_runs(folder):
+    """A collection of kind "stacked", whose file is no frame."""
+    sets = {"old": range(200), "new": range(100, 150), "": range(3)}
+    tamis.Collection.build(sets, kind="stacked", budget=2000, workload=KNOWN, path=folder / "runs")
+    return (folder / "runs").read_bytes()
+
+
+def change_runs(rng, data):
+    """Change a frame or the directory of runs; the digest is right again."""
+    magic = len(run.MAGIC)
+    length = int.from_bytes(data[-magic - 8 : -magic], "little")
+    end = len(data) - magic - 24
+    try:
+        directory, places = json.loads(data[end - length : end]), []
+        for *_, place, hashes, stack in directory[1]:
+            places += [(place, hashes), (place + hashes, stack)]
+        frames = [data[place : place + each] for place, each in places]
+    except (ValueError, TypeError, IndexError, KeyError):
+        return data  # changed before, so that its parts are not found
+    if rng.random() < 0.4:
+        at = rng.randrange(len(frames))
+        if is_frame(frames[at]):
+            frames[at] = change_frame(rng, frames[at])
+        place, lengths = magic, iter(map(len, frames))
+        for row in directory[1]:
+            row[3:] = place, next(lengths), next(lengths)
+            place += row[4] + row[5]
+    else:
+        directory = change_json(rng, directory)
+    text = written(directory)
+    tail = _digest(text) + len(text).to_bytes(8, "little") + run.MAGIC
+    return run.MAGIC + b"".join(frames) + text + tail
+
+
+def use_runs(data, folder):
+    path = folder / "runs"
+    path.write_bytes(data)
+    c = tamis.Collection.open(path)
+    repr(c)
+    assert c.expected_fpr >= 0
+    c.candidates_many(range(60))
+    c.candidates("ada")
+    c.save(folder / "again")
+    c.allocate(budget=max(c.least_budget, 5000), workload=KNOWN)
+    assert c.size_in_bytes >= 0
+
+
+def use_part(data, _):
+    """Hashes that `tamis.split` made, for one shard of two."""
+    shard = tamis.Ribbon.from_hashes(data, fpr=0.01)
+    assert shard.to_bytes() == tamis.from_bytes(shard.to_bytes()).to_bytes()
+    if isinstance(shard, tamis.Sharded):
+        assert shard.contains([key for key in range(60) if key in shard]).all()
+
+
+def seed_collections(folder):
+    """Collections of kinds that no golden file has, and one that was merged."""
+    sets = {f"set {i}": range(20 * i, 25 * i + 10) for i in range(6)}
+    for kind in ("sliced", "ribbon", "segmented", "truncated"):
+        tamis.Collection.build(sets, kind=kind, path=folder / "collection")
+        yield (folder / "collection").read_bytes()
+    parts = [tamis.Collection.build({name: keys}) for name, keys in sets.items()]
+    tamis.Collection.merge(*parts, path=folder / "collection")
+    yield (folder / "collection").read_bytes()
+
+
+def more_frames(folder):
+    """Frames of what no golden file has."""
+    yield from seed_collections(folder)
+    shards = [tamis.Fuse.from_hashes(part, fpr=0.01) for part in tamis.split(range(100), 4)]
+    yield tamis.Sharded.join(shards[1:3], partial=True).to_bytes()
+
+
 def corpus(frames, folder):
     """What is changed, how, and how it is used then."""
     texts = [(path.name, path.read_bytes()) for path in sorted(SEEDS.iterdir())]
@@ -143,4 +218,6 @@ def corpus(frames, folder):
         for name, text in texts
     ]
     found += [(seed_snapshot(body), change_snapshot, use_snapshot) for body in frames[::8]]
+    found += [(part, change_frame, use_part) for part in tamis.split(range(60), 2)]
+    found += 4 * [(seed_runs(folder), change_runs, use_runs)]
     return [*found, *3 * [(seed_index(folder), change_index, use_index)]]

@@ -127,7 +127,8 @@ def fuzz(seconds, seed):
     (ROOT / "fuzz" / "artifacts").mkdir(exist_ok=True)
     note = os.open(ROOT / "fuzz" / "artifacts" / "seed", os.O_WRONLY | os.O_CREAT)
     with tempfile.TemporaryDirectory() as name:
-        corpus = [(data, change_frame, use_frame) for data in golden]
+        more = list(documents.more_frames(Path(name)))
+        corpus = [(data, change_frame, use_frame) for data in golden + more]
         corpus += documents.corpus(golden, Path(name))
         for data, _, use in corpus:  # unchanged, which loads all that is loaded when it is used
             result(use, data, Path(name))

@@ -325,3 +325,12 @@ def test_a_log_shows_drift():
     assert moving.best.expected_fpr > 10 * still.best.expected_fpr
     assert any("log=" in each for each in still.unjudged)
     assert w.unseen < 0.01  # the workload that was given stays as it was
+
+
+@pytest.mark.parametrize("queries", [1, 2, 10**18])
+def test_a_life_of_few_queries_and_a_rate_that_is_hardly_met(queries):
+    """All queries of the lifetime may be those from which a stack learns."""
+    workload = tamis.Workload.zipf(1.0, universe=10**9, sample=1000)
+    for keys, fpr in ((1, 5.5e-20), (1000, 1e-9), (0, 0.5)):
+        advice = tamis.advise(keys, workload, fpr=fpr, needs={"store"}, expected_queries=queries)
+        assert advice.best is not None

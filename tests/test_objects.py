@@ -59,7 +59,7 @@ CLIENTS = {"s3fs": s3fs_of, "pyarrow": arrow_of}
 
 def impatient(s3):
     """A client without retries of its own."""
-    client = s3fs_of(s3, config_kwargs={"read_timeout": 0.5, "retries": {"max_attempts": 0}})
+    client = s3fs_of(s3, config_kwargs={"read_timeout": 5, "retries": {"max_attempts": 0}})
     client.retries = 1
     return client
 
@@ -259,6 +259,32 @@ def test_what_keeps_failing_is_an_error(s3, saved, fault, monkeypatch):
     assert opened.candidates(700_000) == ["set 3"]
 
 
+@pytest.mark.parametrize(
+    "name", ["sp ace", "per%41cent", "a+b&c=d;e", "ünï#x", "[x]*", "'\"", "../a"]
+)
+def test_names_of_objects_are_taken_as_they_are(s3, name):
+    built = tamis.Bloom.build(range(100), fpr=0.01)
+    built.save(f"s3://lake/odd/{name}")
+    assert s3fs_of(s3).cat_file(f"lake/odd/{name}") == built.to_bytes()
+    assert tamis.load(f"S3://lake/odd/{name}").to_bytes() == built.to_bytes()
+
+
+@pytest.mark.parametrize("name", ["lake", "lake/", "lake/folder/", ""])
+def test_what_names_no_object_is_refused(s3, name):
+    """A client would drop the slash, and write an object of another name."""
+    built = tamis.Bloom.build(range(100), fpr=0.01)
+    for attempt in (built.save, tamis.load, tamis.Collection.open):
+        with pytest.raises(IsADirectoryError, match="not the name of an object"):
+            attempt(f"s3://{name}")
+
+
+def test_what_looks_like_an_option_is_no_part_of_a_name(s3):
+    """Otherwise both would be written to the same object, without a word."""
+    for uri in ("s3://lake/f?one", "s3://lake/f?two"):
+        with pytest.raises(ValueError, match=r"path must be a URI .*(one|two)"):
+            tamis.Bloom.build(range(100), fpr=0.01).save(uri)
+
+
 def test_a_server_that_does_not_answer_is_an_error(s3, saved, monkeypatch):
     monkeypatch.setattr(_ranges, "ATTEMPTS", 1)
     client = impatient(s3)
@@ -272,7 +298,7 @@ def test_a_server_that_does_not_answer_is_an_error(s3, saved, monkeypatch):
 def test_an_upload_that_fails_leaves_what_was_there(s3, client, monkeypatch):
     monkeypatch.setattr(_objects, "SINGLE", 0)
     monkeypatch.setattr(_objects, "PART", 5 << 20)
-    files = {"filesystem": IMPATIENT[client](s3)}
+    files, failing = ({"filesystem": make[client](s3)} for make in (CLIENTS, IMPATIENT))
     path = f"lake/kept-{client}"
     old = tamis.Bloom.build(range(100), fpr=0.01)
     new = tamis.Bloom.build(range(10**7, 10**7 + 5_000_000), fpr=0.0001)  # 12 MB
@@ -280,7 +306,7 @@ def test_an_upload_that_fails_leaves_what_was_there(s3, client, monkeypatch):
     for method in ("PUT", "POST"):
         s3.fail("error", 1000, method, path)
         with pytest.raises(OSError, match="kept"):
-            new.save(path, **files)
+            new.save(path, **failing)
         s3.faults.clear()
         assert tamis.load(path, **files).to_bytes() == old.to_bytes()
     new.save(path, **files)

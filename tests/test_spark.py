@@ -219,22 +219,105 @@ def test_a_workload_is_that_of_the_whole_log(spark: Any, drift: int) -> None:
     assert (len(empty), empty.unseen) == (0, 1)
 
 
-def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path: Path) -> None:
+def test_names_of_columns_have_no_meaning(spark: Any) -> None:
+    """Dots, backticks, and the names that tamis gives to columns of its own."""
     import tamis.spark
 
-    with pytest.raises(ValueError, match="column must be one of id, name, raw, not 'nam'"):
-        tamis.spark.build(users, "nam", fpr=0.01)
+    names = [
+        "a.b",
+        "we`ird",
+        "key",
+        "value",
+        "queries",
+        "before",
+        "at",
+        "name",
+        "part",
+        "tamis_key",
+    ]
+    df = spark.range(100).selectExpr(
+        *(f"id + {i} AS `{name.replace('`', '``')}`" for i, name in enumerate(names))
+    )
+    few = df.limit(10).coalesce(1).cache()
+    local = tamis.Ribbon.build(range(1, 101), fpr=0.001)
+    for column in names[:2]:
+        start = names.index(column)
+        built = tamis.spark.build(few, column, fpr=0.001, shards=1)
+        assert built.contains(range(start, start + 10)).all()
+        kept = tamis.spark.keep(df, column, local).count()
+        assert kept == local.contains(range(start, start + 100)).sum()
+        sets = tamis.spark.build(few, column, by=names[1 - start])
+        assert len(sets) == 10
+    # Columns that have the names of tamis are kept as they are, and may be joined on.
+    for on in ("we`ird", ["tamis_key", "key"]):
+        joined = tamis.spark.semi_join(df, few, on, shards=1).collect()
+        assert sorted(joined[0].asDict()) == sorted(names)
+        rows = {tuple(row.asDict()[name] for name in names) for row in joined}
+        assert rows == {tuple(row) for row in few.collect()}
+        assert len(joined) == 10
+    for column, order_by in (("a.b", "we`ird"), ("queries", "before"), ("value", "value")):
+        log = tamis.spark.workload(df, column, keys=few, order_by=order_by)
+        assert (len(log), log.removed) == (90, 10)
+
+
+def refused(error: Any, message: str, call: Any, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(error, match=message):
+        call(*arguments, **options)
+
+
+def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path: Path) -> None:
+    import tamis.spark
+    from tamis.spark import build, index, keep, register, semi_join, workload
+
+    which = "one of the columns, id, name, raw, not 'nam'"
+    refused(ValueError, f"column must be {which}", build, users, "nam", fpr=0.01)
+    refused(ValueError, f"column must be {which}", build, users, "nam", by="id")
+    refused(ValueError, f"column must be {which}", workload, users, "nam")
+    refused(ValueError, f"order_by must be {which}", workload, users, "id", order_by="nam")
+    refused(TypeError, "df must be a DataFrame of Spark, not a list", build, [1], "id", fpr=0.01)
     floats = users.selectExpr("cast(id as double) as id")
-    with pytest.raises(TypeError, match="'id' is of type double"):
-        tamis.spark.build(floats, "id", fpr=0.01)
-    with pytest.raises(TypeError, match="'id' is of type double"):
-        tamis.spark.keep(floats, "id", tamis.Ribbon.build([1], fpr=0.01))
-    with pytest.raises(ValueError, match="shards must be from 1 to"):
-        tamis.spark.build(users, "id", fpr=0.01, shards=0)
-    with pytest.raises(ValueError, match="fpr"):
-        tamis.spark.build(users, "id", filter=tamis.Bloom, capacity=10, fpr=7)
-    with pytest.raises(FileNotFoundError):
-        tamis.spark.keep(users, "id", tmp_path / "missing.tamis")
+    collated = users.selectExpr("name COLLATE UTF8_LCASE AS id")
+    ones = tamis.Ribbon.build([1], fpr=0.01)
+    for wrong, kind in ((floats, "double"), (collated, "string collate UTF8_LCASE")):
+        refused(TypeError, f"'id' is of type {kind}", build, wrong, "id", fpr=0.01)
+        refused(TypeError, f"'id' is of type {kind}", keep, wrong, "id", ones)
+        refused(TypeError, f"'id' is of type {kind}", workload, wrong, "id")
+
+    refused(ValueError, "shards must be from 1 to", build, users, "id", fpr=0.01, shards=0)
+    bloom: Any = {"filter": tamis.Bloom, "capacity": 10}
+    for given in ({}, bloom, {"filter": tamis.Fuse, "shards": 1}):
+        refused(ValueError, "^fpr must be", build, users, "id", fpr=7, **given)
+    refused(ValueError, "exactly one of fpr or bits_per_key", build, users, "id")
+    refused(ValueError, "key must be 16 bytes, not 3", build, users, "id", fpr=0.01, key=b"abc")
+    refused(TypeError, "filter must be a class", build, users, "id", fpr=0.01, filter="ribbon")
+    learned = tamis.LearnedBloom
+    refused(TypeError, "cannot be built from hashes", build, users, "id", fpr=0.01, filter=learned)
+    zipf = tamis.Workload.zipf(1.0, universe=1000)
+    ignored = "workload must be None for a Ribbon filter"
+    refused(ValueError, ignored, build, users, "id", fpr=0.01, workload=zipf)
+    refused(TypeError, "'raw' is binary", build, users, "id", by="raw")
+    refused(ValueError, "budget must be bytes", build, users, "id", by="id", budget="lots")
+
+    missing = tmp_path / "missing.tamis"
+    refused(FileNotFoundError, "missing", keep, users, "id", missing)
+    sets = tamis.Collection.build({"a": [1]})
+    refused(TypeError, "the path of a saved one, not a Collection", keep, users, "id", sets)
+    keyed = tamis.Ribbon.build([1], fpr=0.01, key=SECRET)
+    refused(tamis.IncompatibleError, "pass key=", keep, users, "id", keyed)
+    refused(tamis.IncompatibleError, "key", register, spark, "f", keyed, key=bytes(16))
+
+    numbers, names = users.select("id"), users.selectExpr("name AS id")
+    refused(ValueError, "on must be one of the columns of right", semi_join, users, names, "name")
+    refused(TypeError, "keys must be a DataFrame", workload, users, "id", keys=[1])
+    refused(ValueError, "column must be one of the columns of keys", workload, users, "raw",
+            keys=numbers)  # fmt: skip
+    refused(TypeError, "'id' is string in keys and bigint in df", workload, users, "id", keys=names)
+    refused(TypeError, "'name' is of type string", workload, users, "id", order_by="name")
+    narrow = users.selectExpr("cast(id AS int) AS id")  # the same keys as bigint
+    assert workload(numbers, "id", keys=narrow).removed == 23_000
+
+    refused(ValueError, "memory must be bytes", index, spark, "*", "id", missing, memory="lots")
+    refused(ValueError, "^fpr must be", index, spark, "*", "id", missing, fpr=7)
 
 
 def test_workers_in_other_processes(tmp_path: Path) -> None:
@@ -300,7 +383,7 @@ def test_a_set_for_each_value_of_a_column(
         assert few.candidates("user3")[0] == "3"
         empty = tamis.spark.build(rows.where("day = 9"), "name", by="day", key=key)
         assert len(empty) == 0
-        with pytest.raises(ValueError, match="by must be one of name, day, not 'dya'"):
+        with pytest.raises(ValueError, match="by must be one of the columns, name, day, not 'dya'"):
             tamis.spark.build(rows, "name", by="dya")
         with pytest.raises(ValueError, match="filter must be None with by"):
             tamis.spark.build(rows, "name", by="day", filter=tamis.Fuse)

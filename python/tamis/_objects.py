@@ -132,6 +132,11 @@ def _without_secrets(text: str) -> str:
 def locate(path: str, filesystem: Any = None) -> Object:
     """Find an object by its URI, or by its path in a file system of fsspec or pyarrow."""
     name = public_name(path)
+    scheme, _, rest = name.rpartition("://")
+    in_bucket = scheme.lower() in EXTRAS
+    # Clients drop a slash at the end, and would write another object.
+    if name.endswith("/") or not (rest.partition("/")[2] if in_bucket else rest):
+        raise IsADirectoryError(errno.EISDIR, "not the name of an object", name)
     if filesystem is not None:
         return Object(store_of(filesystem), path, name)
     try:
@@ -148,7 +153,9 @@ def locate(path: str, filesystem: Any = None) -> Object:
 
 def open_uri(uri: str) -> tuple[Any, str]:
     """Return the file system of a URI, of fsspec if its client is installed, and the path in it."""
-    scheme = uri.partition("://")[0].lower()
+    scheme, _, rest = uri.partition("://")
+    scheme = scheme.lower()  # clients take S3:// for the name of a bucket
+    uri = f"{scheme}://{rest}"
     try:
         return open_fsspec(uri)
     except (ImportError, ValueError) as error:
@@ -183,11 +190,11 @@ def open_fsspec(uri: str) -> tuple[Any, str]:
 def s3_options(uri: str) -> tuple[dict[str, Any], str]:
     """Return the arguments of s3fs for a URI as pyarrow reads it, and the URI without them."""
     parts = urlsplit(uri)
-    given = dict(parse_qsl(parts.query))
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = given.keys() - {"endpoint_override", "scheme", "region"}
     if unknown:
         raise ValueError(
-            f"the options of a URI must be endpoint_override, scheme or region, not "
+            f"the options of a URI, after '?', must be endpoint_override, scheme or region, not "
             f"{', '.join(sorted(unknown))}"
         )
     # A listing that is cached would hide new objects.

@@ -27,7 +27,7 @@ from tamis.collection.storage import filter_bits
 from tamis.errors import FormatError
 from tamis.filters import from_bytes
 from tamis.filters.stacked import Stacked
-from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS
+from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_BYTES, MOST_KEYS
 from tamis.planning.collection.runs import split_runs
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
@@ -41,6 +41,9 @@ _DIGEST = 16
 _TAIL = _DIGEST + 8 + len(MAGIC)
 _RUN = 256
 """Bytes of a run in memory besides its filter and its name, at most."""
+
+_READ = 1 << 30
+"""Bytes that are read by one call."""
 
 _SAME = 0.01
 """Share of its bits by which a filter may differ from a new plan without being built again."""
@@ -67,7 +70,14 @@ class Frame(NamedTuple):
 
     def read(self) -> bytes:
         """Return the bytes; damage is found by whoever parses them."""
-        return os.pread(self.content.descriptor, self.length, self.offset)
+        content = bytearray()
+        while len(content) < self.length:  # one call reads at most 2 GiB
+            rest, place = self.length - len(content), self.offset + len(content)
+            some = os.pread(self.content.descriptor, min(rest, _READ), place)
+            if not some:
+                break
+            content += some
+        return bytes(content)
 
 
 @dataclass(frozen=True)
@@ -230,18 +240,20 @@ def read_runs(file: BinaryIO, key: bytes | None) -> Opened:
             raise FormatError(f"version {version!r} is not supported")
         runs, place, content = [], len(MAGIC), Content(file)
         for name, utility, keys, offset, hashes, stack in rows:
-            _require(offset == place and isinstance(name, str) and math.isfinite(utility))
+            _require(all(type(each) is int for each in (keys, offset, hashes, stack)))
+            _require(offset == place and isinstance(utility, int | float))
+            _require(math.isfinite(utility) and name.encode() is not None)
             _require(utility >= 0 and 0 <= keys <= MOST_KEYS and hashes > 0 <= stack)
             place += hashes + stack
             _require(place <= start)
             runs.append(_opened(Frame(content, offset, hashes), name, utility, keys, stack, key))
         _require(place == start and len({run.name for run in runs}) == len(runs))
-        _require(budget is None or (isinstance(budget, int) and budget >= 0))
+        _require(budget is None or (type(budget) is int and 0 <= budget < MOST_BYTES))
         _require(isinstance(fpr, float) and 0 < fpr < 1)
-        _require(seed is None or (isinstance(seed, int) and 0 <= seed < 2**64))
+        _require(seed is None or (type(seed) is int and 0 <= seed < 2**64))
     except FormatError:
         raise
-    except (ValueError, TypeError, RecursionError) as error:
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise FormatError(f"the directory of the runs is not valid: {error}") from None
     return Opened(tuple(runs), budget, fpr, seed)
 

@@ -66,9 +66,16 @@ def build(
             raise ValueError(f"{wrong[0]} must be None with by, which gives a Collection")
         return build_sets(df, column, by, path, seed, key, **arguments)
     filter = Ribbon if filter is None else filter
+    if not (isinstance(filter, type) and issubclass(filter, Filter)):
+        raise TypeError(f"filter must be a class of filters, such as tamis.Ribbon, not {filter!r}")
+    if workload is not None and not issubclass(filter, Stacked):
+        raise ValueError(
+            f"workload must be None for a {filter.__name__} filter, only a Stacked one"
+        )
     shards = SHARDS if shards is None else shards
     shards = whole("shards", shards, MOST_SHARDS, least=1)
-    keys = df.select(key_column(df, column)).where(functions.col(column).isNotNull())
+    values = key_column(df, column)
+    keys = df.where(values.isNotNull()).select(values.alias("key"))
     if capacity is not None and not issubclass(filter, Stacked):
         built = _merged(keys, filter, whole("capacity", capacity, MOST_KEYS), seed, key, arguments)
     else:
@@ -88,6 +95,11 @@ def _sharded(
     key: bytes | None,
     arguments: dict[str, Any],
 ) -> Any:
+    none = split([], shards, seed=seed, key=key)
+    if not issubclass(filter, Stacked):  # whose plan has been made, so that it is right
+        # An error in the arguments is raised here, not in a task.
+        filter.from_hashes(none[0], key=key, **arguments)
+
     def split_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in collected(batches):
             parts = split(table.column(0), shards, seed=seed, key=key)
@@ -105,9 +117,7 @@ def _sharded(
     rows = parts.groupBy("shard").applyInArrow(build_shard, _PARTS).toLocalIterator()
     built = {row.shard: filters.from_bytes(row.part, key=key) for row in rows}
     if not built:  # no row, so no part of any shard
-        empty = [filter.from_hashes(part, key=key, **arguments)
-                 for part in split([], shards, seed=seed, key=key)]  # fmt: skip
-        built = dict(enumerate(empty))
+        built = {i: filter.from_hashes(part, key=key, **arguments) for i, part in enumerate(none)}
     return built[0] if shards == 1 else Sharded.join(built)
 
 
@@ -146,7 +156,7 @@ def _planned(
         name: arguments.pop(name) for name in ("plan", "negatives") if name in arguments
     }
     if build.get("plan") is None:
-        estimate = functions.approx_count_distinct(keys.columns[0], 0.01)
+        estimate = functions.approx_count_distinct("key", 0.01)
         count = keys.select(estimate).head()[0]
         build["plan"] = planning.planner.plan(max(count, capacity or 0, 64), workload, **arguments)
     elif arguments:

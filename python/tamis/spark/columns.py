@@ -6,27 +6,47 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions
-from pyspark.sql.types import BinaryType, IntegralType, StringType
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 BATCH = 1 << 20
 """Keys that a task collects before it splits them: large parts have little overhead."""
 
 
+def type_of(df: DataFrame, column: str, *, frame: str = "df", argument: str = "column") -> DataType:
+    """Return the type of a column, or raise an error that names the arguments."""
+    if not isinstance(df, DataFrame):
+        raise TypeError(f"{frame} must be a DataFrame of Spark, not a {type(df).__name__}")
+    if column not in df.columns:
+        of = "" if frame == "df" else f" of {frame}"
+        raise ValueError(
+            f"{argument} must be one of the columns{of}, {', '.join(df.columns)}, not {column!r}"
+        )
+    return df.schema[column].dataType
+
+
+def quoted(column: str) -> Column:
+    """Return a column by its name, in which dots and backticks have no meaning."""
+    return functions.col("`" + column.replace("`", "``") + "`")
+
+
 def key_column(df: DataFrame, column: str) -> Column:
     """Return the column of keys, or raise an error if it is of another type than keys have."""
-    if column not in df.columns:
-        raise ValueError(f"column must be one of {', '.join(df.columns)}, not {column!r}")
-    kind = df.schema[column].dataType
-    if not isinstance(kind, (BinaryType, IntegralType, StringType)):
+    kind = type_of(df, column)
+    if not isinstance(kind, (BinaryType, IntegralType, StringType)) or is_collated(kind):
         raise TypeError(
-            f"column must be of text, bytes or integers; {column!r} is of type "
-            f"{kind.simpleString()}"
+            "column must be of text without a collation, bytes or integers; "
+            f"{column!r} is of type {kind.simpleString()}"
         )
-    return functions.col(column)
+    return quoted(column)
+
+
+def is_collated(kind: DataType) -> bool:
+    """Whether Spark takes texts of this type for equal that have other bytes."""
+    return isinstance(kind, StringType) and kind != StringType()
 
 
 def collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

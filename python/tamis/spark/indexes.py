@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tamis._types import FilePath
+from tamis.collection import Collection
 from tamis.parquet import SkippingIndex, building, merging
 from tamis.parquet.answering import State
 from tamis.parquet.lake import Lake, Source, public_source, source_names
@@ -41,6 +42,10 @@ def index(
     is a column. A task holds the filters of one file; the driver merges them on disk.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
+    size = None if memory is None else parse_budget(memory, "memory")
+    # An error in the arguments is raised here, not in a task.
+    Collection.build({"": [0]}, kind=kind, fpr=fpr, seed=seed)
+    location = Location.of(path)
     lake = Lake.of(source)
     lake.refuse_tables()
     files = list(lake.files())
@@ -64,8 +69,7 @@ def index(
             for i, row in enumerate(tasks.mapInArrow(build_parts, "part binary").toLocalIterator())
         ]
         state = merging.merge_states(states, lake, hybrid=hybrid)
-        size = None if memory is None else parse_budget(memory, "memory")
-        return SkippingIndex.created(state, Location.of(path), memory=size, source=source)
+        return SkippingIndex.created(state, location, memory=size, source=source)
 
 
 def _families(lake: Lake, files: Sequence[str], names: Sequence[str]) -> dict[str, str]:

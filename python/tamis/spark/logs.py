@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
+from pyspark.sql.types import DatetimeType, IntegralType, NumericType
 
 from tamis.planning.arguments import MOST_KEYS, whole
-from tamis.spark.columns import key_column
+from tamis.spark.columns import key_column, quoted, type_of
 from tamis.workload import Workload
 from tamis.workload.unseen import LogStatistics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def workload(
@@ -31,26 +32,53 @@ def workload(
     or numbers that grow with time, by splitting the log, as `tamis.Workload.from_queries` does.
     """
     top = whole("top", top, MOST_KEYS, least=1)
-    names = [column] if order_by is None else [column, order_by]
-    key_column(df, column)
-    log = df.select(*names).where(functions.col(column).isNotNull())
-    absent = log if keys is None else log.join(keys.select(column).distinct(), column, "left_anti")
+    columns = [key_column(df, column).alias("value")]
+    if order_by is not None:
+        columns.append(_times(df, order_by).alias("at"))
+    log = df.select(*columns).where("value IS NOT NULL")
+    absent = log
+    if keys is not None:
+        absent = log.join(_stored(keys, df, column), "value", "left_anti")
     early = functions.lit(False)
     if order_by is not None:
-        median = absent.select(functions.percentile_approx(order_by, 0.5, 100_000)).head()[0]
-        early = functions.col(order_by) < functions.lit(median)
-    counts = absent.groupBy(column).agg(
+        median = absent.select(functions.percentile_approx("at", 0.5, 100_000)).head()[0]
+        early = functions.col("at") < functions.lit(median)
+    counts = absent.groupBy("value").agg(
         functions.count("*").alias("queries"), functions.count_if(early).alias("before")
     ).cache()  # fmt: skip
     try:
         found = _log_statistics(counts)
-        ranked = counts.orderBy(functions.desc("queries"), column).limit(top)
-        table = ranked.select(column, "queries").toArrow()
+        ranked = counts.orderBy(functions.desc("queries"), "value").limit(top)
+        table = ranked.select("value", "queries").toArrow()
     finally:
         counts.unpersist()
     removed = 0 if keys is None else log.count() - found.total
     kept = table["queries"].to_numpy()
-    return Workload.from_log_statistics(table[column], kept, found, removed)
+    return Workload.from_log_statistics(table["value"], kept, found, removed)
+
+
+def _times(df: DataFrame, order_by: str) -> Column:
+    kind = type_of(df, order_by, argument="order_by")
+    if not isinstance(kind, (DatetimeType, NumericType)):
+        raise TypeError(
+            f"order_by must be a column of times or numbers; {order_by!r} is of type "
+            f"{kind.simpleString()}"
+        )
+    return quoted(order_by)
+
+
+def _stored(keys: DataFrame, df: DataFrame, column: str) -> DataFrame:
+    """Return the distinct keys of the set, which must be of the type of the queries."""
+    queried, stored = type_of(df, column), type_of(keys, column, frame="keys")
+    if stored != queried and not (
+        isinstance(stored, IntegralType) and isinstance(queried, IntegralType)
+    ):
+        # Spark would cast one of them, and take values for equal that are different keys.
+        raise TypeError(
+            f"keys must have a column of the type of the log; {column!r} is "
+            f"{stored.simpleString()} in keys and {queried.simpleString()} in df: cast one of them"
+        )
+    return keys.select(quoted(column).alias("value")).distinct()
 
 
 def _log_statistics(counts: DataFrame) -> LogStatistics:

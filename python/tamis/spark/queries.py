@@ -17,16 +17,15 @@ from pyspark.sql.types import (
     DataType,
     DecimalType,
     FractionalType,
-    StringType,
 )
 
 from tamis import filters
 from tamis.filters.contract import Filter
 from tamis.spark.building import SHARDS, build
-from tamis.spark.columns import key_column
+from tamis.spark.columns import is_collated, key_column, quoted, type_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def keep(df: DataFrame, column: str, filter: Any, *, key: bytes | None = None) -> DataFrame:
@@ -36,7 +35,8 @@ def keep(df: DataFrame, column: str, filter: Any, *, key: bytes | None = None) -
     on storage that all workers can read; each worker maps the file, so its memory is shared by the
     tasks of a machine. ``key`` is the secret key of a filter that has one.
     """
-    return df.where(_condition(df.sparkSession, filter, key)(key_column(df, column)))
+    keys = key_column(df, column)
+    return df.where(_condition(df.sparkSession, filter, key)(keys))
 
 
 def register(spark: SparkSession, name: str, filter: Any, *, key: bytes | None = None) -> None:
@@ -65,11 +65,12 @@ def semi_join(
     if not names:
         raise ValueError("on must be the name of a column, or several, not an empty list")
     for name in names:
-        _check_joined(left.schema[name].dataType, right.schema[name].dataType, name)
-    both = [_join_key(side, names) for side in (left, right)]
-    built = build(both[1].select("tamis_key"), "tamis_key", fpr=fpr, shards=shards)
-    thinned = keep(both[0], "tamis_key", built).drop("tamis_key")
-    return thinned.join(right.select(*names).distinct(), names, "left_semi")
+        of_left = type_of(left, name, frame="left", argument="on")
+        _check_joined(of_left, type_of(right, name, frame="right", argument="on"), name)
+    hashed = _join_key(names)
+    built = build(right.select(hashed.alias("key")), "key", fpr=fpr, shards=shards)
+    thinned = left.where(_condition(left.sparkSession, built, None)(hashed))
+    return thinned.join(right.select(*map(quoted, names)).distinct(), names, "left_semi")
 
 
 def _check_joined(left: DataType, right: DataType, name: str) -> None:
@@ -80,29 +81,31 @@ def _check_joined(left: DataType, right: DataType, name: str) -> None:
             f"and {right.simpleString()} on the right: cast one of them"
         )
     exact = (AtomicType,) if not isinstance(left, FractionalType) else (DecimalType,)
-    collated = isinstance(left, StringType) and left != StringType()
-    if collated or not isinstance(left, exact):
+    if is_collated(left) or not isinstance(left, exact):
         raise TypeError(
             "on must name columns of text without a collation, bytes, integers, decimals, dates or "
             f"times; {name!r} is {left.simpleString()}"
         )
 
 
-def _join_key(df: DataFrame, names: list[str]) -> DataFrame:
-    """Add a column with the key of a row: a hash of the columns it is joined on."""
-    present = functools.reduce(lambda a, b: a & b, (functions.col(n).isNotNull() for n in names))
-    hashed = functions.xxhash64(*(functions.col(name) for name in names))
-    return df.withColumn("tamis_key", functions.when(present, hashed))
+def _join_key(names: list[str]) -> Column:
+    """Return the key of a row: a hash of the columns it is joined on; null if one of them is."""
+    columns = [quoted(name) for name in names]
+    present = functools.reduce(lambda a, b: a & b, (each.isNotNull() for each in columns))
+    return functions.when(present, functions.xxhash64(*columns))
 
 
 def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
     """Return a Spark function that says which keys of a column may be in the filter."""
     if isinstance(filter, Filter):
-        name = _ship(spark, filter)
+        name = _ship(spark, filter, key)
         get: Any = SparkFiles.get
-    else:
+    elif isinstance(filter, str | bytes | os.PathLike):
         name, get = os.fsdecode(filter), str
         filters.load(name, mmap=True, key=key)  # an error is raised here, not in a task
+    else:
+        kind = type(filter).__name__
+        raise TypeError(f"filter must be a filter or the path of a saved one, not a {kind}")
 
     def contains(keys: pa.Array) -> pa.Array:
         opened = _opened(get(name), key)
@@ -116,11 +119,12 @@ def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
     return functions.arrow_udf(contains, "boolean")
 
 
-def _ship(spark: SparkSession, filter: Filter) -> str:
+def _ship(spark: SparkSession, filter: Filter, key: bytes | None) -> str:
     """Send a filter to all workers as a file; return its name there."""
     name = f"tamis-{secrets.token_hex(8)}"
     path = os.path.join(_shipped().name, name)
     filter.save(path)
+    filters.load(path, mmap=True, key=key)  # a wrong key is an error here, not in a task
     spark.sparkContext.addFile(path)
     return name
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions
+from pyspark.sql.types import BinaryType
 
 from tamis import _native
 from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.collection.storage import full_filter
 from tamis.filters.sharded import split
-from tamis.spark.columns import collected, key_column
+from tamis.planning.arguments import parse_budget
+from tamis.spark.columns import collected, key_column, quoted, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,16 +43,16 @@ def build_sets(
     hybrid: bool = False,
 ) -> Collection:
     """Build a collection with a set for each value of the column ``by``."""
-    if by not in df.columns:
-        raise ValueError(f"by must be one of {', '.join(df.columns)}, not {by!r}")
+    if isinstance(type_of(df, by, argument="by"), BinaryType):
+        raise TypeError(f"by must be a column whose values name sets; {by!r} is binary: use hex(…)")
+    values = key_column(df, column)
+    if budget is not None:
+        parse_budget(budget)
     options: dict[str, Any] = {"kind": kind, "fpr": fpr, "seed": seed, "key": key}
-    Collection.build(
-        {"": [0]}, **options
-    )  # an error in the arguments is raised here, not in a task
-    name = functions.coalesce(functions.col(by).cast("string"), functions.lit("null"))
-    keys = df.where(functions.col(column).isNotNull()).select(
-        name.alias("name"), key_column(df, column).alias("key")
-    )
+    # An error in the arguments is raised here, not in a task.
+    Collection.build({"": [0]}, **options)
+    name = functions.coalesce(quoted(by).cast("string"), functions.lit("null"))
+    keys = df.where(values.isNotNull()).select(name.alias("name"), values.alias("key"))
 
     def split_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in collected(batches):
@@ -66,10 +68,10 @@ def build_sets(
             yield pa.RecordBatch.from_arrays(columns, ["name", "part"])
 
     def build_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (
-            (name, part)
+        rows = (  # one by one, since a batch may have many large parts
+            (name.as_py(), part.as_py())
             for batch in batches
-            for name, part in zip(batch["name"].to_pylist(), batch["part"].to_pylist(), strict=True)
+            for name, part in zip(batch["name"], batch["part"], strict=True)
         )
         sets = (
             (name, _native.Shard([part for _, part in same], key).keys)

@@ -247,7 +247,10 @@ def _allowed_third(
     later = lifetime - observations
     passed = (1 - known.psi) * first * (1 - second)
     left = lifetime * fpr - observations * first - later * passed
-    return np.clip(left / (later * first * (known.psi + (1 - known.psi) * second)), 0.0, 1.0)
+    reached = later * first * (known.psi + (1 - known.psi) * second)
+    # Where no query reaches the third layer, as if all are observations, any rate will do.
+    any_rate = np.where(left >= 0, 1.0, 0.0)
+    return np.clip(np.divide(left, reached, out=any_rate, where=reached > 0), 0.0, 1.0)
 
 
 def _stacked(first: Any, second: Any, third: Any, psi: float) -> Any:
