@@ -1,6 +1,7 @@
 //! Kernels on hashed keys, one thread, next to a yardstick: reading one random cache line per key
-//! in as much memory as the filter takes, with the same prefetching. Times drift with the machine;
-//! the ratio to the yardstick drifts less.
+//! in as much memory as the filter takes, with the same prefetching. Times are processor times, so that
+//! other processes matter only by the caches and the memory they use; the ratio to the yardstick
+//! drifts less than they do.
 //!
 //! Below some kernels is the time of a C or C++ implementation, measured on the kind of machine this
 //! was developed on (two cores of an AMD EPYC with AVX2): blocked and plain Bloom, cuckoo, binary fuse
@@ -10,7 +11,6 @@
 //! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
 
 use std::hint::black_box;
-use std::time::Instant;
 use tamis::bits::{Buffer, LINE, prefetch, reduce};
 use tamis::bloom::{Bloom, Layout, Shape};
 use tamis::cuckoo::{self, Cuckoo};
@@ -303,11 +303,30 @@ fn row(name: &str, bits: u64, times: Times, absent: &[Hash128], reference: Optio
 fn median(keys: usize, mut run: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..REPEATS)
         .map(|_| {
-            let start = Instant::now();
+            let start = processor_time();
             run();
-            start.elapsed().as_nanos() as f64 / keys as f64
+            (processor_time() - start) / keys as f64
         })
         .collect();
     times.sort_by(f64::total_cmp);
     times[REPEATS / 2]
+}
+
+/// Nanoseconds that this thread has run.
+fn processor_time() -> f64 {
+    #[repr(C)]
+    struct Time {
+        seconds: i64,
+        nanoseconds: i64,
+    }
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut Time) -> i32;
+    }
+    /// `CLOCK_THREAD_CPUTIME_ID` of Linux.
+    const THREAD: i32 = 3;
+    let mut time = Time { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the C library fills in a `timespec`, which has this layout on 64-bit Linux.
+    let failed = unsafe { clock_gettime(THREAD, &mut time) };
+    assert_eq!(failed, 0, "no processor time of a thread");
+    time.seconds as f64 * 1e9 + time.nanoseconds as f64
 }
