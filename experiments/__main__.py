@@ -32,7 +32,9 @@ def main() -> None:
     for name, each in EXPERIMENTS.items():
         if not name.startswith(options.only):
             continue
-        if missing := [name for name in each.data if not (data.FOLDER / f"{name}.parquet").exists()]:
+        if missing := [
+            name for name in each.data if not (data.FOLDER / f"{name}.parquet").exists()
+        ]:
             print(f"{name}: left out, {', '.join(missing)} missing")
             continue
         print(name, flush=True)
