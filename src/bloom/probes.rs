@@ -334,8 +334,7 @@ mod tests {
                     set[position as usize] = 1;
                 }
                 assert_eq!(whole.ones(), set.iter().sum::<u64>());
-                let cut =
-                    whole.truncated(if layout == Layout::Segmented { bits / 2 } else { bits });
+                let cut = whole.truncated(bits / 2);
                 let mixed: Vec<Hash128> = (0..500).map(|i| hashes[i * 7919 % 1000]).collect();
                 for filter in [whole, cut.unwrap()] {
                     for batch in [members, absent, &mixed, &hashes, &hashes[400..533], &[]] {
@@ -345,6 +344,15 @@ mod tests {
                             filter.shape.positions(*hash).all(|p| filter.kept_bit(p))
                         };
                         assert!(out.iter().copied().eq(batch.iter().map(single)));
+                        // What likely keys get, for any processor and for this one.
+                        let found = filter.probe_all::<true>(batch, &mut out);
+                        assert!(out.iter().copied().eq(batch.iter().map(single)));
+                        assert_eq!(found, batch.iter().filter(|hash| single(hash)).count());
+                        out.fill(true);
+                        if let Some(again) = wide::contains(&filter, batch, &mut out) {
+                            assert!(out.iter().copied().eq(batch.iter().map(single)));
+                            assert_eq!(again, found);
+                        }
                     }
                     let mut out = [false; 500];
                     filter.contains(members, &mut out);
