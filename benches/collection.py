@@ -52,6 +52,15 @@ def sliced(sets):
     )
     print(f"one absent key: {single:.1f} µs of processor time (target 30)")
     print(f"batches: {1 / batch:.2f}·10⁹ set probes per second of processor time (target 4)")
+    times = []
+    for i in range(101):
+        begin = time.process_time()
+        c.append(f"new {i}", np.arange(-20 * i - 20, -20 * i))
+        times.append(1e3 * (time.process_time() - begin))
+    print(
+        f"append: {statistics.median(times[1:]):.1f} ms of processor time, "
+        f"the first {times[0]:.0f} ms (target 10)"
+    )
 
 
 def main():

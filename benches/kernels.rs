@@ -1,16 +1,23 @@
 //! Kernels on hashed keys, one thread, next to a yardstick: reading one random cache line per key
-//! in as much memory as the filter takes, with the same prefetching. Times drift with the machine;
-//! the ratio to the yardstick drifts less.
+//! in as much memory as the filter takes, with the same prefetching. Times are processor times, so that
+//! other processes matter only by the caches and the memory they use; the ratio to the yardstick
+//! drifts less than they do.
 //!
 //! Below some kernels is the time of a C or C++ implementation, measured on the kind of machine this
 //! was developed on (two cores of an AMD EPYC with AVX2): blocked and plain Bloom, cuckoo, binary fuse
 //! and balanced ribbon of fastfilter_cpp, and the rank-and-select quotient filter of the authors of the
 //! telescoping filter, built with link-time optimization and PDEP.
 //!
-//! `make bench` runs it; `cargo bench --bench kernels -- 1000000` for one number of keys.
+//! Those are times of another day. Two of those filters are also written down here as they are there
+//! (`cpp/mod.rs`), and take turns with ours: the rows "- as in C++" are of the same minute.
+//!
+//! `make bench` runs it; `cargo bench --bench kernels -- 1000000 bloom` for one number of keys and one
+//! kind.
 
+mod cpp;
+
+use cpp::{Peer, Plain, Split};
 use std::hint::black_box;
-use std::time::Instant;
 use tamis::bits::{Buffer, LINE, prefetch, reduce};
 use tamis::bloom::{Bloom, Layout, Shape};
 use tamis::cuckoo::{self, Cuckoo};
@@ -34,8 +41,19 @@ struct Times {
 }
 
 fn main() {
-    let asked: Vec<usize> = std::env::args().filter_map(|word| word.parse().ok()).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let asked: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let sizes = if asked.is_empty() { vec![1_000_000, 10_000_000] } else { asked };
+    let kinds: [(&str, fn(&[Hash128], &[Hash128])); 6] = [
+        ("bloom", bloom),
+        ("cuckoo", cuckoo),
+        ("quotient", quotient),
+        ("telescoping", telescoping),
+        ("fuse", fuse),
+        ("ribbon", ribbon),
+    ];
+    let named = |name: &&str| words.iter().any(|word| word == name);
+    let all = !kinds.iter().any(|(name, _)| named(name));
     println!("ns per key, median of {REPEATS}; yardstick: a random read of as much memory");
     println!(
         "{:<24} {:>10} {:>9} {:>8} {:>8} {:>8} {:>10}",
@@ -47,12 +65,9 @@ fn main() {
             range.map(|key| hasher.signed(key as i64)).collect()
         };
         let (present, absent) = (hash(0..keys), hash(keys..2 * keys));
-        bloom(&present, &absent);
-        cuckoo(&present, &absent);
-        quotient(&present, &absent);
-        telescoping(&present, &absent);
-        fuse(&present, &absent);
-        ribbon(&present, &absent);
+        for (_, run) in kinds.iter().filter(|(name, _)| all || named(name)) {
+            run(&present, &absent);
+        }
     }
 }
 
@@ -77,6 +92,48 @@ fn bloom(present: &[Hash128], absent: &[Hash128]) {
             _ => None,
         };
         row(&format!("Bloom, {}", layout.name()), bits, times, absent, reference);
+        match layout {
+            Layout::Blocked => beside::<Split>(shape, present, absent),
+            _ => beside::<Plain>(shape, present, absent),
+        }
+    }
+}
+
+/// Ours, and a filter of fastfilter_cpp of the same size, in turns.
+fn beside<P: Peer>(shape: Shape, present: &[Hash128], absent: &[Hash128]) {
+    let ours = || {
+        let bloom = Bloom::new(shape).unwrap();
+        bloom.insert(present).unwrap();
+        bloom
+    };
+    let build = in_turns(
+        present.len(),
+        || drop(black_box(ours())),
+        || drop(black_box(P::of(shape, present))),
+    );
+    let (bloom, peer) = (ours(), P::of(shape, present));
+    let query = |hashes: &[Hash128]| {
+        let (mut out, mut other) = ([false; CHUNK], [false; CHUNK]);
+        in_turns(
+            hashes.len(),
+            || {
+                for chunk in hashes.chunks(CHUNK) {
+                    bloom.contains(chunk, &mut out[..chunk.len()]);
+                    black_box(&mut out);
+                }
+            },
+            || {
+                for chunk in hashes.chunks(CHUNK) {
+                    peer.contains(chunk, &mut other);
+                    black_box(&mut other);
+                }
+            },
+        )
+    };
+    let columns = [build, query(present), query(absent)];
+    for (i, name) in ["- as in C++", "- ours over that"].into_iter().enumerate() {
+        let [build, present, absent] = columns.map(|column| column[i]);
+        println!("{name:<24} {:>10} {:>9} {build:>8.2} {present:>8.2} {absent:>8.2}", "", "");
     }
 }
 
@@ -300,14 +357,45 @@ fn row(name: &str, bits: u64, times: Times, absent: &[Hash128], reference: Optio
     }
 }
 
+/// The time of theirs, and how many times as long ours takes: medians of rounds in which both run.
+fn in_turns(keys: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> [f64; 2] {
+    let rounds: Vec<[f64; 2]> =
+        (0..REPEATS).map(|_| [timed(&mut ours), timed(&mut theirs)]).collect();
+    let time = middle(rounds.iter().map(|[_, theirs]| theirs / keys as f64));
+    [time, middle(rounds.iter().map(|[ours, theirs]| ours / theirs))]
+}
+
 fn median(keys: usize, mut run: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..REPEATS)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed().as_nanos() as f64 / keys as f64
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[REPEATS / 2]
+    middle((0..REPEATS).map(|_| timed(&mut run) / keys as f64))
+}
+
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn timed(run: &mut impl FnMut()) -> f64 {
+    let start = processor_time();
+    run();
+    processor_time() - start
+}
+
+/// Nanoseconds that this thread has run.
+fn processor_time() -> f64 {
+    #[repr(C)]
+    struct Time {
+        seconds: i64,
+        nanoseconds: i64,
+    }
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut Time) -> i32;
+    }
+    /// `CLOCK_THREAD_CPUTIME_ID` of Linux.
+    const THREAD: i32 = 3;
+    let mut time = Time { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the C library fills in a `timespec`, which has this layout on 64-bit Linux.
+    let failed = unsafe { clock_gettime(THREAD, &mut time) };
+    assert_eq!(failed, 0, "no processor time of a thread");
+    time.seconds as f64 * 1e9 + time.nanoseconds as f64
 }

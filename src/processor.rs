@@ -111,22 +111,50 @@ pub fn has_avx2() -> bool {
     false
 }
 
-/// Runs `work`, where the compiler may use AVX2, BMI1, BMI2 and POPCNT if this processor has them all.
+/// Whether this processor has the vectors of AVX-512 that also multiply 64-bit numbers.
 #[inline(always)]
-pub fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-        fn enabled<R>(work: impl FnOnce() -> R) -> R {
-            work()
-        }
-        if has_avx2() && Bmi2::detect().is_some() {
-            // SAFETY: just checked.
-            return unsafe { enabled(work) };
-        }
-    }
-    work()
+    return std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
+
+/// Compiles a function three times, and calls the one for the widest vectors of this processor: with
+/// AVX-512, with AVX2, or plainly. What it calls must always be inlined, or is compiled plainly. That is
+/// also why this takes no closure: one that is called in three places is inlined in none.
+macro_rules! vectorized {
+    ($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        $(#[$about])*
+        fn $name($($argument: $type),*) -> $result {
+            #[inline(always)]
+            fn plain($($argument: $type),*) -> $result $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512dq,avx512vl,avx2,bmi1,bmi2,popcnt")]
+                fn with_avx512($($argument: $type),*) -> $result {
+                    plain($($argument),*)
+                }
+                #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+                fn with_avx2($($argument: $type),*) -> $result {
+                    plain($($argument),*)
+                }
+                if $crate::processor::has_avx2() && $crate::processor::Bmi2::detect().is_some() {
+                    if $crate::processor::has_avx512() {
+                        // SAFETY: just checked.
+                        return unsafe { with_avx512($($argument),*) };
+                    }
+                    // SAFETY: just checked.
+                    return unsafe { with_avx2($($argument),*) };
+                }
+            }
+            plain($($argument),*)
+        }
+    };
+}
+pub(crate) use vectorized;
 
 /// Evaluates an expression with the name bound to the best [`Processor`] of this machine.
 macro_rules! on_best {

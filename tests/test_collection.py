@@ -457,6 +457,59 @@ def test_sliced_sets_come_and_go(tmp_path):
     assert {"set 7", "ribbon"} <= set(c.candidates(145))
 
 
+def test_sets_beside_the_rows_are_as_the_others(tmp_path, monkeypatch):
+    laid_out = []
+    load = tamis.collection.prefixes.load_sliced
+    monkeypatch.setattr(
+        tamis.collection.prefixes, "load_sliced", lambda *all: laid_out.append(1) or load(*all)
+    )
+    many = list(sets([8] * 1100))
+    utility = np.random.default_rng(5).integers(1, 5, 1100)
+    c = tamis.Collection.build(
+        many[:1000], kind="sliced", budget=21_000, utility=utility[:1000], path=tmp_path / "c"
+    )
+    keys, owner = np.arange(8 * 1100), np.repeat(np.arange(1100), 8)
+    for end in range(1001, 1101):
+        c.append(*many[end - 1], utility=utility[end - 1])
+        assert c.size_in_bytes <= 21_000
+        if end % 20:
+            continue
+        for c.hybrid in (False, True):
+            offsets, ids = c.candidates_many(keys[: 8 * end])
+            lists = np.split(ids, offsets[1:-1])
+            assert all(own in each for own, each in zip(owner, lists, strict=False))
+            # The most queried come first, whether they are in rows or not.
+            assert all((np.diff(utility[each]) <= 0).all() for each in lists)
+            few, first = c.candidates_many(keys[: 8 * end], limit=2)
+            assert [each.tolist() for each in np.split(first, few[1:-1])] == [
+                each[:2].tolist() for each in lists
+            ]
+            for key in keys[8 * end - 40 : 8 * end : 9].tolist():
+                assert c.candidates(key) == list(c.names[lists[key]])
+                assert c.candidates(key, limit=1) == list(c.names[lists[key][:1]])
+    # At the first append all give way, and then once per several sets.
+    assert 2 < len(laid_out) < 30
+    measured = np.mean([len(c.candidates_many([-key])[1]) for key in range(1, 301)]) / 1100
+    c.hybrid = False
+    rate, accepted = float(c.fprs.mean()), len(c.candidates_many(np.arange(-2000, 0))[1])
+    assert abs(accepted / 2000 / 1100 - rate) < 6 * np.sqrt(rate / 2000 / 1100)
+    assert measured < 0.001
+    c.append("empty", [])
+    c.drop(["set 0", "empty"])
+    assert "set 1099" in c.candidates(8 * 1099)
+    c.append("last", range(-9, 0))
+    assert c.candidates(-5).count("last") == 1
+    c.save(tmp_path / "d")
+    assert len(tamis.Collection.open(tmp_path / "d", budget=22_000)) == 1100
+
+
+def test_the_last_sets_of_rows_that_fit_are_whole():
+    c = tamis.Collection.build(sets([8] * 1000), kind="sliced")
+    c.append("new", range(10**6, 10**6 + 8))
+    assert (c.kept == c.full).all()
+    assert c.candidates(10**6 + 1) == ["new"]
+
+
 @pytest.fixture
 def small_windows(monkeypatch):
     """Windows of 64 sets, so that few sets are many."""

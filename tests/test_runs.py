@@ -92,6 +92,21 @@ def test_the_split_is_as_good_as_any_other(size, utility, bits):
                 assert found <= reads(other) * 1.04
 
 
+def test_more_memory_is_not_worse_where_all_absent_keys_are_known():
+    absent = ABSENT + np.arange(100)
+    workload = tamis.Workload.from_counts(absent, np.arange(1, 101))
+    reads = []
+    for budget in (700, 750, 900, 1000, 3000, 10**6):
+        c = tamis.Collection.build(
+            runs_of(1000, 200), budget=budget, workload=workload, kind="stacked"
+        )
+        assert c.size_in_bytes <= budget
+        reads.append(c.expected_reads)
+    assert reads == sorted(reads, reverse=True)
+    assert reads[1:] == [0] * 5
+    assert len(c.candidates_many(absent)[1]) == 0
+
+
 def test_a_run_that_is_not_worth_its_bits_has_no_filter():
     split = split_runs(np.array([100, 10**6]), np.ones(2), Zipf(1.0, 1, 0), 1500)
     assert split[0] > 1000

@@ -19,13 +19,14 @@
 //! lock, so setting a bit is a plain load and store rather than a locked instruction.
 //!
 //! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame), `probes.rs`
-//! (batches of the layouts that are not blocked), `build.rs`, `sets.rs` (filters as sets: how many
+//! (batches of the layouts that are not blocked), `wide.rs` (the same with AVX-512), `build.rs`, `sets.rs` (filters as sets: how many
 //! keys, union, intersection, a prefix).
 
 mod build;
 mod probes;
 mod sets;
 mod shape;
+mod wide;
 
 pub use build::{Filling, Share};
 pub use shape::{BLOCK_BITS, Layout, MOST_HASHES, Shape};

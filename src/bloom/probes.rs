@@ -2,16 +2,17 @@
 //!
 //! Keys are probed in rounds: once each, then again those that found their bit set. So an absent key
 //! costs two probes on average (half of the bits are set), not k. Where most keys pass, they are likely
-//! in the set, and get several probes per round. The words of a round are fetched side by side, and
-//! its positions, which cost more than the bits while the filter is in a cache, are computed in loops
-//! that the compiler turns into vectors where the processor has them.
+//! in the set, and get several probes per round; where most of those before were in the set and the
+//! filter is in a cache, all probes at once and no rounds. The words of a round are fetched side by side, and its positions, which cost
+//! more than the bits while the filter is in a cache, are computed in loops that the compiler turns
+//! into vectors where the processor has them.
 
 use super::shape::Segment;
-use super::{Bloom, Shape};
+use super::{Bloom, Shape, wide};
 use crate::bits::prefetch;
-use crate::hash::{Hash128, mix13};
+use crate::hash::Hash128;
 use crate::kernel::Kernel;
-use crate::processor::with_avx2;
+use crate::processor::vectorized;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Keys that are probed together: more than a core has cache misses in flight, and few enough that all
@@ -27,6 +28,34 @@ const CACHED: usize = 1 << 22;
 /// in flight.
 const AHEAD: usize = 16;
 
+vectorized! {
+    /// Answers for up to [`TOGETHER`] hashes; how many are accepted.
+    fn probe_together(
+        bloom: &Bloom,
+        probes: &mut Probes,
+        hashes: &[Hash128],
+        out: &mut [bool],
+        likely: bool,
+    ) -> usize {
+        let cut = bloom.shape.kept < bloom.shape.bits;
+        match (likely && bloom.bits.len() <= CACHED, cut) {
+            (true, true) => bloom.probe_all::<true>(hashes, out),
+            (true, false) => bloom.probe_all::<false>(hashes, out),
+            (false, true) => bloom.probe::<true>(probes, hashes, out, likely),
+            (false, false) => bloom.probe::<false>(probes, hashes, out, likely),
+        }
+    }
+}
+
+vectorized! {
+    /// Finds the positions of `rows` probes of each key, from `j` on.
+    fn advance_together(probes: &mut Probes, shape: &Shape, j: u32, rows: usize) -> () {
+        for row in 0..rows {
+            probes.advance(row, shape.segment(j + row as u32));
+        }
+    }
+}
+
 impl Bloom {
     /// Whether each hash finds all of its bits.
     pub(super) fn contains_in_rounds(&self, mut hashes: &[Hash128], mut out: &mut [bool]) {
@@ -36,11 +65,12 @@ impl Bloom {
             let count = together.min(hashes.len());
             let (now, later) = hashes.split_at(count);
             let (answers, rest) = std::mem::take(&mut out).split_at_mut(count);
-            answers.fill(false);
-            let found = with_avx2(|| match self.shape.kept < self.shape.bits {
-                true => self.probe::<true>(&mut probes, now, answers, likely),
-                false => self.probe::<false>(&mut probes, now, answers, likely),
-            });
+            let found = match likely && self.bits.len() <= CACHED {
+                true => wide::contains(self, now, answers),
+                false => None,
+            };
+            let found =
+                found.unwrap_or_else(|| probe_together(self, &mut probes, now, answers, likely));
             likely = mostly(found, count);
             (hashes, out, together) = (later, rest, TOGETHER);
         }
@@ -60,6 +90,7 @@ impl Bloom {
     ) -> usize {
         let k = self.shape.hashes;
         probes.start(hashes);
+        out.fill(false);
         let mut j = 0;
         while j < k {
             let before = probes.len;
@@ -73,6 +104,40 @@ impl Bloom {
         }
         probes.keys[..probes.len].iter().for_each(|&key| out[usize::from(key)] = true);
         probes.len
+    }
+
+    /// As [`Bloom::probe`], for keys that are likely in a set whose filter is in a cache: all bits of
+    /// each, a few keys at a time, whose positions stay in registers.
+    #[inline(always)]
+    fn probe_all<const CUT: bool>(&self, hashes: &[Hash128], out: &mut [bool]) -> usize {
+        const LANES: usize = 4;
+        let (shape, words) = (self.shape, self.bits.words());
+        let (groups, rest) = hashes.as_chunks::<LANES>();
+        let (answers, others) = out.as_chunks_mut::<LANES>();
+        let mut found = 0;
+        for (group, out) in groups.iter().zip(answers) {
+            let (mut sources, steps) = (group.map(|hash| hash.hi), group.map(|hash| hash.lo));
+            let mut all = [1; LANES];
+            for j in 0..shape.hashes {
+                let segment = shape.segment(j);
+                let positions = match u32::try_from(segment.length) {
+                    Ok(length) => sources.map(|source| segment.near(source, length)),
+                    Err(_) => sources.map(|source| segment.position(source)),
+                };
+                for i in 0..LANES {
+                    sources[i] = sources[i].wrapping_add(steps[i]);
+                    all[i] &= bit::<CUT>(words, shape.kept, positions[i]);
+                }
+            }
+            *out = all.map(|all| all == 1);
+            found += all.iter().sum::<u64>() as usize;
+        }
+        for (&hash, out) in rest.iter().zip(others) {
+            *out =
+                shape.positions(hash).all(|position| bit::<CUT>(words, shape.kept, position) == 1);
+            found += usize::from(*out);
+        }
+        found
     }
 }
 
@@ -133,6 +198,14 @@ fn fetch(words: &[AtomicU64], positions: &[u64]) {
     }
 }
 
+/// The bit at a position of a filter of `kept` bits, 1 for one that was cut off.
+#[inline(always)]
+fn bit<const CUT: bool>(words: &[AtomicU64], kept: u64, position: u64) -> u64 {
+    let word = words.get((position / 64) as usize);
+    let word = word.map_or(u64::MAX, |word| word.load(Relaxed));
+    (word >> (position % 64)) & 1 | u64::from(CUT && position >= kept)
+}
+
 /// Whether nearly all keys passed: of absent ones, half do.
 fn mostly(passed: usize, keys: usize) -> bool {
     passed > keys / 4 * 3
@@ -179,11 +252,7 @@ impl Probes {
         if bloom.bits.len() > CACHED {
             self.positions[..N].iter().for_each(|row| fetch(words, &row[..self.len]));
         }
-        let bit = |position: u64| {
-            let word = words.get((position / 64) as usize);
-            let word = word.map_or(u64::MAX, |word| word.load(Relaxed));
-            (word >> (position % 64)) & 1 | u64::from(CUT && position >= shape.kept)
-        };
+        let bit = |position: u64| bit::<CUT>(words, shape.kept, position);
         let mut passed = 0;
         for at in 0..self.len.min(TOGETHER) {
             let positions: [u64; N] = std::array::from_fn(|i| self.positions[i][at]);
@@ -217,26 +286,21 @@ impl Probes {
     /// The positions of as many probes from `j` on as are computed at once.
     fn advance_some(&mut self, shape: &Shape, j: u32) -> &[[u64; TOGETHER]] {
         let rows = MOST_AT_ONCE.min((shape.hashes - j) as usize);
-        with_avx2(|| (0..rows).for_each(|row| self.advance(row, shape.segment(j + row as u32))));
+        advance_together(self, shape, j, rows);
         &self.positions[..rows]
     }
 
     /// Finds where the next probe of each key is, in a segment.
     #[inline(always)]
     fn advance(&mut self, row: usize, segment: Segment) {
-        let Segment { start, length } = segment;
         // Beyond the last key, so that none is left that does not fill a vector.
         let len = self.len.next_multiple_of(8).min(TOGETHER);
         let sources = self.sources[..len].iter_mut().zip(&self.steps);
         let probes = sources.zip(&mut self.positions[row]);
-        if let Ok(length) = u32::try_from(length) {
-            let length = u64::from(length);
+        if let Ok(length) = u32::try_from(segment.length) {
             for ((source, step), position) in probes {
-                let probe = mix13(*source);
+                *position = segment.near(*source, length);
                 *source = source.wrapping_add(*step);
-                // As `reduce`, in halves, which vectors can multiply.
-                let low = ((probe & 0xFFFF_FFFF) * length) >> 32;
-                *position = start + (((probe >> 32) * length + low) >> 32);
             }
         } else {
             for ((source, step), position) in probes {
@@ -270,8 +334,7 @@ mod tests {
                     set[position as usize] = 1;
                 }
                 assert_eq!(whole.ones(), set.iter().sum::<u64>());
-                let cut =
-                    whole.truncated(if layout == Layout::Segmented { bits / 2 } else { bits });
+                let cut = whole.truncated(bits / 2);
                 let mixed: Vec<Hash128> = (0..500).map(|i| hashes[i * 7919 % 1000]).collect();
                 for filter in [whole, cut.unwrap()] {
                     for batch in [members, absent, &mixed, &hashes, &hashes[400..533], &[]] {
@@ -281,6 +344,15 @@ mod tests {
                             filter.shape.positions(*hash).all(|p| filter.kept_bit(p))
                         };
                         assert!(out.iter().copied().eq(batch.iter().map(single)));
+                        // What likely keys get, for any processor and for this one.
+                        let found = filter.probe_all::<true>(batch, &mut out);
+                        assert!(out.iter().copied().eq(batch.iter().map(single)));
+                        assert_eq!(found, batch.iter().filter(|hash| single(hash)).count());
+                        out.fill(true);
+                        if let Some(again) = wide::contains(&filter, batch, &mut out) {
+                            assert!(out.iter().copied().eq(batch.iter().map(single)));
+                            assert_eq!(again, found);
+                        }
                     }
                     let mut out = [false; 500];
                     filter.contains(members, &mut out);

@@ -333,18 +333,16 @@ class Collection:
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
         prefixes = self._prefixes
-        ids = prefixes.residents[self._check_part(part)].candidates(
-            key, storage.read_limit("limit", limit), self.hybrid
-        )
+        most = storage.read_limit("limit", limit)
+        ids = prefixes.candidates(key, most, self.hybrid, self._check_part(part))
         return [prefixes.filters.name(id) for id in ids.tolist()]
 
     def candidates_many(
         self, keys: Keys, limit: int | None = None, *, part: int = 0
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Look up many keys: key i may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        return self._prefixes.residents[self._check_part(part)].candidates_many(
-            keys, storage.read_limit("limit", limit), self.hybrid
-        )
+        most = storage.read_limit("limit", limit)
+        return self._prefixes.candidates_many(keys, most, self.hybrid, self._check_part(part))
 
     def append(
         self,
@@ -557,12 +555,12 @@ class Collection:
     @property
     def size_in_bits(self) -> int:
         """Bits of the prefixes alone."""
-        return sum(each.bits for each in self._prefixes.residents)
+        return self._prefixes.bits
 
     @property
     def tail_reads(self) -> int:
         """Reads of the rest of a filter, in hybrid mode, since the last allocation."""
-        return sum(each.tail_reads for each in self._prefixes.residents)
+        return sum(each.tail_reads for each in self._prefixes.loaded)
 
     @property
     def seed(self) -> int | None:
@@ -605,8 +603,7 @@ class Collection:
     @property
     def _overhead(self) -> int:
         prefixes = self._prefixes
-        memory = sum(each.overhead for each in prefixes.residents)
-        return memory + _own_bytes(prefixes.filters, self._present, self._accesses)
+        return prefixes.overhead + _own_bytes(prefixes.filters, self._present, self._accesses)
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names

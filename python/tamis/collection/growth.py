@@ -4,6 +4,10 @@ A plan for all sets takes time in proportion to their number. The new sets and a
 share the bits that the window has: the price of a bit in the window rises a little above that of
 the rest, by far less than it differs between plans in whole columns. Windows are spread over the
 collection, so that all sets give way in turn.
+
+Filters by rows cannot be changed one by one. New ones are in memory beside the rows, with the same
+share of their bits as the others have on average, until there are too many of them or the budget is
+used up. Then all are laid out again, with some memory left for the next.
 """
 
 from __future__ import annotations
@@ -18,9 +22,13 @@ from tamis.collection.prefixes import Prefixes, rate_curve
 from tamis.planning.collection.curves import Ints, Weights
 from tamis.planning.collection.prices import optimal_price
 from tamis.planning.collection.reads import optimal_reads
+from tamis.planning.collection.sliced import is_sliceable
 
 WINDOW = 4096
 """Sets that give way to new ones."""
+
+RESERVE = 64
+"""One part in this many of the sets, and of the memory, is for sets beside the rows."""
 
 _STRIDE = 2_654_435_761  # a prime far from multiples of any number of sets: spreads the windows
 
@@ -95,3 +103,22 @@ def load_all(filters: _native.Filters, before: int) -> Growth:
     """Return the growth that loads new filters in full."""
     ids: npt.NDArray[np.int64] = np.arange(before, len(filters))
     return Growth(ids, filters.sizes(1, before).bits)
+
+
+def grow_rows(
+    filters: _native.Filters, loaded: Prefixes, weights: Weights, share: float | None
+) -> Prefixes | None:
+    """Load a share of the bits of new sets beside the rows; None if all should be laid out."""
+    start = loaded.rows
+    if share is None or len(filters) - start > start // RESERVE:
+        return None
+    sizes = filters.sizes(1, start)
+    kinds, bits, hashes = sizes.kinds, sizes.bits, sizes.hashes
+    if kinds.any() and not is_sliceable(kinds, bits, hashes, sizes.counts):
+        return None
+    segments = np.ceil(hashes * share - 1e-9).astype(np.int64)
+    kept = segments * (bits // np.maximum(hashes, 1))
+    order = np.argsort(-weights[start:], kind="stable")
+    ids = (start + order).astype(np.uint32)
+    young = filters.resident(ids, kept[order].astype(np.uint64), loaded.young)
+    return loaded._replace(filters=filters, utility=weights, young=young)

@@ -8,7 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis.collection.growth import Growth, change_prefixes, load_all, may_grow, plan_growth
+from tamis.collection.growth import (
+    RESERVE,
+    Growth,
+    change_prefixes,
+    grow_rows,
+    load_all,
+    may_grow,
+    plan_growth,
+)
 from tamis.collection.prefixes import (
     Prefixes,
     load_prefixes,
@@ -54,6 +62,8 @@ class Planned(NamedTuple):
     """The logarithm of the price of a bit, where the next plan starts."""
     grown: int = 0
     """Sets added since all prefixes were planned."""
+    share: float | None = None
+    """The share of all bits that are in memory, of filters by rows."""
 
 
 class Terms(NamedTuple):
@@ -80,9 +90,17 @@ class Terms(NamedTuple):
 
 
 def plan_prefixes(
-    filters: _native.Filters, terms: Terms, budget: Budget | None, method: Method = "optimal"
+    filters: _native.Filters,
+    terms: Terms,
+    budget: Budget | None,
+    method: Method = "optimal",
+    *,
+    growing: bool = False,
 ) -> Planned:
-    """Return how many bits of each filter to load within a budget in bytes."""
+    """Return how many bits of each filter to load within a budget in bytes.
+
+    Of filters by rows that are ``growing``, some memory is left for the next sets.
+    """
     what = f"{len(filters)} filters"
     if isinstance(budget, tuple):
         return _plan_parts(filters, terms, budget, method)
@@ -93,8 +111,11 @@ def plan_prefixes(
         bits = None
         if budget is not None:
             bits = filter_bits(budget, sliced_overhead(rows) + terms.own_bytes, what)
+            bits -= bits // RESERVE if growing else 0
         segments = plan_segments(rows, terms.utility, bits, terms.shares)
-        return Planned(segments * (rows.bits // np.maximum(rows.hashes, 1)), budget, method)
+        kept = segments * (rows.bits // np.maximum(rows.hashes, 1))
+        share = float(kept.sum() / max(int(rows.bits.sum()), 1))
+        return Planned(kept, budget, method, share=share)
     sizes = filters.sizes(terms.parts)
     curve = rate_curve(sizes)
     if budget is None:
@@ -160,6 +181,9 @@ def grow_prefixes(
         if not allocate:
             kept = np.concatenate([loaded.kept, np.zeros(added, np.int64)])
             return planned, load_planned(filters, terms, planned._replace(kept=kept))
+        grown = grow_rows(filters, loaded, terms.weights, planned.share)
+        if grown is not None and _fits(grown, terms, planned.budget):
+            return planned, grown
     elif not allocate:
         growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
     elif planned.budget is None:
@@ -170,7 +194,7 @@ def grow_prefixes(
         and may_grow(before, added, planned.grown)
     ):
         new = filters.sizes(terms.parts, before).overhead
-        overhead = sum(each.overhead for each in loaded.residents) + new + terms.own_bytes
+        overhead = loaded.overhead + new + terms.own_bytes
         if overhead <= planned.budget:
             bits = 8 * (planned.budget - overhead)
             weights, present = terms.weights, terms.present
@@ -183,5 +207,13 @@ def grow_prefixes(
         except FormatError:
             if not terms.salvage:
                 raise
-    plan = plan_prefixes(filters, terms, planned.budget, planned.method)
+    plan = plan_prefixes(filters, terms, planned.budget, planned.method, growing=True)
     return plan, load_planned(filters, terms, plan, loaded)
+
+
+def _fits(prefixes: Prefixes, terms: Terms, budget: Budget | None) -> bool:
+    """Whether all memory is within a budget for all parts."""
+    if budget is None:
+        return True
+    used = prefixes.overhead + terms.own_bytes + (prefixes.bits + 7) // 8
+    return isinstance(budget, int) and used <= budget

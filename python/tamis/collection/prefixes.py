@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._types import Key, Keys
 from tamis.errors import FormatError
 from tamis.planning.collection import sliced
 from tamis.planning.collection.curves import Ints, Mixed, Ribbon, Segmented, Truncated, Weights
@@ -25,6 +26,25 @@ class Prefixes(NamedTuple):
     """Numbers of the filters whose prefixes could not be read."""
     utility: Weights
     """How often each filter is queried."""
+    rows: int = 0
+    """Sets that are laid out by rows, the first ones."""
+    young: _native.Resident | None = None
+    """Prefixes of those that were added since, one by one."""
+
+    @property
+    def loaded(self) -> list[_native.Resident | _native.Sliced]:
+        """All prefixes: those of each part, and of young sets."""
+        return [*self.residents] if self.young is None else [*self.residents, self.young]
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of all prefixes beside their bits."""
+        return sum(each.overhead for each in self.loaded)
+
+    @property
+    def bits(self) -> int:
+        """Bits of all prefixes."""
+        return sum(each.bits for each in self.loaded)
 
     @property
     def sliced(self) -> bool:
@@ -35,9 +55,38 @@ class Prefixes(NamedTuple):
     def kept(self) -> Ints:
         """Bits of each filter."""
         kept = np.zeros(len(self.filters), np.int64)
-        for resident in self.residents:
-            resident.kept_into(kept)
+        for each in self.loaded:
+            each.kept_into(kept)
         return kept
+
+    def candidates(self, key: Key, limit: int, hybrid: bool, part: int) -> npt.NDArray[np.uint32]:
+        """Return up to ``limit`` sets of a part that may contain the key, the most queried first."""
+        ids = self.residents[part].candidates(key, limit, hybrid)
+        if self.young is None:
+            return ids
+        ids = np.concatenate([ids, self.young.candidates(key, limit, hybrid)])
+        return ids[np.lexsort((ids, -self.utility[ids]))][:limit]
+
+    def candidates_many(
+        self, keys: Keys, limit: int, hybrid: bool, part: int
+    ) -> tuple[Ints, npt.NDArray[np.uint32]]:
+        """Return the same for many keys: where those of each begin, and the sets."""
+        offsets, ids = self.residents[part].candidates_many(keys, limit, hybrid)
+        if self.young is None:
+            return offsets, ids
+        more, others = self.young.candidates_many(keys, limit, hybrid)
+        if not len(others):
+            return offsets, ids
+        counts = [np.diff(offsets), np.diff(more)]
+        which = np.concatenate([np.repeat(np.arange(len(each)), each) for each in counts])
+        ids = np.concatenate([ids, others])
+        order = np.lexsort((ids, -self.utility[ids], which))
+        which, ids = which[order], ids[order]
+        starts = np.concatenate([[0], np.cumsum(counts[0] + counts[1])])
+        # Each of the two is cut off at the limit, and so is the whole.
+        within = np.arange(len(ids)) - starts[which] < limit
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(np.diff(starts), limit))])
+        return offsets, ids[within]
 
 
 def sliced_curve(filters: _native.Filters) -> Segmented | None:
@@ -104,7 +153,7 @@ def load_prefixes(
     if curve is not None and not salvage:
         segments = kept // np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1)
         rows = load_sliced(filters, curve, segments, utility)
-        return Prefixes(filters, [rows], np.zeros(0, np.int64), utility)
+        return Prefixes(filters, [rows], np.zeros(0, np.int64), utility, len(filters))
     order = np.argsort(-utility, kind="stable").astype(np.uint32)
 
     def load(kept: Ints) -> list[_native.Resident]:

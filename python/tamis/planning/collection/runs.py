@@ -49,6 +49,11 @@ def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> In
         more = runs.worth(low) - shares
         order = np.argsort(-more, kind="stable")
         shares[order[0]] += min(left, max(float(more[order[0]]), 0.0))
+    # What is worth no price any more: if all absent keys are known, few bits are enough by the
+    # formula above, and a small run, whose filter takes more than that, is to have them.
+    left = bits - float(shares.sum())
+    if left > 0:
+        shares += left * keys[used] / keys[used].sum()
     split[used] = np.floor(shares)
     return split
 
