@@ -236,6 +236,18 @@ def test_more_negatives_than_planned_cost_a_few_of_them_and_not_the_last_layers(
     assert left_out >= 2  # chance exceeds the plan in about half of the builds
 
 
+def test_no_negatives_are_left_out_where_all_are_equally_frequent():
+    n = 100_000
+    asked = tamis.Workload.from_shape(np.ones(n))
+    plan = tamis.plan(n, asked, bits_per_key=10, layer="bloom", last="alternating", rates="equal")
+    known = (1 << 40) + np.arange(n)
+    for seed in range(6):
+        f = plan.build(np.arange(n), negatives=known, seed=seed)
+        assert f.psi == 1
+        assert f.size_in_bits <= 10 * n
+        assert f.expected_fpr < 3e-4
+
+
 def test_negatives_come_as_they_like():
     keys = np.arange(1000)
     negatives = np.arange(500, 400_500)

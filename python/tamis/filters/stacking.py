@@ -130,7 +130,8 @@ class StackBuild:
         # Keys pass the first layer, so every key among the negatives is found here.
         self.negatives = given.without(self.all_keys)
         overlap = given.without(self.negatives)
-        known = self._leave_out(survivors)
+        ranks = survivors.ranks(overlap)
+        known = self._leave_out(survivors, ranks)
         while len(self.layers) < len(self.planned) and len(self.keys):
             self._make_room()
             index = len(self.layers)
@@ -143,8 +144,7 @@ class StackBuild:
                 break
         psi = 0.0
         if survivors.given:
-            keys = survivors.ranks(overlap)
-            psi = self.recipe.known_share(known, survivors.given, keys, self.share)
+            psi = self.recipe.known_share(known, survivors.given, ranks, self.share)
         exhausted = survivors.given > 0 and len(self.negatives) == 0
         return _native.Stacked._join(self.layers, psi, len(overlap), exhausted, self.room)
 
@@ -219,38 +219,49 @@ class StackBuild:
         self.used += bits
         return known
 
-    def _leave_out(self, survivors: _native.Negatives) -> int:
+    def _leave_out(self, survivors: _native.Negatives, keys: npt.NDArray[Any]) -> int:
         """Leave out the least frequent negatives that may not fit; return how many are known.
 
-        By chance, more items than planned reach a layer. Coarser or fewer last layers would accept
-        more of all known negatives, which costs far more than a few that are unknown. What reaches
-        the later layers is not known yet, so there is room for two standard deviations more.
+        By chance, more items than planned reach a layer. Coarser or fewer last layers accept more
+        of all known negatives, which mostly costs far more than a few that are unknown. What
+        reaches the later layers is not known yet, so there is room for two standard deviations
+        more. ``keys`` are the ranks of the negatives that turned out to be keys.
         """
         most = len(self.negatives)
         if self.budget is None or most == 0 or self.planned[-1].kind == "function":
             return survivors.given
-
-        def fits(count: int) -> bool:
-            bits, variance = self._predicted(count)
-            return self._fits(bits + math.ceil(2 * math.sqrt(variance)))
-
         keep = math.ceil((1 - _LEFT_OUT) * most)
-        if fits(most) or not fits(keep):
+        if self._enough(most, 2) or not self._enough(keep, 2):
             return survivors.given
         while most - keep > 1:
             middle = (keep + most) // 2
-            keep, most = (middle, most) if fits(middle) else (keep, middle)
+            keep, most = (middle, most) if self._enough(middle, 2) else (keep, middle)
         known = int(survivors.ranks(self.negatives)[keep])
+        shares = [
+            self.recipe.known_share(count, survivors.given, keys, self.share)
+            for count in (survivors.given, known)
+        ]
+        before, first = self.planned[:], self.planned[0].rate
+        self._make_room(2)
+        coarser = math.prod(layer.rate for layer in self.planned[::2])
+        self.planned = before
+        if (shares[0] - shares[1]) * first >= shares[0] * coarser:
+            return survivors.given
         self.negatives = survivors.earliest(self.negatives, keep)
         return known
 
     def _fits(self, bits: int) -> bool:
         return self.budget is None or self.used + bits <= self.budget
 
-    def _make_room(self) -> None:
+    def _enough(self, given: int, sigmas: int = 0) -> bool:
+        """Predict whether the layers fit with so many negatives, and deviations of the rest."""
+        bits, variance = self._predicted(given)
+        return self._fits(bits + math.ceil(sigmas * math.sqrt(variance)))
+
+    def _make_room(self, sigmas: int = 0) -> None:
         """Make the last layers coarser, or drop them, until the planned layers should fit."""
         while self.budget is not None and len(self.planned) > len(self.layers):
-            if self.planned[-1].kind == "function" or self._fits(self._predicted()[0]):
+            if self.planned[-1].kind == "function" or self._enough(len(self.negatives), sigmas):
                 return
             last = self.planned[-1].coarser()
             if last is not None:
@@ -262,13 +273,12 @@ class StackBuild:
             else:
                 del self.planned[-2:]
 
-    def _predicted(self, given: int | None = None) -> tuple[int, float]:
+    def _predicted(self, given: int) -> tuple[int, float]:
         """Predict the bits of the layers that are not built yet, and their variance.
 
-        ``given`` is the number of negatives that reach the next layer (default: all that do now).
+        ``given`` is the number of negatives that reach the next layer.
         """
-        keys, bits, variance = float(len(self.keys)), 0, 0.0
-        negatives = float(len(self.negatives) if given is None else given)
+        keys, negatives, bits, variance = float(len(self.keys)), float(given), 0, 0.0
         for index in range(len(self.layers), len(self.planned)):
             layer = self.planned[index]
             items = negatives if index % 2 else keys
