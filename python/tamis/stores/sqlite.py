@@ -104,6 +104,20 @@ class SQLite(Journaled):
             raise
         _fork.register(self)
 
+    def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
+        """Return the value of each key, or `None` where it is absent."""
+        if not keys:
+            return []
+        # Without the context that others read in, as this is what guards do most.
+        connections = self._connections
+        try:
+            with connections.lock if connections.in_memory else connections.read_lock:
+                rows = self._select_rows(connections.reader(), keys, self._v)
+        except sqlite3.DatabaseError as error:
+            connections.translate(error)
+            raise
+        return self._values_of(keys, rows)
+
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
         stored = values if self.shared else [encode_value(value) for value in values]
