@@ -144,6 +144,10 @@ def static_cells(quick: bool) -> Any:
 
 
 def attacked_cells(quick: bool) -> Any:
+    """Yield the cells with an adversary. Only filters that adapt compete.
+
+    A filter without errors so far has nothing to replay, but that is luck, not a guarantee.
+    """
     for name in grounds.MAKERS:
         stream, budget = grounds.stream(name, "uniform", quick), adversary.BUDGET
         choice = advise(stream, budget, NEEDS["adversarial"]).best
@@ -152,7 +156,7 @@ def attacked_cells(quick: bool) -> Any:
         cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, rate))
         others = {}
         for each in bouts.contenders():
-            if each.name == "AdaptiveCuckoo" or each.group == "outside":
+            if each.name == "AdaptiveCuckoo" or not each.adapts:
                 continue
             row = [
                 row
