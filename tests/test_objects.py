@@ -27,6 +27,8 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from object_store import KEY, SECRET, arrow_of, environment, running, s3fs_of  # noqa: E402
 from tamis.parquet import SkippingIndex  # noqa: E402
+from tamis.parquet.lake import Lake  # noqa: E402
+from tamis.parquet.location import Location  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.filterwarnings("default")]
 SETS = {f"set {i}": range(i * 200_000, (i + 1) * 200_000) for i in range(8)}
@@ -585,6 +587,17 @@ def test_an_index_opens_only_what_is_below_its_folder(s3, client):
     assert len(opened.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be given"):
         SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+
+
+@pytest.mark.parametrize("source", ["/own/../other/*.parquet", "/other/a.parquet", "/ownother/a"])
+def test_no_path_leads_out_of_the_folder_of_an_index(source):
+    """In a file system that has parent folders, which object stores have not."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    location = Location.of("/own/i.tamis", memory)
+    content = Lake.of("/own/a.parquet", memory).to_json()
+    assert Lake.beside(content, location).sources == ("/own/a.parquet",)
+    with pytest.raises(ValueError, match="source must be given"):
+        Lake.beside({**content, "sources": [source]}, location)
 
 
 def test_a_name_that_a_uri_cannot_hold_is_not_taken_for_another(s3):
