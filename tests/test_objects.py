@@ -5,6 +5,7 @@ Azure's stores cannot be reached from the tests: file systems in memory stand in
 """
 
 import errno
+import functools
 import os
 import pickle
 import subprocess
@@ -468,6 +469,18 @@ def test_messages_are_cleaned(monkeypatch):
     assert text == "s3://***@bucket?region=x&secret_key=***&sig=*** ***"
     assert _objects.public_name("s3://me:p@ss@bucket/key?secret_key=abc") == "s3://bucket/key"
     assert _objects.public_name("a/b?c@d") == "a/b?c@d"
+    assert _objects.public_name("s3://bucket/a@b:c") == "s3://bucket/a@b:c"
+
+
+@pytest.mark.parametrize("uri", ["s3://me:pa/ss-word@bucket/key", "s3://me:pa/ss-word/bucket/key"])
+def test_a_secret_with_a_slash_is_not_said(uri):
+    """It should be written as %2F; the rest of it would be taken for the name of an object."""
+    build = functools.partial(SkippingIndex.build, columns="user")
+    for attempt in (tamis.load, tamis.Bloom.build([1], fpr=0.1).save, SkippingIndex.open, build):
+        with pytest.raises(ValueError, match="must have %2F") as caught:
+            attempt(uri)
+        assert "ss-word" not in str(caught.value)
+        assert "me:" not in str(caught.value)
 
 
 # Skipping indexes.
