@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_HASHES, Section};
 use crate::hash::{Hash128, Hasher};
-use crate::sharded::MOST_SHARDS;
+use crate::sharded::{MOST_SHARDS, shard_of};
 
 /// The kind of a part in its frame. It is no structure that can be opened: see docs/format.md.
 const NUMBER: u16 = 64;
@@ -46,7 +46,12 @@ impl Part<'_> {
         if !(1..=MOST_SHARDS).contains(&shards) || shard >= shards {
             return Err(damaged("there is no such shard"));
         }
-        Ok(Part { hash: (head.hash, head.tag), shard, shards, hashes })
+        let part = Part { hash: (head.hash, head.tag), shard, shards, hashes };
+        // A filter never asks this shard for such a key, and would reject it.
+        if part.hashes().any(|hash| shard_of(hash, shards) as u64 != shard) {
+            return Err(damaged("a hash belongs to another shard"));
+        }
+        Ok(part)
     }
 
     /// How many hashes it holds, repetitions included.

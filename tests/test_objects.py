@@ -5,6 +5,7 @@ Azure's stores cannot be reached from the tests: file systems in memory stand in
 """
 
 import errno
+import functools
 import os
 import pickle
 import subprocess
@@ -27,6 +28,8 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from object_store import KEY, SECRET, arrow_of, environment, running, s3fs_of  # noqa: E402
 from tamis.parquet import SkippingIndex  # noqa: E402
+from tamis.parquet.lake import Lake  # noqa: E402
+from tamis.parquet.location import Location  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("objects"), pytest.mark.filterwarnings("default")]
 SETS = {f"set {i}": range(i * 200_000, (i + 1) * 200_000) for i in range(8)}
@@ -466,6 +469,18 @@ def test_messages_are_cleaned(monkeypatch):
     assert text == "s3://***@bucket?region=x&secret_key=***&sig=*** ***"
     assert _objects.public_name("s3://me:p@ss@bucket/key?secret_key=abc") == "s3://bucket/key"
     assert _objects.public_name("a/b?c@d") == "a/b?c@d"
+    assert _objects.public_name("s3://bucket/a@b:c") == "s3://bucket/a@b:c"
+
+
+@pytest.mark.parametrize("uri", ["s3://me:pa/ss-word@bucket/key", "s3://me:pa/ss-word/bucket/key"])
+def test_a_secret_with_a_slash_is_not_said(uri):
+    """It should be written as %2F; the rest of it would be taken for the name of an object."""
+    build = functools.partial(SkippingIndex.build, columns="user")
+    for attempt in (tamis.load, tamis.Bloom.build([1], fpr=0.1).save, SkippingIndex.open, build):
+        with pytest.raises(ValueError, match="must have %2F") as caught:
+            attempt(uri)
+        assert "ss-word" not in str(caught.value)
+        assert "me:" not in str(caught.value)
 
 
 # Skipping indexes.
@@ -585,6 +600,17 @@ def test_an_index_opens_only_what_is_below_its_folder(s3, client):
     assert len(opened.row_groups({"user": "u7"})) == 4
     with pytest.raises(ValueError, match="source must be given"):
         SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+
+
+@pytest.mark.parametrize("source", ["/own/../other/*.parquet", "/other/a.parquet", "/ownother/a"])
+def test_no_path_leads_out_of_the_folder_of_an_index(source):
+    """In a file system that has parent folders, which object stores have not."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    location = Location.of("/own/i.tamis", memory)
+    content = Lake.of("/own/a.parquet", memory).to_json()
+    assert Lake.beside(content, location).sources == ("/own/a.parquet",)
+    with pytest.raises(ValueError, match="source must be given"):
+        Lake.beside({**content, "sources": [source]}, location)
 
 
 def test_a_name_that_a_uri_cannot_hold_is_not_taken_for_another(s3):

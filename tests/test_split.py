@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import reference
 import tamis
 from tamis.planning.kinds import KINDS
 
@@ -178,6 +179,23 @@ def test_every_flip_and_truncation_of_a_part_is_refused() -> None:
             tamis.Ribbon.from_hashes(changed, fpr=0.01)
     with pytest.raises(tamis.FormatError):
         tamis.from_bytes(part)
+
+
+def test_a_part_that_lies_is_refused() -> None:
+    """With right checksums: hashes of another shard would be rejected by the joined filter."""
+    one, other = tamis.split(KEYS, 2)
+    kind, hash_id, tag, count, capacity, values, contents = reference.parts(one)
+    for forged in (
+        reference.frame(kind, hash_id, tag, count, capacity, [1, 2], contents),
+        reference.frame(kind, hash_id, tag, count, capacity, [0, 3], contents),
+        reference.frame(kind, hash_id, tag, count, capacity, values, reference.parts(other)[-1]),
+        reference.frame(kind, hash_id, tag, count + 1, capacity + 1, values, contents),
+        reference.frame(kind, hash_id, tag, count, capacity, [2, 2], contents),
+        reference.frame(kind, hash_id, tag, count, capacity, [0, 0], contents),
+        reference.frame(kind, hash_id, tag, count, capacity, [0, 2**63], contents),
+    ):
+        with pytest.raises(tamis.FormatError, match=r"parts\[0\]: the part is damaged"):
+            tamis.Ribbon.from_hashes(forged, fpr=0.01)
 
 
 def test_a_part_takes_sixteen_bytes_per_key() -> None:

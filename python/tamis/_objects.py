@@ -98,8 +98,23 @@ def public_name(path: object) -> str:
         return text
     scheme, _, rest = text.partition("://")
     rest = rest.partition("?")[0]
+    if _is_cut(scheme, rest):
+        rest = rest.rpartition("@")[2] if "@" in rest else "***"
     authority, slash, key = rest.partition("/")
     return f"{scheme}://{authority.rpartition('@')[2]}{slash}{key}"
+
+
+def _is_cut(scheme: str, rest: str) -> bool:
+    """Whether a secret in a URI has a slash, which ends it: no name of a bucket has a colon."""
+    authority = rest.partition("/")[0]
+    return scheme.lower() in EXTRAS and "@" not in authority and ":" in authority
+
+
+def check_secret(uri: str, argument: str) -> None:
+    """Refuse a URI whose secret has a slash: the rest would be the name of an object."""
+    if _is_cut(*uri.partition("://")[::2]):
+        name = public_name(uri)
+        raise ValueError(f"{argument} must have %2F for a '/' in the secret of its URI: {name!r}")
 
 
 def failure(name: str, error: BaseException) -> OSError:
@@ -132,6 +147,8 @@ def _without_secrets(text: str) -> str:
 def locate(path: str, filesystem: Any = None) -> Object:
     """Find an object by its URI, or by its path in a file system of fsspec or pyarrow."""
     name = public_name(path)
+    if filesystem is None:
+        check_secret(path, "path")
     scheme, _, rest = name.rpartition("://")
     in_bucket = scheme.lower() in EXTRAS
     # Clients drop a slash at the end, and would write another object.

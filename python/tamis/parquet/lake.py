@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from tamis._objects import EXTRAS, open_fsspec, open_uri, protocols, public_name
+from tamis._objects import EXTRAS, check_secret, open_fsspec, open_uri, protocols, public_name
 from tamis.parquet.listing import (
     TABLE_LOGS,
     Stamp,
@@ -68,6 +68,8 @@ class Lake:
             lister = inner if protocols(inner) & EXTRAS.keys() else None
         elif "://" in names[0]:
             uri = names[0].split("://")[0]
+            for name in names:
+                check_secret(name, "source")
             lister = _lister(names[0])
             filesystem, names = _uris(names)
         else:

@@ -70,7 +70,7 @@ def semi_join(
     hashed = _join_key(names)
     built = build(right.select(hashed.alias("key")), "key", fpr=fpr, shards=shards)
     thinned = left.where(_condition(left.sparkSession, built, None)(hashed))
-    return thinned.join(right.select(*map(quoted, names)).distinct(), names, "left_semi")
+    return thinned.join(right.select(*map(quoted, names)), names, "left_semi")
 
 
 def _check_joined(left: DataType, right: DataType, name: str) -> None:
