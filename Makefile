@@ -69,6 +69,7 @@ bench: $(VENV)/built $(VENV)/peers
 	$(BIN)/python benches/checks.py
 	$(BIN)/python benches/threads.py
 	$(BIN)/python benches/scaling.py
+	$(BIN)/python benches/fuse_c.py
 	$(BIN)/python benches/guard.py
 	$(BIN)/python benches/collection.py
 	$(BIN)/python benches/parquet.py

@@ -40,11 +40,14 @@ struct Times {
     absent: f64,
 }
 
+/// Times a kind with present and absent keys, and prints its rows.
+type Run = fn(&[Hash128], &[Hash128]);
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let asked: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let sizes = if asked.is_empty() { vec![1_000_000, 10_000_000] } else { asked };
-    let kinds: [(&str, fn(&[Hash128], &[Hash128])); 6] = [
+    let kinds: [(&str, Run); 6] = [
         ("bloom", bloom),
         ("cuckoo", cuckoo),
         ("quotient", quotient),
