@@ -60,7 +60,7 @@ class Prefixes(NamedTuple):
         return kept
 
     def candidates(self, key: Key, limit: int, hybrid: bool, part: int) -> npt.NDArray[np.uint32]:
-        """Return up to ``limit`` sets of a part that may contain the key, the most queried first."""
+        """Return up to ``limit`` sets of a part that may contain a key, the most queried first."""
         ids = self.residents[part].candidates(key, limit, hybrid)
         if self.young is None:
             return ids
