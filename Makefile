@@ -89,7 +89,7 @@ verdicts: $(VENV)/built $(VENV)/tools
 
 # The numbers of README and docs, next to what their commands print.
 numbers: $(VENV)/built $(VENV)/tools
-	$(BIN)/python docs/numbers.py
+	$(BIN)/python docs/check_numbers.py
 
 # The long runs: a hundred million keys, fuzzing, a thousand faults under guards, and many more examples
 # per property, drawn at random.

@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -34,24 +35,43 @@ TICK = os.sysconf("SC_CLK_TCK")
 ODD = np.int64(0x2545F4914F6CDD1D)  # an odd multiplier scatters integers and keeps them distinct
 
 
-def cpu_seconds(root):
-    """CPU seconds of a process and its descendants, with those that ended and were waited for."""
-    children, times = {}, {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            fields = stat.rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-            times[int(entry.name)] = sum(map(int, fields[11:15])) / TICK
-    waiting, total = [root], 0.0
-    while waiting:
-        process = waiting.pop()
-        total += times.get(process, 0.0)
-        waiting += children.get(process, [])
-    return total
+class Processor:
+    """CPU seconds of this process and its descendants, watched several times per second.
+
+    Spark's Python workers end unseen after a minute without work: their parent ignores them, so
+    that the system does not add their time to its own.
+    """
+
+    def __init__(self):
+        self._seconds = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self):
+        while True:
+            self.seconds()
+            time.sleep(0.2)
+
+    def seconds(self):
+        """Return the seconds of all processes so far, also of those that ended."""
+        children, seen = {}, {}
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                try:
+                    stat = Path(entry.path, "stat").read_text()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                fields = stat.rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+                # A number may be given again, but not with the same time of its start.
+                seen[int(entry.name)] = (int(entry.name), fields[19]), sum(map(int, fields[11:13]))
+        waiting = [os.getpid()]
+        while waiting:
+            process = waiting.pop()
+            if process in seen:
+                name, ticks = seen[process]
+                self._seconds[name] = ticks / TICK
+            waiting += children.get(process, [])
+        return sum(list(self._seconds.values()))
 
 
 class Cluster:
@@ -79,12 +99,13 @@ class Cluster:
         self.session = builder.getOrCreate()
         self.session.sparkContext.setLogLevel("ERROR")
         self.conf = self.session.conf
+        self._processor = Processor()
 
     def measured(self, work):
         """Run work; return its result, and the CPU seconds of this process and the cluster."""
-        before = cpu_seconds(os.getpid())
+        before = self._processor.seconds()
         result = work()
-        return result, cpu_seconds(os.getpid()) - before
+        return result, self._processor.seconds() - before
 
 
 def write(path, start, stop, step=1):

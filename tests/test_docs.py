@@ -225,17 +225,17 @@ def test_numbers_are_those_of_the_list():
     """`make numbers` runs the commands, too."""
     if not (ROOT / "benches").exists():
         pytest.skip("these are the tests of an installed package")
-    listed = hook("numbers").numbers()
+    listed = hook("check_numbers").numbers()
     assert len(listed) > 10
     assert not [problem for each in listed for problem in each.problems()]
 
 
 def test_a_number_that_is_not_printed_is_a_problem(monkeypatch, capsys):
-    numbers = hook("numbers")
+    numbers = hook("check_numbers")
     prints = "python -c 'print(6 * 7)'"
     good = numbers.Number("README.md", prints, ["# tamis"], ["42"])
     monkeypatch.setattr(numbers, "numbers", lambda: [good])
-    monkeypatch.setattr("sys.argv", ["numbers.py"])
+    monkeypatch.setattr("sys.argv", ["check_numbers.py"])
     assert numbers.main() == 0
     wrong = numbers.Number("README.md", prints, ["# sieve"], ["43"])
     monkeypatch.setattr(numbers, "numbers", lambda: [good, wrong])

@@ -396,10 +396,8 @@ def upload(file: str, target: Object, tag: str | None = None) -> None:
         raise failure(target.name, error) from None
     size, now = os.path.getsize(file), target.info()
     if now is None or now.size != size:
-        found = "nothing" if now is None else f"{now.size} bytes"
-        raise OSError(
-            errno.EIO, f"the object has {found} bytes after the upload, not {size}", target.name
-        )
+        found = "does not exist" if now is None else f"has {now.size} bytes"
+        raise OSError(errno.EIO, f"the object {found} after an upload of {size} bytes", target.name)
 
 
 def save_path(path: FilePath, write: Callable[[int], None], filesystem: Any = None) -> None:

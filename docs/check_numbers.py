@@ -1,6 +1,6 @@
 """Run the commands behind the numbers of README and docs, and compare: ``numbers.toml`` lists them.
 
-    python docs/numbers.py [--list]
+    python docs/check_numbers.py [--list]
 
 Every number that a page shows is printed by a command. Those that take less than a minute are run
 here; the others are listed with what to run. `--list` runs none.
