@@ -90,6 +90,7 @@ def hook(name):
     """Import a hook of the site, which is not part of the package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 
