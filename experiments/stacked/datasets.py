@@ -24,7 +24,7 @@ from experiments.stacked.setting import BATCH, FIRST_NEGATIVE, negatives, settin
 import tamis
 
 SUSPICIOUS = 10
-"""One in so many keys of a Firehose stream is suspicious."""
+"""The number of keys of a Firehose stream per suspicious one."""
 HEAD = 10_000
 """Ranks of synthetic negatives that are drawn with their own frequency."""
 STREAM = {True: 500_000, False: 5_000_000}
