@@ -38,6 +38,7 @@ use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
 use crate::lock::{RwLock, WriteGuard};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -104,8 +105,7 @@ impl Bloom {
         let end = segment.start + segment.length;
         let kept = segment.start.min(self.shape.kept)..end.min(self.shape.kept);
         let cut = segment.length - (kept.end - kept.start);
-        let yes = self.ones_below(kept.end) - self.ones_below(kept.start) + cut;
-        yes as f64 / segment.length as f64
+        (self.ones_in(kept) + cut) as f64 / segment.length as f64
     }
 
     /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
@@ -158,11 +158,21 @@ impl Bloom {
         ones_of(self.bits.words())
     }
 
-    fn ones_below(&self, end: u64) -> u64 {
+    /// Set bits in a range of positions. Counted in one pass: the difference of two counts would
+    /// pass below zero beside a writer.
+    fn ones_in(&self, range: Range<u64>) -> u64 {
         let words = self.bits.words();
-        let (whole, rest) = ((end / 64) as usize, end % 64);
-        let partial = if rest == 0 { 0 } else { words[whole].load(Relaxed) & ((1 << rest) - 1) };
-        ones_of(&words[..whole]) + u64::from(partial.count_ones())
+        let (first, last) = ((range.start / 64) as usize, (range.end / 64) as usize);
+        let from = u64::MAX << (range.start % 64);
+        let below = (1 << (range.end % 64)) - 1;
+        let masked = |word: usize, mask: u64| match mask {
+            0 => 0,
+            _ => u64::from((words[word].load(Relaxed) & mask).count_ones()),
+        };
+        if first == last {
+            return masked(first, from & below);
+        }
+        masked(first, from) + ones_of(&words[first + 1..last]) + masked(last, below)
     }
 }
 
