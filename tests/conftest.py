@@ -6,6 +6,7 @@ at random, and prints how to draw a failing example again.
 
 import logging
 import os
+import random
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,13 @@ SOAK = bool(os.environ.get("TAMIS_SOAK"))
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", max_examples=3000, deadline=None, print_blob=True)
 settings.load_profile("soak" if SOAK else "ci")
+
+
+@pytest.fixture(autouse=True)
+def _seeds_are_fixed(request, monkeypatch):
+    """Adaptive filters draw a random seed; here each test draws the same ones every time."""
+    if not SOAK:
+        monkeypatch.setattr("secrets.randbits", random.Random(request.node.nodeid).getrandbits)
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ def test_compressed_input_is_the_same(run, folder, compression, name):
     (folder / f"compressed-{name}").write_bytes(data)
     column = "-c email" if name == "keys.csv" else ""
     _, out, _ = run(f"query keys.tamis --from compressed-{name} {column} --count --json")
-    assert json.loads(out) == {"asked": 2000, "maybe": 2000, "no": 0}
+    assert json.loads(out) == {"queries": 2000, "maybe": 2000, "no": 0}
 
 
 @pytest.mark.parametrize("name", ["keys.txt", "keys.csv", "keys.parquet", "keys.arrow"])
@@ -218,7 +218,7 @@ def test_standard_input_is_a_file_too(run, folder, name):
         feather.write_feather(table, folder / "keys.arrow")
     how = {"keys.txt": "", "keys.csv": "--format csv -c email"}.get(name, "-c email")
     _, out, _ = run(f"query keys.tamis --from - {how} --count --json", stdin=name)
-    assert json.loads(out) == {"asked": 2000, "maybe": 2000, "no": 0}
+    assert json.loads(out) == {"queries": 2000, "maybe": 2000, "no": 0}
 
 
 def test_wrong_input_leaves_the_output_as_it_was(run, folder):
@@ -797,7 +797,7 @@ def test_an_access_log_is_noticed(run, folder):
         assert "--log-format combined" in err
         assert "--regex" in err
     _, out, _ = run("query keys.tamis --from access.log --format text --json")
-    assert json.loads(out)["asked"] == 1000
+    assert json.loads(out)["queries"] == 1000
     for options, said in (("", True), (" --format text", False)):
         code, _, err = run(f"build access.log --fpr 0.01 -o out.tamis{options}")
         assert code == 0
@@ -813,7 +813,7 @@ def test_a_log_format_and_a_regex_find_the_key_in_a_line(run, folder):
     def found(options):
         code, out, err = run(["query", "kept.tamis", "--from", "access.log", "--json", *options])
         assert code == 0
-        assert json.loads(out)["asked"] == 1000
+        assert json.loads(out)["queries"] == 1000
         assert err == f"tamis: 1 of 1,001 lines of access.log do not match {options[0]}\n"
         return json.loads(out)["maybe"]
 

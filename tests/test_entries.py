@@ -195,7 +195,10 @@ def test_files_hold_the_same_keys(name, run):
         assert f.to_bytes() == expected
         assert all(key in f for key in keys)
         code, out, _ = run(f"query f.tamis --from {file} --count --json")
-        assert (code, out) == (0, f'{{"asked": {len(keys) + 1}, "maybe": {len(keys)}, "no": 1}}\n')
+        assert (code, out) == (
+            0,
+            f'{{"queries": {len(keys) + 1}, "maybe": {len(keys)}, "no": 1}}\n',
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name.startswith(("int", "uint"))])
@@ -229,7 +232,7 @@ def check_integers(run, folder, keys):
         assert run(f"build {file} --integers --fpr 1e-9 -o f.tamis")[0] == 0
         assert tamis.load("f.tamis").to_bytes() == expected
         answers = run(f"query f.tamis --from {file} --integers --count --json")
-        assert answers[:2] == (0, f'{{"asked": {len(keys)}, "maybe": {len(keys)}, "no": 0}}\n')
+        assert answers[:2] == (0, f'{{"queries": {len(keys)}, "maybe": {len(keys)}, "no": 0}}\n')
 
 
 @pytest.mark.parametrize(

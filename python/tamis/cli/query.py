@@ -74,18 +74,18 @@ def command(
     source = Source(input or "the arguments", column, format, integers, prints=prints,
                     regex=regex, log_format=log_format, is_log=True)  # fmt: skip
     batches: Iterator[Any] = source.batches() if input else iter([[k.encode() for k in keys]])
-    asked = maybe = 0
+    queries = maybe = 0
     with Writer(output) as writer:
         for batch in batches:
             answers = _answers(f, source.key_column(batch))
-            asked, maybe = asked + len(answers), maybe + int(np.count_nonzero(answers))
+            queries, maybe = queries + len(answers), maybe + int(np.count_nonzero(answers))
             if not count and not as_json:
                 writer.write(_annotate(batch, answers, only, answer_column))
             elif as_json and keys and not count:
                 for key, answer in zip(keys, answers.tolist(), strict=True):
                     show_json({"key": key, "answer": "maybe" if answer else "no"})
     if count or (as_json and input):
-        totals = {"asked": asked, "maybe": maybe, "no": asked - maybe}
+        totals = {"queries": queries, "maybe": maybe, "no": queries - maybe}
         if as_json:
             show_json(totals)
         else:
