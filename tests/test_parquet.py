@@ -729,6 +729,23 @@ def test_files_may_differ_in_type(tmp_path, one, other):
             assert value is None or len(held) < len(rows)
 
 
+@pytest.mark.parametrize("zone", ["+05:30", "Europe/Paris"])
+def test_files_may_differ_in_unit_and_zone(tmp_path, zone):
+    """Without nulls, pyarrow compares the least and greatest value of a row group to that asked."""
+    early, late = (datetime.datetime(year, 3, 31, 1, 30, tzinfo=UTC) for year in (1969, 2024))
+    for name, kind in (("a", pa.timestamp("ns", "UTC")), ("b", pa.timestamp("ms", zone))):
+        table = pa.table({"t": pa.array([early, late], kind), "n": range(2)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    ix = SkippingIndex.build(tmp_path / "a.parquet", columns=["t"], path=tmp_path / "i.tamis")
+    ix.add(tmp_path / "b.parquet")
+    for opened in (ix, SkippingIndex.open(tmp_path / "i.tamis")):
+        for where, rows in ((early, [0, 0]), ([early, late], [0, 0, 1, 1]), ([None, late], [1, 1])):
+            assert sorted(opened.scan({"t": where})["n"].to_pylist()) == rows
+            found = opened.dataset({"t": where})
+            assert found.count_rows() == len(rows)
+            assert sorted(found.to_table()["n"].to_pylist()) == rows
+
+
 def test_a_new_file_may_have_a_wider_type(tmp_path):
     pq.write_table(pa.table({"i": pa.array([-1, 5], pa.int64())}), tmp_path / "a.parquet")
     ix = SkippingIndex.build(tmp_path, columns=["i"], path=tmp_path / "i.tamis")

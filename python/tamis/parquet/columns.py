@@ -45,7 +45,10 @@ DEFAULTS = {
 """The types of indexed columns that no file has."""
 
 READ_ONLY = b"tamis: view"
-"""Metadata of a column whose type in a file pyarrow can read but not filter, see `filterable`."""
+"""Metadata of a column whose type in a file pyarrow can read but not filter as it is.
+
+It has no kernels for some types (`filterable`), nor for times of different units and zones.
+"""
 
 ABSENT = b"tamis: absent"
 """Metadata of a column that no file of an index has, and whose type is a default."""

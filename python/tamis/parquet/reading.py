@@ -310,7 +310,8 @@ def _unify_fields(fields: list[pa.Field]) -> pa.Field:
         for field, kind in zip(fields, kinds, strict=True)
     ]
     merged = pa.unify_schemas(alone, promote_options="permissive").field(0)
-    read_only = any(
+    zones = {field.type.tz for field in fields if pa.types.is_timestamp(field.type)}
+    read_only = len(zones) > 1 or any(
         families.filterable(field.type) != field.type
         or families.READ_ONLY in (field.metadata or {})
         for field in fields
