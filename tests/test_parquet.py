@@ -746,6 +746,27 @@ def test_files_may_differ_in_unit_and_zone(tmp_path, zone):
             assert sorted(found.to_table()["n"].to_pylist()) == rows
 
 
+def test_a_time_beyond_the_unit_of_other_files_is_not_missed(tmp_path):
+    soon, never = datetime.datetime(2024, 1, 1), datetime.datetime(9999, 12, 31)
+    pq.write_table(pa.table({"t": pa.array([soon], pa.timestamp("ns"))}), tmp_path / "a.parquet")
+    ix = SkippingIndex.build(tmp_path, columns=["t"])
+    assert ix.dataset({"t": never}).count_rows() == 0
+    pq.write_table(pa.table({"t": pa.array([never], pa.timestamp("us"))}), tmp_path / "b.parquet")
+    ix.refresh()
+    for where in (never, [soon, never]):
+        with pytest.raises(tamis.FormatError, match=r"b\.parquet.*out of bounds"):
+            ix.scan({"t": where})
+        with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
+            ix.dataset({"t": where}).count_rows()
+    assert ix.dataset({"t": soon}).count_rows() == 1
+
+
+@pytest.mark.parametrize("columns", [None, [], ["user", "user"], [5], [["user"]]])
+def test_columns_are_names(lake, columns):
+    with pytest.raises(ValueError, match="columns must be one or more distinct names, not"):
+        SkippingIndex.build(lake, columns=columns)
+
+
 def test_a_new_file_may_have_a_wider_type(tmp_path):
     pq.write_table(pa.table({"i": pa.array([-1, 5], pa.int64())}), tmp_path / "a.parquet")
     ix = SkippingIndex.build(tmp_path, columns=["i"], path=tmp_path / "i.tamis")

@@ -208,6 +208,13 @@ class Predicate:
             field = field.cast(kind)
         # Readers push down equality better than a list of one value.
         found = field == some[0] if len(some) == 1 else field.isin(some)
+        if pa.types.is_timestamp(kind):
+            # Times that only a file of a coarser unit can hold: pyarrow raises when it reads them.
+            seconds = [each // _SECOND for each in self.raw if not _fits(each, kind)]
+            if seconds:
+                coarse = pa.array([each for each in seconds if abs(each) < 2**63], pa.int64())
+                second = pa.timestamp("s", kind.tz)
+                found |= field.cast(second, safe=False).isin(coarse.cast(second))
         return found | field.is_null() if self.null else found
 
     def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -298,6 +305,11 @@ def _key(raw: Any) -> int | bytes | None:
     return wide + bytes([scale]) if scale else wide
 
 
+def _fits(nanoseconds: int, kind: pa.DataType) -> bool:
+    """Whether a time is in the range of a type of timestamps."""
+    return abs(nanoseconds // _NANOSECONDS[kind.unit]) < 2**63
+
+
 def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
     """Return the values that a column of this type can hold, as an array of the type."""
     types = pa.types
@@ -308,8 +320,8 @@ def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(raw, pa.int32()).cast(pa.date32()).cast(kind)
     if types.is_timestamp(kind):
         unit = _NANOSECONDS[kind.unit]
-        whole = [each // unit for each in raw if each % unit == 0]
-        return pa.array([each for each in whole if abs(each) < 2**63], pa.int64()).cast(kind)
+        whole = [each // unit for each in raw if each % unit == 0 and _fits(each, kind)]
+        return pa.array(whole, pa.int64()).cast(kind)
     if types.is_decimal(kind):
         fitting = []
         for each in raw:

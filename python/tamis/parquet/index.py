@@ -118,8 +118,9 @@ class SkippingIndex:
         ``recheck``, a check is valid for this many seconds. Row groups are read on ``threads``
         (default: one per core). ``progress`` shows a progress bar (default: on a terminal).
         """
-        names = [columns] if isinstance(columns, str) else list(columns)
-        if not names or len(set(names)) < len(names):
+        names = [columns] if isinstance(columns, str) else list(columns or ())
+        named = all(isinstance(name, str) for name in names)
+        if not names or not named or len(set(names)) < len(names):
             raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
         lake = Lake.of(source, filesystem)
         lake.refuse_tables()
