@@ -308,12 +308,13 @@ async def test_a_guard_whose_connections_fail_to_open_gives_the_lease_back(monke
 
 @asynchronous
 async def test_the_first_call_opens_and_tasks_share_it():
-    scans = []
+    scans, begun, go_on = [], threading.Semaphore(0), threading.Event()
 
     class Counting(stores.Memory):
         def contents(self):
             scans.append(1)
-            time.sleep(0.05)
+            begun.release()
+            assert go_on.wait(30)
             return super().contents()
 
     g = tamis.AsyncGuard(Counting(), quotient())
@@ -322,8 +323,9 @@ async def test_the_first_call_opens_and_tasks_share_it():
     assert "not open yet" in repr(g)
     first = asyncio.create_task(g.get("a"))
     others = [asyncio.create_task(g.get("a")) for _ in range(5)]
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(begun.acquire, timeout=30)
     first.cancel()  # the others still get their guard
+    go_on.set()
     assert await asyncio.gather(*others) == [None] * 5
     assert len(scans) == 1
     assert repr(g).startswith("<tamis.AsyncGuard: Quotient in front of Counting, 5 queries")

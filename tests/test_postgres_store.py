@@ -185,7 +185,7 @@ def test_a_server_that_does_not_answer_is_a_store_error(lost):
 
         threading.Thread(target=forward, daemon=True).start()
         store = stores.Postgres(
-            silent, table=table.name, key="id", value="seen", timeout=0.2, connections=2
+            silent, table=table.name, key="id", value="seen", timeout=2, connections=2
         )
         assert store.get_many([b"a"]) == [None]
         passing.clear()
@@ -258,6 +258,7 @@ def test_threads_read_at_the_same_time(table):
 def test_signals_of_changes_and_of_a_new_connection(lost):
     server, table = lost
     store = table.store()
+    before = set(threading.enumerate())  # perhaps of guards that other tests left open
     woken = threading.Event()
     end = store.watch(woken.set)
     assert woken.wait(30)  # it listens
@@ -268,7 +269,8 @@ def test_signals_of_changes_and_of_a_new_connection(lost):
     server.restart()
     assert woken.wait(30)
     end()
-    assert not any(t.name == "tamis-postgres-watch" for t in threading.enumerate())
+    begun = set(threading.enumerate()) - before
+    assert not any(t.name == "tamis-postgres-watch" for t in begun)
     table.db.close()
 
 

@@ -265,8 +265,8 @@ def test_a_restarted_server_ends_no_lease_early(redis_server, clock):  # noqa: F
 def test_guards_follow_a_restarted_server(redis_server):  # noqa: F811
     server = redis_server
     one = tamis.Guard(stores.Redis(server.url, grace=0), quotient(), lease=0.5)
+    one.put_many((i, "x") for i in range(100))  # before another one may take the lease
     two = tamis.Guard(stores.Redis(server.url), quotient(), lease=0.5)
-    one.put_many((i, "x") for i in range(100))
     server.restart()
     stop = threading.Event()
 
@@ -333,7 +333,7 @@ def test_a_server_that_does_not_answer_is_a_store_error(redis_server):  # noqa: 
     import signal
 
     server = redis_server
-    store = stores.Redis(server.url, timeout=0.2)
+    store = stores.Redis(server.url, timeout=2)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         with pytest.raises(tamis.StoreError):
@@ -346,6 +346,7 @@ def test_a_server_that_does_not_answer_is_a_store_error(redis_server):  # noqa: 
 def test_signals_of_changes_and_of_a_new_connection(redis_server):  # noqa: F811
     server = redis_server
     store = stores.Redis(server.url, grace=0)
+    before = set(threading.enumerate())  # perhaps of guards that other tests left open
     woken = threading.Event()
     end = store.watch(woken.set)
     assert woken.wait(30)  # subscribed
@@ -356,7 +357,8 @@ def test_signals_of_changes_and_of_a_new_connection(redis_server):  # noqa: F811
     server.restart()
     assert woken.wait(30)
     end()
-    assert not any(t.name == "tamis-redis-watch" for t in threading.enumerate())
+    begun = set(threading.enumerate()) - before
+    assert not any(t.name == "tamis-redis-watch" for t in begun)
 
 
 def test_a_forked_child_is_another_owner(opened):
