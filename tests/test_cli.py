@@ -705,6 +705,30 @@ def test_messages_name_what_was_typed(run, line, says):
     assert says in refused(run(line))
 
 
+def test_a_missing_or_needless_secret_is_named_as_typed(run, folder):
+    (folder / "sixteen").write_bytes(bytes(16))
+    tamis.Bloom.build(KEYS, fpr=0.1, key=bytes(16)).save("keyed.tamis")
+    for line in ("query keyed.tamis a", "inspect keyed.tamis", "verify keyed.tamis"):
+        assert refused(run(line)).endswith(": pass --secret\n")
+        assert run(f"{line} --secret sixteen")[0] in (0, 1)
+    err = refused(run("query keys.tamis a --secret sixteen"))
+    assert err.startswith("tamis: --secret is given, but")
+
+
+@pytest.mark.parametrize("line", ["broken.csv -c id", "keys.txt --format parquet"])
+def test_a_file_that_cannot_be_read_is_named(run, folder, line):
+    pytest.importorskip("pyarrow")
+    (folder / "broken.csv").write_text("id,email\n1\n")
+    err = refused(run(f"build {line} --fpr 0.1 -o out.tamis"))
+    assert err.startswith(f"tamis: {line.split()[0]}")
+    assert err.count(line.split()[0]) == 1
+
+
+def test_memory_may_be_a_number_of_bytes(run):
+    assert "at least" in refused(run("search build keys.txt --budget 1 -o out.tamis"))
+    assert run("search build keys.txt --budget 1000000 -o out.tamis")[0] == 0
+
+
 def test_a_log_has_a_column_of_its_own(run, folder):
     pytest.importorskip("pyarrow")
     (folder / "visits.csv").write_text("who,page\n" + "".join(f"{k},/\n" for k in ASKED[:500]))

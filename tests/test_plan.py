@@ -195,6 +195,19 @@ tamis.advise(10**7, steep, bits_per_key=2, needs={"store"})
 """Settings in which all that is left out of a search is a multiple of 1 - psi, which is nothing."""
 
 
+@pytest.mark.parametrize("wish", [{"fpr": 0.01}, {"bits_per_key": 8}])
+@pytest.mark.parametrize("layer", ["auto", "ribbon", "bloom", "fuse"])
+def test_a_plan_may_be_for_no_keys(wish, layer):
+    """A list may be empty today."""
+    log = tamis.Workload.from_queries(["a", "a", "b"])
+    for workload in (None, log):
+        p = tamis.plan(0, workload, layer=layer, **wish)
+        assert p.expected_fpr <= wish.get("fpr", 1)
+    f = tamis.Stacked.build([], log, layer=layer, **wish)
+    assert len(f) == 0
+    assert f.expected_fpr <= wish.get("fpr", 1)
+
+
 def test_planning_ends_where_nearly_all_queries_are_known():
     subprocess.run([sys.executable, "-c", NEARLY_ALL_KNOWN], check=True, timeout=600)
 

@@ -210,6 +210,9 @@ def _with_options(message: str, arguments: Sequence[str]) -> str:
                 rf"(^|(?<= and )){name}(?= (is|has|must)\b)" if word else rf"(?<![\w-]){name}\b"
             )
             message = re.sub(pattern, option, message)
+            if param.name == "secret":
+                message = re.sub(r"pass key=$", "pass --secret", message)
+                message = re.sub(r"^key is given", "--secret is given", message)
     return message
 
 

@@ -186,26 +186,34 @@ class Source:
             progress(self.name, size, prints=self.prints) as advance,
             _open(self.path, advance) as file,
         ):
-            stream = decompress(file, _BLOCK)
-            pattern = self._pattern()
-            match "text" if pattern is not None else self._detect(stream):
-                case "text" if pattern is not None:
-                    yield from self._matching(pattern, _lines(self.name, stream))
-                case "text":
-                    if self.column is not None:
-                        raise ValueError(
-                            f"{self.column_option} is {self.column!r}, but {self.name} is text, "
-                            "which has no columns; use --format csv to read it as a table"
-                        )
-                    yield from _lines(self.name, stream)
-                case "csv":
-                    yield from self._csv(stream, ",", whole)
-                case "tsv":
-                    yield from self._csv(stream, "\t", whole)
-                case "parquet":
-                    yield from self._parquet(stream, whole)
-                case _:
-                    yield from self._arrow(stream)
+            try:
+                yield from self._batches(decompress(file, _BLOCK), whole)
+            except Exception as error:
+                # Those of pyarrow say what is wrong, but not in which file.
+                if not type(error).__module__.startswith("pyarrow"):
+                    raise
+                raise ValueError(f"{self.name}: {error}") from None
+
+    def _batches(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
+        pattern = self._pattern()
+        match "text" if pattern is not None else self._detect(stream):
+            case "text" if pattern is not None:
+                yield from self._matching(pattern, _lines(self.name, stream))
+            case "text":
+                if self.column is not None:
+                    raise ValueError(
+                        f"{self.column_option} is {self.column!r}, but {self.name} is text, "
+                        "which has no columns; use --format csv to read it as a table"
+                    )
+                yield from _lines(self.name, stream)
+            case "csv":
+                yield from self._csv(stream, ",", whole)
+            case "tsv":
+                yield from self._csv(stream, "\t", whole)
+            case "parquet":
+                yield from self._parquet(stream, whole)
+            case _:
+                yield from self._arrow(stream)
 
     def _detect(self, stream: io.BufferedReader) -> str:
         if self.format != "auto":

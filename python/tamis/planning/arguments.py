@@ -142,13 +142,14 @@ MOST_BYTES = 2**60
 def parse_budget(budget: int | str, name: str = "budget") -> int:
     """Read a memory budget: bytes, or a number with a unit in powers of ten.
 
-    >>> parse_budget("64MB"), parse_budget(1000)
-    (64000000, 1000)
+    >>> parse_budget("64MB"), parse_budget(1000), parse_budget("1000")
+    (64000000, 1000, 1000)
     """
     what = f"bytes or a size such as '64MB' ({', '.join(UNITS)})"
     wrong = f"{name} must be {what}, not {shown(budget)}"
     if isinstance(budget, str):
         text = budget.strip()
+        text += "B" * text.isdecimal()
         for unit in sorted(UNITS, key=len, reverse=True):
             if text.endswith(unit):
                 try:

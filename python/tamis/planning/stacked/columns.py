@@ -55,6 +55,8 @@ def refilled(stack: Stack, goal: Goal) -> Stack | None:
         expected, bound, _ = predicted(stack, layers)
         factor = min(goal.fpr / expected, goal.max_fpr_bound / bound) if expected else 1.0
         rate = min(layers[0].rate * factor * (1 - 1e-12), 1.0)
+        if rate == 0:  # a layer without keys accepts none
+            return None
         if not KINDS[stack.kind].coarsest <= (length := columns_for(rate)) <= _longest(stack):
             return None
         # Of a few keys, whole columns may take less than a part of one.
