@@ -85,6 +85,26 @@ MISTAKES = {
         ValueError,
         "pass either seed or key, not seed=3 with a key",
     ),
+    "a list of parts": (
+        lambda: tamis.Workload.merge([tamis.Workload.from_queries(["a"])]),
+        TypeError,
+        "parts[0] must be a workload, not a list: merge(*parts)",
+    ),
+    "one shard": (
+        lambda: tamis.Sharded.join(5),
+        TypeError,
+        "shards must be an iterable or a mapping of shards, not 5",
+    ),
+    "a number of batches": (
+        lambda: tamis.Sharded.from_batches(5, fpr=0.01),
+        TypeError,
+        "batches must be an iterable of batches of keys, not 5",
+    ),
+    "a number as the snapshot": (
+        lambda: tamis.Guard(tamis.stores.Memory(), snapshot=5),
+        TypeError,
+        "snapshot must be the path of a file, not 5",
+    ),
     "neither a rate nor a budget": (
         lambda: tamis.Ribbon.build(["a"]),
         ValueError,

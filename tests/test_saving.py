@@ -256,3 +256,21 @@ def test_a_folder_that_cannot_be_listed_takes_a_save(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     FILTER.save(tmp_path / "f")
     assert tamis.load(tmp_path / "f").contains(range(10)).all()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tamis.Workload.load,
+        tamis.Collection.open,
+        tamis.load,
+        tamis.Bloom(10, fpr=0.1).save,
+    ],
+)
+def test_a_number_is_no_path(use, tmp_path):
+    """It would be a descriptor that somebody else uses, and would be closed."""
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    with open(tmp_path / "theirs", "rb") as theirs:
+        with pytest.raises(TypeError, match="expected str, bytes or os.PathLike object, not int"):
+            use(theirs.fileno())
+        assert theirs.read() == b"theirs"

@@ -72,7 +72,7 @@ def name_in_errors(path: FilePath) -> Iterator[None]:
 def open_regular(path: FilePath) -> BinaryIO:
     """Open a file to read it, but no folder, nor a pipe, which would wait for its writer."""
     _mode_of_regular(path)
-    return open(path, "rb")
+    return open(os.fspath(path), "rb")
 
 
 def _mode_of(path: FilePath) -> int | None:
@@ -84,7 +84,8 @@ def _mode_of(path: FilePath) -> int | None:
 
 
 def _mode_of_regular(path: FilePath) -> int:
-    mode = os.stat(path).st_mode
+    # A number would be a descriptor, of a file that somebody else uses.
+    mode = os.stat(os.fspath(path)).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
     if not stat.S_ISREG(mode):

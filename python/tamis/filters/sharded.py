@@ -79,6 +79,8 @@ class Sharded(_native.Sharded, Filter):
         >>> len(Sharded.from_batches([[1, 2], [2, 3]], fpr=0.01))
         3
         """
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"batches must be an iterable of batches of keys, not {batches!r}")
         with tempfile.TemporaryDirectory(
             prefix="tamis-", dir=None if directory is None else os.fsdecode(directory)
         ) as folder:
@@ -104,6 +106,8 @@ class Sharded(_native.Sharded, Filter):
         >>> f.shards, bool(f.contains(range(1000)).all())
         (4, True)
         """
+        if not isinstance(shards, Iterable):
+            raise TypeError(f"shards must be an iterable or a mapping of shards, not {shards!r}")
         given = list(shards.items() if isinstance(shards, Mapping) else enumerate(shards))
         if not given:
             raise ValueError("shards is empty; pass at least one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -142,6 +143,8 @@ class Guard:
             )
         if not isinstance(name, str) or not name:
             raise ValueError(f"name must be a string that is not empty, not {name!r}")
+        if not isinstance(snapshot, str | bytes | os.PathLike | None):
+            raise TypeError(f"snapshot must be the path of a file, not {snapshot!r}")
         if share and snapshot is None:
             raise ValueError("pass snapshot=, the file to share, with share=True")
         self.store, self.name, self._log = store, name, Log(name)

@@ -284,6 +284,10 @@ class Workload:
         >>> w.head(1), w.counts.tolist(), round(w.unseen, 3)
         (['b'], [3, 2, 1], 0.167)
         """
+        for i, part in enumerate(parts):
+            if not isinstance(part, Workload):
+                kind = type(part).__name__
+                raise TypeError(f"parts[{i}] must be a workload, not a {kind}: merge(*parts)")
         counter = ValueCounts(MOST_KEYS)
         spent = QueryCosts(MOST_KEYS) if any(part.costs is not None for part in parts) else None
         queries: list[float] = []
