@@ -88,7 +88,42 @@ MISTAKES = {
     "a list of parts": (
         lambda: tamis.Workload.merge([tamis.Workload.from_queries(["a"])]),
         TypeError,
-        "parts[0] must be a workload, not a list: merge(*parts)",
+        "parts[0] must be a workload, not of type list; call merge(*parts)",
+    ),
+    "a list of collections": (
+        lambda: tamis.Collection.merge([tamis.Collection.build({"a": [1]})]),
+        TypeError,
+        "parts[0] must be a collection, not of type list; call merge(*parts)",
+    ),
+    "a number of sets": (
+        lambda: tamis.Collection.build(5),
+        TypeError,
+        "sets must be a mapping from names, or pairs of a name and a set, not 5 (int)",
+    ),
+    "a name as the visited sets": (
+        lambda: tamis.Collection.build({"ab": [1]}).record("ab"),
+        TypeError,
+        "visited must be a list of names or numbers, not 'ab'",
+    ),
+    "a name as the stop words": (
+        lambda: tamis.text.SearchIndex.build({"a": "b"}, stop_words="english"),
+        TypeError,
+        "stop_words must be a list of words, or ENGLISH, not 'english'",
+    ),
+    "a name as the tokenizer": (
+        lambda: tamis.text.SearchIndex.build({"a": "b"}, tokenizer="words"),
+        TypeError,
+        "tokenizer must be a function of a text, not 'words'",
+    ),
+    "a filter that forgets nothing": (
+        lambda: tamis.dedup(["a"], filter=BLOOM),
+        TypeError,
+        "filter must be a Windowed or StableBloom filter, not <tamis.Bloom",
+    ),
+    "a number as the key of a record": (
+        lambda: tamis.dedup([("a", 1)], window=5, key=0),
+        TypeError,
+        "key must be the name of a column or a function, not 0",
     ),
     "one shard": (
         lambda: tamis.Sharded.join(5),

@@ -253,6 +253,11 @@ def dedup(
         filter = _filter(window, seconds, gap, bits, fpr)
     elif any(argument is not None for argument in (window, seconds, gap, bits)):
         raise ValueError("filter cannot be combined with window, seconds, gap or bits")
+    elif not isinstance(filter, Filter):
+        raise TypeError(f"filter must be a Windowed or StableBloom filter, not {filter!r}")
+    for name, select in (("key", key), ("at", at)):
+        if not (select is None or isinstance(select, str) or callable(select)):
+            raise TypeError(f"{name} must be the name of a column or a function, not {select!r}")
     if at is not None and not (isinstance(filter, Windowed) and filter.seconds is not None):
         raise ValueError("at requires seconds, or a filter with a window of seconds")
     return Dedup(records, filter, key, at)

@@ -74,6 +74,10 @@ class Collector:
 
     def add(self, guard: Guard | AsyncGuard) -> None:
         """Collect another guard, whose name no other open guard has."""
+        from tamis.guard import AsyncGuard, Guard
+
+        if not isinstance(guard, Guard | AsyncGuard):
+            raise TypeError(f"guards must be guards, as in Collector(users), not {guard!r}")
         with self._lock:
             other = self._guards.get(guard.name)
             if other is not None and other is not guard and not other.closed:

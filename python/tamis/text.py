@@ -152,10 +152,15 @@ class SearchIndex:
         [0]
         """
         one_of("kind", kind, get_args(Kind))
-        stops = sorted(set(stop_words))
-        wrong = next((word for word in stops if not word or "\n" in word), None)
-        if wrong is not None:
-            raise ValueError(f"stop_words must be words without line breaks, not {wrong!r}")
+        if tokenizer is not None and not callable(tokenizer):
+            raise TypeError(f"tokenizer must be a function of a text, not {tokenizer!r}")
+        if isinstance(stop_words, str) or not isinstance(stop_words, Iterable):
+            raise TypeError(f"stop_words must be a list of words, or ENGLISH, not {stop_words!r}")
+        stops = list(dict.fromkeys(stop_words))
+        for word in stops:
+            if not isinstance(word, str) or not word or "\n" in word:
+                raise ValueError(f"stop_words must be words without line breaks, not {word!r}")
+        stops.sort()
         options = _native.TextOptions(tokenizer is not None, "\n".join(stops), keep_texts)
         filters = storage.create_filters(path, seed, key, options, filesystem)
         index = cls(filters, np.zeros(0, np.float32), tokenizer)

@@ -43,7 +43,7 @@ from tamis.collection.utility import (
     with_unseen,
 )
 from tamis.pictures import draw_collection
-from tamis.planning.arguments import MOST_BYTES, check_number, parse_budget, whole
+from tamis.planning.arguments import MOST_BYTES, check_number, check_parts, parse_budget, whole
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
@@ -238,6 +238,7 @@ class Collection:
         >>> Collection.merge(*parts).candidates("a")
         ['a']
         """
+        check_parts(parts, Collection, "a collection")
         filters, weights = merge_filters(parts, path, key, filesystem)
         hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
         collection = cls(filters, weights, hybrid=hybrid, parts=parts[0]._parts)
@@ -607,6 +608,8 @@ class Collection:
 
     def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
         names = self.names
+        if not isinstance(sets, Iterable) or isinstance(sets, str):
+            raise TypeError(f"{argument} must be a list of names or numbers, not {sets!r}")
         ids = [names.find(each) if isinstance(each, str) else int(each) for each in sets]
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")

@@ -174,6 +174,11 @@ class Names(Sequence[str]):
 
         Each must be added before the next is requested.
         """
+        if not isinstance(items, Iterable):
+            raise TypeError(
+                f"{what}s must be a mapping from names, or pairs of a name and a {what}, "
+                f"not {shown(items)} ({type(items).__name__})"
+            )
         for pair in items.items() if isinstance(items, Mapping) else items:
             if not (isinstance(pair, tuple | list) and len(pair) == 2):
                 raise TypeError(

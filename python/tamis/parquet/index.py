@@ -23,7 +23,7 @@ from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_na
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
-from tamis.planning.arguments import check_number, parse_budget, whole
+from tamis.planning.arguments import check_number, check_parts, parse_budget, whole
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
@@ -216,6 +216,7 @@ class SkippingIndex:
         """
         if not parts:
             raise ValueError("parts is empty: pass one or more indexes to merge")
+        check_parts(parts, SkippingIndex, "an index")
         states = [part._state for part in parts]
         lake = merging.merge_lakes([state.lake for state in states])
         location = None if path is None else Location.of(path, index_filesystem)

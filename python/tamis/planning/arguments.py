@@ -126,6 +126,20 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
         raise ValueError(f"{name} must be {_listed(accepted)}, not {shown(value)}")
 
 
+def check_parts(parts: Iterable[object], kind: type, what: str) -> None:
+    """Check what is to be merged; a list of parts is a common mistake.
+
+    >>> check_parts([[1, 2]], int, "a number")
+    Traceback (most recent call last):
+    ...
+    TypeError: parts[0] must be a number, not of type list; call merge(*parts)
+    """
+    for i, part in enumerate(parts):
+        if not isinstance(part, kind):
+            given = type(part).__name__
+            raise TypeError(f"parts[{i}] must be {what}, not of type {given}; call merge(*parts)")
+
+
 def _listed(choices: Iterable[object]) -> str:
     *others, last = map(repr, choices)
     return f"{', '.join(others)} or {last}" if others else last

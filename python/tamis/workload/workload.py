@@ -15,7 +15,7 @@ from tamis._columns import as_list, pyarrow, show_key
 from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
-from tamis.planning.arguments import MOST_KEYS, check_number, check_share, whole
+from tamis.planning.arguments import MOST_KEYS, check_number, check_parts, check_share, whole
 from tamis.planning.formats import facts_html, format_rate
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
@@ -284,10 +284,7 @@ class Workload:
         >>> w.head(1), w.counts.tolist(), round(w.unseen, 3)
         (['b'], [3, 2, 1], 0.167)
         """
-        for i, part in enumerate(parts):
-            if not isinstance(part, Workload):
-                kind = type(part).__name__
-                raise TypeError(f"parts[{i}] must be a workload, not a {kind}: merge(*parts)")
+        check_parts(parts, Workload, "a workload")
         counter = ValueCounts(MOST_KEYS)
         spent = QueryCosts(MOST_KEYS) if any(part.costs is not None for part in parts) else None
         queries: list[float] = []
