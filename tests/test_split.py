@@ -66,6 +66,23 @@ def test_joined_shards_are_the_sharded_filter(cls: Any, hash: dict[str, Any]) ->
         assert tamis.Sharded.join(halves).to_bytes() == expected
 
 
+@pytest.mark.parametrize("cls", PLAIN)
+def test_the_only_shard_is_joined_too(cls: Any) -> None:
+    """So that a program may compute how many shards it takes."""
+    expected = tamis.Sharded.build(KEYS, filter=cls, shards=1, fpr=0.01)
+    shard = cls.from_hashes(
+        *(tamis.split(some, 1)[0] for some in (KEYS[::2], KEYS[1::2])), fpr=0.01
+    )
+    for shards in ([shard], {0: shard}):
+        joined = tamis.Sharded.join(shards)
+        assert joined.to_bytes() == expected.to_bytes()
+        assert joined.contains(KEYS).all()
+    with pytest.raises(ValueError, match=r"shards\[1\] is shard 0, not shard 1"):
+        tamis.Sharded.join({1: shard})
+    with pytest.raises(TypeError, match=r"shards\[0\] must be a Sharded filter"):
+        tamis.Sharded.join([shard, shard])
+
+
 @pytest.mark.parametrize("last", ["exact", "alternating"])
 def test_stacks_in_shards(last: str) -> None:
     queries = [f"nobody{int(i)}" for i in np.random.default_rng(1).zipf(1.3, 30_000) % 3000]
@@ -163,7 +180,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(ValueError, match="one kind"):
         tamis.Sharded.join([*shards[:3], tamis.Fuse.from_hashes(one[3], fpr=0.01)])
     with pytest.raises(TypeError, match="must be a Sharded filter"):
-        tamis.Sharded.join([tamis.Ribbon.build(KEYS, fpr=0.01)])  # type: ignore[list-item]
+        tamis.Sharded.join([shards[0], tamis.Ribbon.build(KEYS, fpr=0.01)])
     with pytest.raises(ValueError, match="shards is empty"):
         tamis.Sharded.join([])
 

@@ -98,7 +98,7 @@ class Sharded(_native.Sharded, Filter):
 
         Every shard knows its place, so the order does not matter; in a mapping, its index must
         agree. A missing shard is an error unless ``partial`` is true: the filter then accepts every
-        key of that shard.
+        key of that shard. The only shard of a split may be given alone.
 
         >>> import tamis
         >>> parts = tamis.split(range(1000), 4)
@@ -111,6 +111,13 @@ class Sharded(_native.Sharded, Filter):
         given = list(shards.items() if isinstance(shards, Mapping) else enumerate(shards))
         if not given:
             raise ValueError("shards is empty; pass at least one")
+        place, only = given[0]
+        alone = len(given) == 1 and isinstance(only, Filter) and not isinstance(only, Sharded)
+        if alone and only._takes_hashes():
+            # For the only shard, from_hashes returns a filter of its own class.
+            if isinstance(shards, Mapping) and place != 0:
+                raise ValueError(f"shards[{place!r}] is shard 0, not shard {place!r}")
+            return cls._of(_in_order([only._copied()]))
         found: dict[int, _native.Handle] = {}
         for place, shard in given:
             if not isinstance(shard, Sharded):
