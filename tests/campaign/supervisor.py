@@ -10,8 +10,8 @@ from contextlib import suppress
 from campaign.history import Fault, Operation
 from campaign.processes import HUNG, Failed, Gone, Worker
 
-RECOVERY = 10.0
-"""Seconds after a fault within which a guard has to answer again."""
+RECOVERY = 20.0
+"""Seconds after a fault within which a guard has to answer again, on a busy machine; below HUNG."""
 
 REFUSED = {"NotOpen", "LeaseError", "CapacityError"}
 """Errors that say that nothing was written."""
