@@ -33,7 +33,7 @@ from tamis.errors import LeaseError
 from tamis.stores._composite import check_parts, pack, unpack
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._lease import WatchedLease
-from tamis.stores._tail import LONGEST, Tail
+from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
 from tamis.stores.contract import (
     Changes,
     Hasher,
@@ -76,6 +76,9 @@ class Journaled(Store, ABC):
 
     _share_row, _lock_row = "", ""
     """Clauses that lock a selected row until the commit, if the transaction itself does not."""
+
+    _logs_all = True
+    """Whether a key that the journal says was added was always absent before."""
 
     def __init__(
         self,
@@ -155,8 +158,8 @@ class Journaled(Store, ABC):
         end = _epoch(rows[-1]) if rows else since
         if not more and until not in (None, end):
             return None
-        if any(added is not None and key is None for _, _, key, added in rows):
-            return None  # the table was truncated, or had no triggers
+        if is_broken(rows):
+            return None
         if rows and self._owner is not None and not self._follow(self._owner, first[0], rows):
             return Changes(since, [], [], True)
         return Changes(
@@ -181,7 +184,7 @@ class Journaled(Store, ABC):
             if indexed not in (name, name + _LAZY):
                 self._reindex(db)
             else:
-                self._catch_up(db, state.last)
+                self._catch_up(db, state)
             if indexed != name + _LAZY:
                 self._write_note(db, "index", name + _LAZY)
         self._tail = Tail(state.last, self._hash_columns)
@@ -370,8 +373,7 @@ class Journaled(Store, ABC):
 
     def _follow(self, owner: str, before: int, rows: Sequence[Any]) -> bool:
         """Let `run` and `scan` have rows of the journal that come after the row ``before``."""
-        listed = [(seq, bool(added), key) for seq, _, key, added in rows if key is not None]
-        known = self._tail.append(before, listed)
+        known = self._tail.append(before, self._listed(rows))
         if known and len(self._tail) < LONGEST:
             return True
         return self._index_now(owner) or known
@@ -408,8 +410,14 @@ class Journaled(Store, ABC):
         with self._writing() as db:
             self._lock_journal(db)
             state = self._read_state(db, owner)
-            self._catch_up(db, state.last)
+            self._catch_up(db, state)
         self._tail.drop(state.last)
+
+    def _listed(self, rows: Sequence[Any]) -> Rows:
+        """Return rows of the journal, which are not empty, as the tail has them."""
+        changes = [row for row in rows if row[2] is not None]
+        numbers, _, columns, added = map(list, zip(*changes, strict=True)) if changes else ([],) * 4
+        return Rows(numbers, [*map(bool, added)], columns, _epoch(rows[-1]), self._logs_all)
 
     def _read_journal(
         self, db: Any, since: str, until: str | None, limit: int | None
@@ -452,29 +460,28 @@ class Journaled(Store, ABC):
             (name, value),
         )
 
-    def _catch_up(self, db: Any, until: int) -> None:
-        """Update the index up to a row of the journal."""
+    def _catch_up(self, db: Any, state: State) -> None:
+        """Update the index up to the journal's last row, by the rows in memory if they suffice."""
         query = f"SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}"
         row = db.execute(query, ()).fetchone()
         indexed = 0 if row is None else int(bytes(row[0]))
-        if indexed >= until:
+        if indexed >= state.last:
             return
-        m = self._param
-        rows = db.execute(
-            f"SELECT seq, key, added FROM {self._t_journal} WHERE seq >= {m} AND seq <= {m} "
-            "ORDER BY seq",
-            (indexed, until),
-        ).fetchall()
-        if rows[0][0] != indexed or any(
-            added is not None and key is None for _, key, added in rows[1:]
-        ):
-            self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
-            return
-        final = {key: added for _, key, added in rows[1:] if key is not None}
-        added = [key for key, sign in final.items() if sign]
-        removed = [key for key, sign in final.items() if not sign]
+        parts = self._tail.since(indexed, state.epoch)
+        if parts is None:
+            m = self._param
+            rows = db.execute(
+                f"SELECT seq, token, key, added FROM {self._t_journal} "
+                f"WHERE seq >= {m} AND seq <= {m} ORDER BY seq",
+                (indexed, state.last),
+            ).fetchall()
+            if rows[0][0] != indexed or is_broken(rows[1:]):
+                self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
+                return
+            parts = [self._listed(rows[1:])]
+        added, removed = net_changes(parts)
         self._update_index(db, self._plain(added), added, self._plain(removed), removed)
-        self._write_note(db, "indexed", b"%d" % until)
+        self._write_note(db, "indexed", b"%d" % state.last)
 
     def _reindex(self, db: Any) -> None:
         db.execute(f"DELETE FROM {self._t_hash}", ())
@@ -501,6 +508,11 @@ class Journaled(Store, ABC):
 
 def _epoch(row: Sequence[Any]) -> str:
     return f"{row[0]}.{row[1]}"
+
+
+def is_broken(rows: Sequence[Any]) -> bool:
+    """Return whether changes are unknown: the table was truncated, or had no triggers."""
+    return any(added is not None and key is None for _, _, key, added in rows)
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:

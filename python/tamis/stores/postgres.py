@@ -31,7 +31,7 @@ from tamis.stores._composite import pack, unpack, uuid_bytes
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._pool import Pool
-from tamis.stores._sql import SIGN, Journaled, from_signed
+from tamis.stores._sql import SIGN, Journaled, State, from_signed, is_broken
 from tamis.stores._tail import LONGEST
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
@@ -175,9 +175,8 @@ class Postgres(Journaled):
             answers = self._retry(lambda: write(name))
             before, token = answers[0][0][:2]
             rows = [row for answer in answers for row in answer[1:]]
-            listed = [(seq, added, key) for seq, _, key, added in rows]
             # Rows of others are not in the tail if no guard has asked for them yet.
-            if not self._tail.append(before, listed):
+            if rows and (is_broken(rows) or not self._tail.append(before, self._listed(rows))):
                 self._index_after_commit()
         epoch = after = f"{before}.{token}"
         changed = {key for _, _, key, _ in rows}
@@ -563,9 +562,10 @@ class Postgres(Journaled):
             if holder is None or bytes(holder[0]) != owner.encode():
                 self._owner = None
                 return True
-            last = epoch_number(self._last_epoch(db))
-            self._catch_up(db, last)
-        self._tail.drop(last)
+            epoch = self._last_epoch(db)
+            state = State(epoch, epoch_number(epoch))
+            self._catch_up(db, state)
+        self._tail.drop(state.last)
         return True
 
     def _update_index(

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import repeat
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,7 +21,7 @@ from tamis.stores._composite import unpack
 from tamis.stores._engines import sqlite_path
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
-from tamis.stores._tail import LONGEST, Row
+from tamis.stores._tail import LONGEST, Rows
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -73,6 +72,7 @@ class SQLite(Journaled):
         once more.
         """
         super().__init__(table and table.removeprefix("main."), key, value, where)
+        self._logs_all = not self.shared
         timeout = check_timeout(timeout)
         wait = 1e6 if timeout is None else timeout
         self._connections = Connections(os.fsdecode(sqlite_path(path)), wait, wal=not self.shared)
@@ -129,10 +129,9 @@ class SQLite(Journaled):
                 rows: Any = zip(columns, stored, strict=True)
                 if self.shared:
                     rows = ((*self._row_key(column), value) for column, value in rows)
-                db.executemany(self._upsert, rows)
+                written = self._write(db, self._upsert, rows, state, columns, True)
                 self._check_where(db, keys)
-                written = self._journaled(db, state, True, columns)
-            self._list(written, state, columns)
+            self._list(written, state)
         if written.changed is columns:
             return Commit([False] * len(keys), state.epoch, written.epoch)
         return Commit([c not in written.changed for c in columns], state.epoch, written.epoch)
@@ -149,9 +148,9 @@ class SQLite(Journaled):
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
                 else:
                     given, forms = list(keys), [encode_key(key) for key in keys]
-                db.executemany(self._delete, map(self._row_key, forms))
-                written = self._journaled(db, state, False, forms)
-            self._list(written, state, forms)
+                keys_of_rows = self._row_keys(forms)
+                written = self._write(db, self._delete, keys_of_rows, state, forms, False)
+            self._list(written, state)
         if written.changed is forms and len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
         gone = {key for key, form in zip(given, forms, strict=True) if form in written.changed}
@@ -385,6 +384,9 @@ class SQLite(Journaled):
         ]
         return None if None in parts else parts
 
+    def _row_keys(self, columns: list[Any]) -> Iterable[Sequence[Any]]:
+        return zip(columns, strict=True) if len(self._keys) == 1 else map(self._row_key, columns)
+
     def _row_key(self, column: Any) -> list[Any]:
         """Return the values of the table's key columns for a key as the index has it."""
         if len(self._keys) == 1:
@@ -468,48 +470,51 @@ class SQLite(Journaled):
     def _lock_journal(self, db: sqlite3.Connection) -> None:
         """Do nothing: the transaction already holds the write lock."""
 
-    def _journaled(
-        self, db: sqlite3.Connection, state: State, added: bool, columns: list[Any]
+    def _write(
+        self,
+        db: sqlite3.Connection,
+        statement: str,
+        rows: Iterable[Sequence[Any]],
+        state: State,
+        columns: list[Any],
+        adds: bool,
     ) -> _Written:
-        """Return what a write added or removed, by the journal, and the epoch after it.
+        """Run a statement for each key; return what it changed, by the journal, and the epoch.
 
         The epoch is the one before if a trigger of somebody else's changed other keys as well: the
         guard then learns of all changes from the journal.
         """
+        before = db.total_changes
+        direct = db.executemany(statement, rows).rowcount
         last, token = db.execute(self._last_row).fetchone()
         if last == state.last:
-            return _Written((), state.epoch, last, added)
-        epoch = f"{last}.{token}"
-        if not self.shared and last - state.last == len(columns):
-            return _Written(columns, epoch, last, added)  # all of them
-        rows = db.execute(self._rows_after, (state.last,)).fetchall()
-        changed = {key for _, _, key, _ in rows}
+            return _Written((), state.epoch, None)
+        epoch, count = f"{last}.{token}", len(columns)
+        if direct == last - state.last == count and db.total_changes - before == 2 * count:
+            # The statements changed a row each, and triggers wrote these rows of the journal and
+            # nothing else. A row that is written by its key logs one change at most, so all did.
+            numbers = range(state.last + 1, last + 1)
+            return _Written(columns, epoch, Rows(numbers, [adds] * count, columns, epoch, True))
+        logged = db.execute(self._rows_after, (state.last,)).fetchall()
+        changed = {key for _, _, key, _ in logged}
         if self.shared and (
-            any(sign != added for *_, sign in rows) or not changed.issubset(columns)
+            any(added != adds for *_, added in logged) or not changed.issubset(columns)
         ):
             changed.intersection_update(columns)
             epoch = state.epoch
-        return _Written(changed, epoch, last, added, rows)
+        return _Written(changed, epoch, self._listed(logged))
 
-    def _list(self, written: _Written, state: State, columns: list[Any]) -> None:
+    def _list(self, written: _Written, state: State) -> None:
         """Let `run` and `scan` have a write that was committed."""
-        if written.last == state.last:
-            return
-        rows: Iterable[Row]
-        if written.rows is None:
-            numbers = range(state.last + 1, written.last + 1)
-            rows = zip(numbers, repeat(written.added), columns, strict=False)
-        else:
-            rows = [(seq, bool(sign), key) for seq, _, key, sign in written.rows]
         # Rows of others are not in the tail if no guard has asked for them yet.
-        if not self._tail.append(state.last, rows):
+        if written.rows is not None and not self._tail.append(state.last, written.rows):
             self._index_after_commit()
 
     def _index_now(self, owner: str) -> bool:
         try:
             with self._writing(wait=False) as db:
                 state = self._read_state(db, owner)
-                self._catch_up(db, state.last)
+                self._catch_up(db, state)
         except LeaseError:
             self._owner = None
             return True
@@ -541,14 +546,11 @@ class SQLite(Journaled):
 
 
 class _Written(NamedTuple):
-    """What a write changed: the columns of keys, the epoch after it and the journal's last row."""
+    """What a write changed: the columns of keys, the epoch after it and the journal's rows."""
 
     changed: Collection[Any]
     epoch: str
-    last: int
-    added: bool
-    rows: list[Any] | None = None
-    """The rows of the journal; `None` if they are those of all keys, in order."""
+    rows: Rows | None
 
 
 def _as_type(key: PlainKey, type: str) -> Any:
