@@ -25,12 +25,14 @@ from tamis._native import plain_key
 from tamis.errors import StoreError
 from tamis.planning.arguments import whole
 from tamis.stores import _fork
+from tamis.stores import _postgres_arrays as arrays
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._composite import pack, unpack, uuid_bytes
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._pool import Pool
+from tamis.stores._postgres_arrays import Array
 from tamis.stores._sql import SIGN, Journaled, State, from_signed, is_broken
 from tamis.stores._tail import LONGEST
 from tamis.stores._watch import start_watching
@@ -51,6 +53,12 @@ from tamis.stores.contract import (
 
 _LARGEST = JOURNAL // 2
 """Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
+
+_ARRAYS = {bytes: "bytea", str: "text"}
+"""Types of values that the functions take, and PostgreSQL's name of each."""
+
+_Call = tuple[str, tuple[Any, ...]]
+"""A statement that calls a function, and its parameters after the owner's name."""
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
@@ -98,6 +106,7 @@ class Postgres(Journaled):
         timeout = check_timeout(timeout)
         connections = whole("connections", connections, 10**4, least=2)
         self._psycopg: Any = psycopg
+        arrays.register(psycopg)
         self._timeout, self._connections = timeout, connections
         self._lock = threading.RLock()
         self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
@@ -114,13 +123,8 @@ class Postgres(Journaled):
         """Write distinct keys and their values in one transaction."""
         columns = [self._require_column(key) for key in keys]
         stored = list(values) if self.shared else [encode_value(value) for value in values]
-        if self._functions and all(isinstance(value, (bytes, str)) for value in stored):
-            calls = []
-            for kind, array in ((bytes, "bytea[]"), (str, "text[]")):
-                indices = [i for i, value in enumerate(stored) if isinstance(value, kind)]
-                for part in batches(indices, _LARGEST):
-                    arguments = [columns[i] for i in part], [stored[i] for i in part]
-                    calls.append((self._put_call.format(array), arguments))
+        if self._functions and {*map(type, stored)} <= _ARRAYS.keys():
+            calls = self._put_calls(columns, stored)
             return self._write(owner, columns, True, lambda name: self._call(name, calls))
         rows = [*zip(keys, columns, stored, strict=True)]
         return self._write(
@@ -132,12 +136,28 @@ class Postgres(Journaled):
         columns = [self._to_column(key) for key in keys]
         held = [column for column in columns if column is not None]
         if self._functions:
-            parts = [*batches(held, _LARGEST)] or [[]]
-            calls = [(self._delete_call, (part,)) for part in parts]
+            if len(held) == 1:
+                calls = [(self._delete_one, (held[0],))]
+            else:
+                parts = [*batches(held, _LARGEST)] or [[]]
+                calls = [(self._delete_call, (Array(self._type, part),)) for part in parts]
             return self._write(owner, columns, False, lambda name: self._call(name, calls))
         return self._write(
             owner, columns, False, lambda name: self._run(name, held, self._delete_rows)
         )
+
+    def _put_calls(self, columns: list[Any], stored: list[Any]) -> list[_Call]:
+        """Return the calls of functions that put keys, whose values are bytes or text."""
+        if len(columns) == 1:
+            return [(self._put_calls_of[type(stored[0])][1], (columns[0], stored[0]))]
+        calls: list[_Call] = []
+        for kind, name in _ARRAYS.items():
+            indices = [i for i, value in enumerate(stored) if type(value) is kind]
+            for part in batches(indices, _LARGEST):
+                keys = Array(self._type, [columns[i] for i in part])
+                values = Array(name, [stored[i] for i in part])
+                calls.append((self._put_calls_of[kind][0], (keys, values)))
+        return calls
 
     def _insert_rows(self, db: Any, rows: Sequence[tuple[PlainKey, Any, Any]]) -> None:
         marks = ", ".join(["%s"] * (len(self._keys) + 1))
@@ -202,13 +222,12 @@ class Postgres(Journaled):
             f"{self._pool.where} loses the triggers on {self._table!r} again and again"
         )
 
-    def _call(self, owner: str, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+    def _call(self, owner: str, calls: list[_Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
         with self._pool.connection() as db, db.transaction() if len(calls) > 1 else nullcontext():
             return [
-                _checked(db.execute(call, (name, *rest), binary=not self.shared))
-                for call, rest in calls
+                _checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls
             ]
 
     def _run(
@@ -434,11 +453,15 @@ class Postgres(Journaled):
             put, delete = (
                 functions.name(self._schema, self._table, part) for part in ("put", "delete")
             )
-            # Bytes in binary form take the driver a fraction of the time.
-            mark = "%s" if self.shared else "%b"
-            keys = f"{mark}::{self._type}[]"
-            self._put_call = f"SELECT * FROM {put}(%s::bytea, {keys}, {mark}::{{}})"
-            self._delete_call = f"SELECT * FROM {delete}(%s::bytea, {keys})"
+            self._delete_call = functions.call(delete, self._type)
+            self._delete_one = functions.call_for_one(delete, self._type)
+            self._put_calls_of = {
+                type: (
+                    functions.call(put, self._type, name),
+                    functions.call_for_one(put, self._type, name),
+                )
+                for type, name in _ARRAYS.items()
+            }
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
                 (self._read_note(db, "layout"), self._read_note(db, "functions"))
@@ -510,13 +533,16 @@ class Postgres(Journaled):
         assert parts is not None
         return parts
 
-    def _among(self, columns: list[Any]) -> tuple[str, list[list[Any]]]:
+    def _among(self, columns: list[Any]) -> tuple[str, list[Any]]:
         """Return the condition that a row's key is among these, and its parameters."""
         if len(self._keys) == 1:
-            return f"{self._k} = ANY(%s::{self._type}[])", [columns]
-        arrays = [list(part) for part in zip(*map(self._row_key, columns), strict=True)]
-        marks = ", ".join(f"%s::{type}[]" for type in self._types)
-        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", arrays or [[] for _ in self._keys]
+            return f"{self._k} = ANY(%b::{self._type}[])", [Array(self._type, columns)]
+        rows = [self._row_key(column) for column in columns]
+        parts = [
+            Array(type, [row[i] for row in rows]) for i, type in enumerate(self._types)
+        ]
+        marks = ", ".join(f"%b::{type}[]" for type in self._types)
+        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", parts
 
     def _selection(self, keys: Sequence[PlainKey], value: str) -> tuple[str, list[Any]] | None:
         """Return the query of the rows with one of ``keys`` and its parameters, if there are any.
@@ -576,7 +602,7 @@ class Postgres(Journaled):
         removed: Sequence[PlainKey],
         removed_columns: Sequence[Any],
     ) -> None:
-        rows = f"unnest(%s::bigint[], %s::bigint[], %s::{self._type}[]) AS new (hi, lo, key)"
+        rows = f"unnest(%b::bigint[], %b::bigint[], %b::{self._type}[]) AS new (hi, lo, key)"
         for keys, columns, statement in (
             (
                 removed,
@@ -592,8 +618,8 @@ class Postgres(Journaled):
         ):
             if keys:
                 words = self._words(keys)
-                hashes = words[:, 0].tolist(), words[:, 1].tolist()
-                db.execute(statement, (*hashes, list(columns)))
+                hashes = Array("bigint", words[:, 0]), Array("bigint", words[:, 1])
+                db.execute(statement, (*hashes, Array(self._type, columns)))
 
 
 class _NotLoggedError(Exception):
