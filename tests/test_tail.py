@@ -9,7 +9,7 @@ import tamis
 from servers import postgres_url  # noqa: F401
 from tamis import stores
 from tamis.stores import _tail
-from tamis.stores._tail import Rows, Tail, net_changes
+from tamis.stores._tail import Rows, Tail
 
 
 def hash_rows(keys):

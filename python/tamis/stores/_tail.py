@@ -9,7 +9,7 @@ the journal still has them, and the note ``indexed`` says from which row on.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
@@ -20,6 +20,9 @@ from tamis.stores.contract import HashRows
 
 LONGEST = 4096
 """Rows after which the index is updated."""
+
+_FEW = 100
+"""Hashes that are faster inserted one by one than sorted in with all others."""
 
 _Hash = tuple[int, int]
 
@@ -133,8 +136,13 @@ class Tail:
         added = [added for rows in parts for added in rows.added]
         known = len(self._present)
         self._present.update(zip(map(tuple, hashes), added, strict=True))
-        self._hashes += islice(self._present, known, None)
-        self._hashes.sort()
+        new = [*islice(self._present, known, None)]
+        if len(new) < _FEW:
+            for hash in new:
+                insort(self._hashes, hash)
+        else:
+            self._hashes += new
+            self._hashes.sort()
         self._summed += len(parts)
 
 

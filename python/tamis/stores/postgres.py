@@ -47,14 +47,14 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     encode_key,
-    encode_value,
+    encode_values,
     lease_error,
 )
 
 _LARGEST = JOURNAL // 2
 """Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
 
-_ARRAYS = {bytes: "bytea", str: "text"}
+_ARRAYS: dict[type, str] = {bytes: "bytea", str: "text"}
 """Types of values that the functions take, and PostgreSQL's name of each."""
 
 _Call = tuple[str, tuple[Any, ...]]
@@ -122,7 +122,7 @@ class Postgres(Journaled):
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
         columns = [self._require_column(key) for key in keys]
-        stored = list(values) if self.shared else [encode_value(value) for value in values]
+        stored = list(values) if self.shared else encode_values(values)
         if self._functions and {*map(type, stored)} <= _ARRAYS.keys():
             calls = self._put_calls(columns, stored)
             return self._write(owner, columns, True, lambda name: self._call(name, calls))

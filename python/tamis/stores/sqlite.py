@@ -32,7 +32,8 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     encode_key,
-    encode_value,
+    encode_keys,
+    encode_values,
     schema_error,
 )
 
@@ -120,7 +121,7 @@ class SQLite(Journaled):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
-        stored = values if self.shared else [encode_value(value) for value in values]
+        stored = values if self.shared else encode_values(values)
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
@@ -147,7 +148,7 @@ class SQLite(Journaled):
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
                 else:
-                    given, forms = list(keys), [encode_key(key) for key in keys]
+                    given, forms = list(keys), encode_keys(keys)
                 keys_of_rows = self._row_keys(forms)
                 written = self._write(db, self._delete, keys_of_rows, state, forms, False)
             self._list(written, state)
@@ -422,7 +423,7 @@ class SQLite(Journaled):
     def _columns_of(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> list[Any]:
         """Return keys as the table has them already, or as the column stores them."""
         if not self.shared:
-            return [encode_key(key) for key in keys]
+            return encode_keys(keys)
         if not self._is_mixed(db):
             return [self._require_column(key) for key in keys]
         there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, "NULL")}
