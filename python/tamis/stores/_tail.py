@@ -18,7 +18,7 @@ import numpy as np
 
 from tamis.stores.contract import HashRows
 
-LONGEST = 4096
+LONGEST = 8192
 """Rows after which the index is updated."""
 
 _FEW = 100
@@ -44,6 +44,8 @@ class Rows(NamedTuple):
     def after(self, number: int) -> Rows:
         """Return the rows after that of a number."""
         start = bisect_right(self.numbers, number)
+        if start == 0:
+            return self
         return self._replace(
             numbers=self.numbers[start:], added=self.added[start:], columns=self.columns[start:]
         )
@@ -107,8 +109,9 @@ class Tail:
         with self._lock:
             self._start = max(self._start, number)
             self._listed = max(self._listed, number)
-            later = [rows.after(number) for rows in self._parts]
-            self._parts = [rows for rows in later if rows.numbers]
+            self._parts = [
+                rows.after(number) for rows in self._parts if rows.numbers[-1] > number
+            ]
             self._count = sum(len(rows.numbers) for rows in self._parts)
             self._hashes, self._present, self._summed = [], {}, 0
 

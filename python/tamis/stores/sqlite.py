@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -128,7 +128,7 @@ class SQLite(Journaled):
                 state = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
                 rows: Any = zip(columns, stored, strict=True)
-                if self.shared:
+                if len(self._keys) > 1:
                     rows = ((*self._row_key(column), value) for column, value in rows)
                 written = self._write(db, self._upsert, rows, state, columns, True)
                 self._check_where(db, keys)
@@ -143,12 +143,12 @@ class SQLite(Journaled):
             self._index_if_due(owner)
             with self._writing() as db:
                 state = self._begin_write(db, owner)
-                if self.shared:
-                    forms_of = self._forms if self._is_mixed(db) else self._only_form
+                given, forms = keys, self._to_columns(keys)
+                mixed = self._is_mixed(db)
+                if mixed or None in forms:
+                    forms_of = self._forms if mixed else self._only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
-                else:
-                    given, forms = list(keys), encode_keys(keys)
                 keys_of_rows = self._row_keys(forms)
                 written = self._write(db, self._delete, keys_of_rows, state, forms, False)
             self._list(written, state)
@@ -370,6 +370,15 @@ class SQLite(Journaled):
             return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
         return _as_type(key, self._type)
 
+    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
+        """Return keys as the column stores them; `None` where it cannot hold one."""
+        if not self.shared:
+            return encode_keys(keys)
+        if self._types == ["text"]:
+            with suppress(AttributeError, UnicodeDecodeError):  # integers, and what is no text
+                return [key.decode() for key in keys]  # type: ignore[union-attr]
+        return [self._to_column(key) for key in keys]
+
     def _parts(self, key: PlainKey) -> list[Any] | None:
         """Return the parts of a packed key as the columns store them, if they can hold them."""
         try:
@@ -422,10 +431,11 @@ class SQLite(Journaled):
 
     def _columns_of(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> list[Any]:
         """Return keys as the table has them already, or as the column stores them."""
-        if not self.shared:
-            return encode_keys(keys)
+        columns = self._to_columns(keys)
         if not self._is_mixed(db):
-            return [self._require_column(key) for key in keys]
+            if None in columns:
+                self._require_column(keys[columns.index(None)])
+            return columns
         there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, "NULL")}
         return [there[key] if key in there else self._require_column(key) for key in keys]
 
