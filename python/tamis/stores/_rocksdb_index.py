@@ -18,31 +18,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tamis.stores._keyvalue import index_entries
+from tamis.stores._packed import pack_keys, unpack_keys
 from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
 from tamis.stores.contract import Hasher, HashRows, PlainKey, decode_key, encode_keys
 
 _GENERATION = b"njournal"
 """The note with the current generation."""
 
-_HEAD = struct.Struct(">Q?I")
-"""The generation, whether keys were added or removed, and how many."""
+_HEAD = struct.Struct(">Q?")
+"""The generation, and whether keys were added or removed."""
 
 
 def pack_changes(generation: int, added: bool, keys: Sequence[PlainKey]) -> bytes:
     """Return an entry of the journal."""
-    encoded = encode_keys(keys)
-    lengths = struct.pack(f">{len(keys)}I", *map(len, encoded))
-    return b"".join([_HEAD.pack(generation, added, len(keys)), lengths, *encoded])
+    return _HEAD.pack(generation, added) + pack_keys(encode_keys(keys))
 
 
 def unpack_changes(entry: bytes) -> tuple[int, bool, list[PlainKey]]:
     """Return what `pack_changes` was given."""
-    generation, added, count = _HEAD.unpack_from(entry)
-    start, keys = _HEAD.size + 4 * count, []
-    for length in struct.unpack_from(f">{count}I", entry, _HEAD.size):
-        keys.append(decode_key(entry[start : start + length]))
-        start += length
-    return generation, added, keys
+    keys = unpack_keys(entry[_HEAD.size :])
+    return *_HEAD.unpack_from(entry), [decode_key(key) for key in keys]
 
 
 class LazyIndex:

@@ -1,7 +1,7 @@
 """What the SQL stores share: the guard's own tables.
 
 For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
-``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
+``tamis_T_journal`` has the keys that were added or removed, and ``tamis_T_note`` holds the lease,
 the secret key and how far the index has caught up. Triggers write the journal and trim it, so it is
 complete and bounded whoever writes to T. Triggers cannot hash, as a writer without tamis has no
 such function; so the guard that holds the lease updates the index from the journal, some thousand
@@ -77,6 +77,9 @@ class Journaled(Store, ABC):
     _share_row, _lock_row = "", ""
     """Clauses that lock a selected row until the commit, if the transaction itself does not."""
 
+    _journal_columns = "seq, token, key, added"
+    """What to read of a row of the journal."""
+
     _logs_all = True
     """Whether a key that the journal says was added was always absent before."""
 
@@ -149,18 +152,17 @@ class Journaled(Store, ABC):
         with self._reading() as db:
             # In this order: what was written before this call is in the journal.
             logged = self._is_logged(db)
-            first, *rows = (logged and self._read_journal(db, since, until, limit)) or [None]
-        if first is None:
+            read = self._read_journal(db, since, until, limit) if logged else None
+        if read is None:
             return None
-        more = limit is not None and len(rows) > limit
-        if more:
-            del rows[-1]
+        rows, more = read
         end = _epoch(rows[-1]) if rows else since
         if not more and until not in (None, end):
             return None
         if is_broken(rows):
             return None
-        if rows and self._owner is not None and not self._follow(self._owner, first[0], rows):
+        before = epoch_number(since)
+        if rows and self._owner is not None and not self._follow(self._owner, before, rows):
             return Changes(since, [], [], True)
         return Changes(
             end,
@@ -421,21 +423,28 @@ class Journaled(Store, ABC):
 
     def _read_journal(
         self, db: Any, since: str, until: str | None, limit: int | None
-    ) -> list[Any] | None:
-        """Return the row of an epoch and those after it, or `None` if that epoch is unknown.
+    ) -> tuple[list[Any], bool] | None:
+        """Return the rows after an epoch, and whether there are more; `None` if it is unknown.
 
-        Up to one more than ``limit``, in one statement, as rows may be trimmed at any time.
+        In one statement, as rows may be trimmed at any time.
         """
         m, arguments = self._param, [epoch_number(since)]
-        query = f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq >= {m}"
+        query = f"SELECT {self._journal_columns} FROM {self._t_journal} WHERE seq >= {m}"
         if until is not None:
             query += f" AND seq <= {m}"
             arguments.append(epoch_number(until))
         query += " ORDER BY seq"
         if limit is not None:
-            query += f" LIMIT {max(int(limit), 1) + 2}"
-        rows: list[Any] = db.execute(query, arguments).fetchall()
-        return rows if rows and _epoch(rows[0]) == since else None
+            limit = max(int(limit), 1)
+            query += f" LIMIT {limit + 2}"
+        first, rows, more = self._fetch_journal(db.execute(query, arguments), limit)
+        return None if first is None or _epoch(first) != since else (rows, more)
+
+    def _fetch_journal(self, cursor: Any, limit: int | None = None) -> tuple[Any, list[Any], bool]:
+        """Return the first row, the rows after it, and whether there are more than ``limit``."""
+        first, rows = cursor.fetchone(), cursor.fetchall()
+        more = limit is not None and len(rows) > limit
+        return first, rows[:limit], more
 
     def _read_state(self, db: Any, owner: str) -> State:
         """Check that this owner holds the lease, and return what its write starts from."""
@@ -470,15 +479,16 @@ class Journaled(Store, ABC):
         parts = self._tail.since(indexed, state.epoch)
         if parts is None:
             m = self._param
-            rows = db.execute(
-                f"SELECT seq, token, key, added FROM {self._t_journal} "
+            cursor = db.execute(
+                f"SELECT {self._journal_columns} FROM {self._t_journal} "
                 f"WHERE seq >= {m} AND seq <= {m} ORDER BY seq",
                 (indexed, state.last),
-            ).fetchall()
-            if rows[0][0] != indexed or is_broken(rows[1:]):
+            )
+            first, rows, _ = self._fetch_journal(cursor)
+            if first[0] != indexed or is_broken(rows):
                 self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
                 return
-            parts = [self._listed(rows[1:])]
+            parts = [self._listed(rows)]
         added, removed = net_changes(parts)
         self._update_index(db, self._plain(added), added, self._plain(removed), removed)
         self._write_note(db, "indexed", b"%d" % state.last)

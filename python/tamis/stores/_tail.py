@@ -109,9 +109,7 @@ class Tail:
         with self._lock:
             self._start = max(self._start, number)
             self._listed = max(self._listed, number)
-            self._parts = [
-                rows.after(number) for rows in self._parts if rows.numbers[-1] > number
-            ]
+            self._parts = [rows.after(number) for rows in self._parts if rows.numbers[-1] > number]
             self._count = sum(len(rows.numbers) for rows in self._parts)
             self._hashes, self._present, self._summed = [], {}, 0
 

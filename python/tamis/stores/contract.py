@@ -200,9 +200,7 @@ def encode_value(value: Value) -> bytes:
 
 def encode_values(values: Iterable[Value]) -> list[bytes]:
     """Encode each value."""
-    return [
-        b"b" + value if isinstance(value, bytes) else b"s" + value.encode() for value in values
-    ]
+    return [b"b" + value if isinstance(value, bytes) else b"s" + value.encode() for value in values]
 
 
 def decode_value(data: bytes) -> Value:

@@ -226,9 +226,7 @@ class Postgres(Journaled):
         """Call functions that write, in one transaction."""
         name = owner.encode()
         with self._pool.connection() as db, db.transaction() if len(calls) > 1 else nullcontext():
-            return [
-                _checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls
-            ]
+            return [_checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls]
 
     def _run(
         self, owner: str, rows: Sequence[Any], write: Callable[[Any, Sequence[Any]], None]
@@ -538,9 +536,7 @@ class Postgres(Journaled):
         if len(self._keys) == 1:
             return f"{self._k} = ANY(%b::{self._type}[])", [Array(self._type, columns)]
         rows = [self._row_key(column) for column in columns]
-        parts = [
-            Array(type, [row[i] for row in rows]) for i, type in enumerate(self._types)
-        ]
+        parts = [Array(type, [row[i] for row in rows]) for i, type in enumerate(self._types)]
         marks = ", ".join(f"%b::{type}[]" for type in self._types)
         return f"({self._k}) IN (SELECT * FROM unnest({marks}))", parts
 

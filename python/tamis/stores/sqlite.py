@@ -21,6 +21,7 @@ from tamis.stores._composite import unpack
 from tamis.stores._engines import sqlite_path
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
+from tamis.stores._sqlite_own import JOURNAL_COLUMNS, OwnTable, read_journal
 from tamis.stores._tail import LONGEST, Rows
 from tamis.stores.contract import (
     BATCH,
@@ -74,6 +75,9 @@ class SQLite(Journaled):
         """
         super().__init__(table and table.removeprefix("main."), key, value, where)
         self._logs_all = not self.shared
+        self._own = OwnTable(self._t, self._t_journal)
+        if not self.shared:
+            self._journal_columns = JOURNAL_COLUMNS
         timeout = check_timeout(timeout)
         wait = 1e6 if timeout is None else timeout
         self._connections = Connections(os.fsdecode(sqlite_path(path)), wait, wal=not self.shared)
@@ -93,8 +97,8 @@ class SQLite(Journaled):
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
         )
-        self._logged_at: int | None = None
-        """The version of the schema in which the triggers were seen."""
+        self._logged: tuple[int | None, bool] = (None, False)
+        """A version of the schema, and whether it has the triggers that write the journal."""
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -125,36 +129,44 @@ class SQLite(Journaled):
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state = self._begin_write(db, owner)
+                state, packs = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
-                rows: Any = zip(columns, stored, strict=True)
-                if len(self._keys) > 1:
-                    rows = ((*self._row_key(column), value) for column, value in rows)
-                written = self._write(db, self._upsert, rows, state, columns, True)
-                self._check_where(db, keys)
+                if packs:
+                    written = _packed(self._own.put(db, columns, stored, state.last), state)
+                else:
+                    rows: Any = zip(columns, stored, strict=True)
+                    if len(self._keys) > 1:
+                        rows = ((*self._row_key(column), value) for column, value in rows)
+                    written = self._write(db, self._upsert, rows, state, columns, True)
+                    self._check_where(db, keys)
             self._list(written, state)
-        if written.changed is columns:
+        if len(written.changed) == len(columns):
             return Commit([False] * len(keys), state.epoch, written.epoch)
-        return Commit([c not in written.changed for c in columns], state.epoch, written.epoch)
+        new = set(written.changed)
+        return Commit([c not in new for c in columns], state.epoch, written.epoch)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state = self._begin_write(db, owner)
+                state, packs = self._begin_write(db, owner)
                 given, forms = keys, self._to_columns(keys)
                 mixed = self._is_mixed(db)
                 if mixed or None in forms:
                     forms_of = self._forms if mixed else self._only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
-                keys_of_rows = self._row_keys(forms)
-                written = self._write(db, self._delete, keys_of_rows, state, forms, False)
+                if packs:
+                    written = _packed(self._own.delete(db, forms, state.last), state)
+                else:
+                    rows = self._row_keys(forms)
+                    written = self._write(db, self._delete, rows, state, forms, False)
             self._list(written, state)
-        if written.changed is forms and len(forms) == len(keys):
+        if len(written.changed) == len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
-        gone = {key for key, form in zip(given, forms, strict=True) if form in written.changed}
+        changed = set(written.changed)
+        gone = {key for key, form in zip(given, forms, strict=True) if form in changed}
         return Commit([key in gone for key in keys], state.epoch, written.epoch)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
@@ -293,14 +305,15 @@ class SQLite(Journaled):
         if len(self._tail) >= LONGEST:
             self._write_index(owner + self._child)
 
-    def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
-        """Check the lease and the triggers, and return what a write starts from."""
-        if not self._is_logged(db):
+    def _begin_write(self, db: sqlite3.Connection, owner: str) -> tuple[State, bool]:
+        """Check the lease and the triggers; return what a write starts from, and if it packs."""
+        by_triggers = self._logged_by_triggers(db)
+        if by_triggers is None:
             self._log_again(db)
         state = self._read_state(db, owner + self._child)
         if self._hasher is None:
             raise attach_error()
-        return state
+        return state, not (self.shared or by_triggers)
 
     # Tables.
 
@@ -325,22 +338,30 @@ class SQLite(Journaled):
         self._type = self._types[0]
         tables.create_tables(db, self._base)
         self._check_definition(db)
-        if self._read_note(db, "layout") != tables.LAYOUT:
+        layout = tables.LAYOUT if self.shared else tables.OWN_LAYOUT
+        if self._read_note(db, "layout") != layout:
             self._create_log(db)
-            self._write_note(db, "layout", tables.LAYOUT)
+            self._write_note(db, "layout", layout)
 
     def _create_log(self, db: sqlite3.Connection) -> None:
-        types = self._types if self.shared else None
-        tables.create_triggers(db, self._base, self._table, self._keys, types, self._where)
+        if not self.shared:
+            tables.let_journal_pack(db, self._base)
+            return
+        tables.create_triggers(db, self._base, self._table, self._keys, self._types, self._where)
         if self._where:
             tables.create_members(db, self._base, self._table, self._keys, self._types, self._where)
 
     def _is_logged(self, db: sqlite3.Connection) -> bool:
+        return self._logged_by_triggers(db) is not None
+
+    def _logged_by_triggers(self, db: sqlite3.Connection) -> bool | None:
+        """Return whether triggers write the journal, or guards alone do; `None` if nobody does."""
         # Before any change of the schema in a transaction: its version would be used again after a
         # rollback.
         version = db.execute("PRAGMA schema_version").fetchone()[0]
-        if version == self._logged_at:
-            return True
+        known, by_triggers = self._logged
+        if version == known:
+            return by_triggers
         if self.shared:
             try:
                 columns = tables.table_columns(db, self._table)
@@ -348,10 +369,11 @@ class SQLite(Journaled):
                 tables.check_unique(db, self._table, self._keys, columns)
             except ValueError as error:
                 raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
-        if not tables.has_triggers(db, self._base, self._table):
-            return False
-        self._logged_at = version
-        return True
+        triggers = tables.count_triggers(db, self._base, self._table)
+        if triggers not in ((4,) if self.shared else (0, 4)):
+            return None
+        self._logged = version, triggers > 0
+        return triggers > 0
 
     _quote = staticmethod(tables.quote)
 
@@ -481,6 +503,11 @@ class SQLite(Journaled):
     def _lock_journal(self, db: sqlite3.Connection) -> None:
         """Do nothing: the transaction already holds the write lock."""
 
+    def _fetch_journal(self, cursor: Any, limit: int | None = None) -> tuple[Any, list[Any], bool]:
+        if self.shared:
+            return super()._fetch_journal(cursor, limit)
+        return read_journal(cursor, limit)
+
     def _write(
         self,
         db: sqlite3.Connection,
@@ -562,6 +589,14 @@ class _Written(NamedTuple):
     changed: Collection[Any]
     epoch: str
     rows: Rows | None
+
+
+def _packed(rows: Rows | None, state: State) -> _Written:
+    return (
+        _Written((), state.epoch, None)
+        if rows is None
+        else _Written(rows.columns, rows.epoch, rows)
+    )
 
 
 def _as_type(key: PlainKey, type: str) -> Any:
