@@ -417,8 +417,10 @@ class Journaled(Store, ABC):
 
     def _listed(self, rows: Sequence[Any]) -> Rows:
         """Return rows of the journal, which are not empty, as the tail has them."""
-        changes = [row for row in rows if row[2] is not None]
-        numbers, _, columns, added = map(list, zip(*changes, strict=True)) if changes else ([],) * 4
+        numbers, _, columns, added = map(list, zip(*rows, strict=True))
+        if None in columns:  # as in the first row of all
+            changes = [row for row in rows if row[2] is not None]
+            numbers, columns, added = ([row[i] for row in changes] for i in (0, 2, 3))
         return Rows(numbers, [*map(bool, added)], columns, _epoch(rows[-1]), self._logs_all)
 
     def _read_journal(
@@ -522,7 +524,7 @@ def _epoch(row: Sequence[Any]) -> str:
 
 def is_broken(rows: Sequence[Any]) -> bool:
     """Return whether changes are unknown: the table was truncated, or had no triggers."""
-    return any(added is not None and key is None for _, _, key, added in rows)
+    return any(key is None and added is not None for _, _, key, added in rows)
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:

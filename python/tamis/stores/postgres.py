@@ -47,6 +47,7 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     encode_key,
+    encode_keys,
     encode_values,
     lease_error,
 )
@@ -121,7 +122,9 @@ class Postgres(Journaled):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
-        columns = [self._require_column(key) for key in keys]
+        columns = self._to_columns(keys)
+        if None in columns:
+            self._require_column(keys[columns.index(None)])
         stored = list(values) if self.shared else encode_values(values)
         if self._functions and {*map(type, stored)} <= _ARRAYS.keys():
             calls = self._put_calls(columns, stored)
@@ -133,7 +136,7 @@ class Postgres(Journaled):
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
-        columns = [self._to_column(key) for key in keys]
+        columns = self._to_columns(keys)
         held = [column for column in columns if column is not None]
         if self._functions:
             if len(held) == 1:
@@ -195,15 +198,19 @@ class Postgres(Journaled):
             answers = self._retry(lambda: write(name))
             before, token = answers[0][0][:2]
             rows = [row for answer in answers for row in answer[1:]]
+            if not rows:
+                epoch = f"{before}.{token}"
+                return Commit([adding] * len(columns), epoch, epoch)
+            listed = self._listed(rows)
             # Rows of others are not in the tail if no guard has asked for them yet.
-            if rows and (is_broken(rows) or not self._tail.append(before, self._listed(rows))):
+            if is_broken(rows) or not self._tail.append(before, listed):
                 self._index_after_commit()
         epoch = after = f"{before}.{token}"
-        changed = {key for _, _, key, _ in rows}
+        changed = set(listed.columns)
         # A trigger of somebody else's may have changed other keys, or the same in other ways. Then
         # the epoch remains the one before: the guard learns of all changes from the journal.
-        if rows and changed.issubset(columns) and all(added == adding for *_, added in rows):
-            after = f"{rows[-1][0]}.{rows[-1][1]}"
+        if listed.added.count(adding) == len(rows) and changed.issubset(columns):
+            after = listed.epoch
         return Commit([(column in changed) != adding for column in columns], epoch, after)
 
     def _retry(self, write: Callable[[], list[list[Any]]]) -> list[list[Any]]:
@@ -512,6 +519,10 @@ class Postgres(Journaled):
             return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
         return _as_type(key, self._type)
 
+    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
+        """Return keys as the column stores them; `None` where it cannot hold one."""
+        return encode_keys(keys) if not self.shared else [self._to_column(key) for key in keys]
+
     def _parts(self, key: PlainKey) -> list[Any] | None:
         """Return the parts of a packed key as the columns store them, if they can hold them."""
         try:
@@ -638,11 +649,11 @@ def _as_type(key: PlainKey, type: str) -> Any:
     if isinstance(key, int):
         fits = kind == "integer" and -1 << _RANGES[type] <= key < 1 << _RANGES[type]
         return key if fits else None
+    if kind == "text":
+        try:
+            return None if b"\0" in key else key.decode()
+        except UnicodeDecodeError:
+            return None
     if kind == "uuid":
         return UUID(bytes=key) if len(key) == 16 else None
-    if kind != "text":
-        return key if kind == "bytea" else None
-    try:
-        return None if b"\0" in key else key.decode()
-    except UnicodeDecodeError:
-        return None
+    return key if kind == "bytea" else None

@@ -87,12 +87,6 @@ class SQLite(Journaled):
             f"INSERT INTO {self._t} ({k}, {v}) VALUES ({marks}, ?) "
             f"ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}"
         )
-        # The column's affinity must not turn text into a number.
-        matches = [
-            f"{name} = ?{i} AND typeof({name}) = typeof(?{i})"
-            for i, name in enumerate(map(self._quote, self._keys), 1)
-        ]
-        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
         self._last_row = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
@@ -107,6 +101,13 @@ class SQLite(Journaled):
         except BaseException:
             self.close()
             raise
+        # The column's affinity must not turn text into a number, nor a float equal an integer.
+        matches = []
+        for i, (column, type) in enumerate(zip(self._keys, self._types, strict=True), 1):
+            name = self._quote(column)
+            same = "" if type == "text" else f" AND typeof({name}) = typeof(?{i})"
+            matches.append(f"{name} = ?{i}{same}")
+        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
         _fork.register(self)
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
