@@ -195,7 +195,7 @@ class Postgres(Journaled):
         with self._lock:
             if len(self._tail) >= LONGEST:
                 self._write_index(name)
-            answers = self._retry(lambda: write(name))
+            answers = self._retry(write, name)
             before, token = answers[0][0][:2]
             rows = [row for answer in answers for row in answer[1:]]
             if not rows:
@@ -213,11 +213,11 @@ class Postgres(Journaled):
             after = listed.epoch
         return Commit([(column in changed) != adding for column in columns], epoch, after)
 
-    def _retry(self, write: Callable[[], list[list[Any]]]) -> list[list[Any]]:
+    def _retry(self, write: Callable[[str], list[list[Any]]], name: str) -> list[list[Any]]:
         """Write; try again if that deadlocked with another writer, or nothing would log it."""
         for attempt in range(5):
             try:
-                return write()
+                return write(name)
             except _NotLoggedError:
                 self._restore_log()
             except StoreError as error:
@@ -232,8 +232,14 @@ class Postgres(Journaled):
     def _call(self, owner: str, calls: list[_Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
-        with self._pool.connection() as db, db.transaction() if len(calls) > 1 else nullcontext():
-            return [_checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls]
+        with self._pool.connection() as db:
+            if len(calls) == 1:
+                call, rest = calls[0]
+                return [_checked(db.execute(call, (name, *rest), binary=True))]
+            with db.transaction():
+                return [
+                    _checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls
+                ]
 
     def _run(
         self, owner: str, rows: Sequence[Any], write: Callable[[Any, Sequence[Any]], None]
