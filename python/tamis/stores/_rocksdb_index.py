@@ -20,7 +20,7 @@ from typing import Any
 from tamis.stores._keyvalue import index_entries
 from tamis.stores._packed import pack_keys, unpack_keys
 from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
-from tamis.stores.contract import Hasher, HashRows, PlainKey, decode_key, encode_keys
+from tamis.stores.contract import Hasher, HashRows, PlainKey, decode_key
 
 _GENERATION = b"njournal"
 """The note with the current generation."""
@@ -29,15 +29,10 @@ _HEAD = struct.Struct(">Q?")
 """The generation, and whether keys were added or removed."""
 
 
-def pack_changes(generation: int, added: bool, keys: Sequence[PlainKey]) -> bytes:
-    """Return an entry of the journal."""
-    return _HEAD.pack(generation, added) + pack_keys(encode_keys(keys))
-
-
 def unpack_changes(entry: bytes) -> tuple[int, bool, list[PlainKey]]:
-    """Return what `pack_changes` was given."""
+    """Return the generation of an entry, whether it added its keys, and the keys."""
     keys = unpack_keys(entry[_HEAD.size :])
-    return *_HEAD.unpack_from(entry), [decode_key(key) for key in keys]
+    return *_HEAD.unpack_from(entry), [decode_key(key[1:]) for key in keys]
 
 
 class LazyIndex:
@@ -82,12 +77,12 @@ class LazyIndex:
         if len(self.tail) >= LONGEST:
             self._update(*net_changes(self.tail.since(0, "") or []))
 
-    def log(self, batch: Any, added: bool, keys: Sequence[PlainKey]) -> None:
-        """Add the changes of a write to its batch, before it is committed."""
+    def log(self, batch: Any, added: bool, entries: list[bytes]) -> None:
+        """Add the changes of a write, by the entries of its values, to its batch."""
         entry = b"j" + self._slot.to_bytes(4, "big")
         # A write that fails keeps its number, as it may be found in the journal nevertheless.
         self._slot += 1
-        batch.put(entry, pack_changes(self._generation, added, keys))
+        batch.put(entry, _HEAD.pack(self._generation, added) + pack_keys(entries))
 
     def logged(self, added: bool, keys: Sequence[PlainKey]) -> None:
         """Let the tail have the changes of a write that was committed."""
@@ -118,7 +113,7 @@ class LazyIndex:
 def _rows(number: int, added: bool, keys: Sequence[PlainKey]) -> Rows:
     """Return changes as the tail has them, after the change of a number."""
     count = len(keys)
-    return Rows(range(number + 1, number + count + 1), [added] * count, keys, "", True)
+    return Rows(range(number + 1, number + count + 1), [added] * count, [*keys], "", True)
 
 
 def _no_hasher(_: Sequence[PlainKey]) -> HashRows:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,16 +56,18 @@ def net_changes(parts: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
 
     A key that was added and removed again since the index was updated is in neither.
     """
-    last: dict[Any, bool] = {}
-    new: dict[Any, bool] = {}
-    for rows in parts:
-        last.update(zip(rows.columns, rows.added, strict=True))
-    for rows in reversed(parts):  # so that the first row of each key remains
-        were = reversed(rows.added) if rows.exact else repeat(False)
-        new.update(zip(reversed(rows.columns), were, strict=False))
+    keys = [*chain.from_iterable(rows.columns for rows in parts)]
+    added = [*chain.from_iterable(rows.added for rows in parts)]
+    new = added
+    if not all(rows.exact for rows in parts):
+        signs = (rows.added if rows.exact else repeat(False, len(rows.added)) for rows in parts)
+        new = [*chain.from_iterable(signs)]
+    last = dict(zip(keys, added, strict=True))
+    # Backwards, so that the first row of each key remains.
+    came = dict(zip(reversed(keys), reversed(new), strict=True))
     return (
         [key for key, added in last.items() if added],
-        [key for key, added in last.items() if not (added or new[key])],
+        [key for key, added in last.items() if not (added or came[key])],
     )
 
 

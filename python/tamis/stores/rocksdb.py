@@ -109,22 +109,30 @@ class RocksDB(Store):
         """Write distinct keys and their hashes in one batch."""
         entries, stored = encode_keys(keys, b"d"), encode_values(values)
         with self._lock:
-            existed = self._begin_write(entries, owner)
-            batch = self._make_batch()
-            for entry, value in zip(entries, stored, strict=True):
-                batch.put(entry, value)
-            new = [key for key, was in zip(keys, existed, strict=True) if not was]
-            return self._commit(batch, existed, True, new)
+            self._check_write(owner)
+            with self._driver:
+                existed = self._begin_write(entries)
+                batch = self._make_batch()
+                for entry, value in zip(entries, stored, strict=True):
+                    batch.put(entry, value)
+                if True in existed:
+                    new = [not was for was in existed]
+                    keys, entries = [*compress(keys, new)], [*compress(entries, new)]
+                return self._commit(batch, existed, True, keys, entries)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys and their hashes in one batch."""
         entries = encode_keys(keys, b"d")
         with self._lock:
-            existed = self._begin_write(entries, owner)
-            batch = self._make_batch()
-            for entry in compress(entries, existed):
-                batch.delete(entry)
-            return self._commit(batch, existed, False, [*compress(keys, existed)])
+            self._check_write(owner)
+            with self._driver:
+                existed = self._begin_write(entries)
+                batch = self._make_batch()
+                if False in existed:
+                    keys, entries = [*compress(keys, existed)], [*compress(entries, existed)]
+                for entry in entries:
+                    batch.delete(entry)
+                return self._commit(batch, existed, False, keys, entries)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys, in batches."""
@@ -242,30 +250,36 @@ class RocksDB(Store):
         if part:
             yield part
 
-    def _begin_write(self, entries: list[bytes], owner: str) -> list[bool]:
-        """Check the lease; return for each entry whether it exists."""
+    def _check_write(self, owner: str) -> None:
         self._check_lease(owner)
         if self._hasher is None:
             raise attach_error()
-        with self._driver:
-            self._index.update_if_due()
-            return [value is not None for value in self._db.get(entries)]
+
+    def _begin_write(self, entries: list[bytes]) -> list[bool]:
+        """Return for each entry whether it exists."""
+        self._index.update_if_due()
+        return [value is not None for value in self._db.get(entries)]
 
     def _commit(
-        self, batch: Any, existed: list[bool], added: bool, changed: list[PlainKey]
+        self,
+        batch: Any,
+        existed: list[bool],
+        added: bool,
+        keys: Sequence[PlainKey],
+        entries: list[bytes],
     ) -> Commit:
-        before, after = self._epoch, f"{epoch_number(self._epoch) + 1}.{self._history}"
-        if not changed:
-            with self._driver:
-                self._db.write(batch, self._options)
+        """Write a batch that adds or removes keys, whose values have these entries."""
+        before = self._epoch
+        if not keys:
+            self._db.write(batch, self._options)
             return Commit(existed, before, before)
+        after = f"{epoch_number(before) + 1}.{self._history}"
         batch.put(b"e", after.encode())
-        self._index.log(batch, added, changed)
+        self._index.log(batch, added, entries)
         try:
-            with self._driver:
-                self._db.write(batch, self._options)
+            self._db.write(batch, self._options)
             self._epoch = after
-            self._index.logged(added, changed)
+            self._index.logged(added, keys)
         except BaseException:
             self._index.in_doubt = True
             raise
