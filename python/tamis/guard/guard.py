@@ -291,9 +291,11 @@ class Guard:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         given, values = read_pairs(items)
         self._check_values(given, values)
+        keys: list[PlainKey] | None = None
         if self._from_plain is None:
-            keys = plain_keys(given)
-        else:
+            with suppress(Exception):  # which is raised again for the key itself
+                keys = plain_keys(given)
+        if keys is None:
             keys = [self._to_plain(key) for key in given]
         last = dict(zip(keys, values, strict=True))
         if last:
