@@ -262,19 +262,21 @@ def test_runs_are_read_together(opened):
 def test_changes_come_in_pieces(opened):
     with tamis.Guard(opened(), quotient()) as g:
         since = g.store.epoch()
-        g.put_many((i, "x") for i in range(10))
+        for start in range(0, 10, 2):
+            g.put_many((i, "x") for i in range(start, start + 2))
         g.delete_many([3, 4])
         added, removed, pieces = [], [], 0
         while True:
             changes = g.store.changes(since, limit=5)
-            assert len(changes.added) + len(changes.removed) <= 5
+            # The keys of a commit may come together.
+            assert len(changes.added) + len(changes.removed) <= 6
             added += changes.added
             removed += changes.removed
             since, pieces = changes.epoch, pieces + 1
             if not changes.more:
                 break
         assert (sorted(added), removed, since) == ([*range(10)], [3, 4], g.store.epoch())
-        assert pieces == 3
+        assert pieces in (2, 3)
 
 
 # Writes before a guard has attached, and folders that are no database.

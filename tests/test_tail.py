@@ -9,7 +9,7 @@ import tamis
 from servers import postgres_url  # noqa: F401
 from tamis import stores
 from tamis.stores import _tail
-from tamis.stores._tail import Tail
+from tamis.stores._tail import Rows, Tail
 
 
 def hash_rows(keys):
@@ -20,6 +20,12 @@ def rows(hashes):
     return sorted(map(tuple, np.asarray(hashes).tolist()))
 
 
+def part(*changes, exact=False):
+    """Rows of the journal, each a number, whether it is an addition, and a key."""
+    numbers, added, keys = map(list, zip(*changes, strict=True))
+    return Rows(numbers, added, keys, f"{numbers[-1]}.token", exact)
+
+
 def test_a_view_adds_and_removes_each_hash_once():
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -28,7 +34,7 @@ def test_a_view_adds_and_removes_each_hash_once():
         for key in rng.integers(0, 60, 40).tolist():
             number += 1
             added = key not in state or rng.random() < 0.2  # by INSERT OR REPLACE, again
-            assert tail.append(number - 1, [(number, added, key)])
+            assert tail.append(number - 1, part((number, added, key)))
             state.add(key) if added else state.remove(key)
             if rng.random() < 0.1:
                 tail.within(0, 2**64 - 1)  # sums up
@@ -46,14 +52,14 @@ def test_a_view_adds_and_removes_each_hash_once():
 
 def test_rows_are_listed_once_and_not_after_a_gap():
     tail = Tail(5, hash_rows)
-    assert not tail.append(7, [(8, True, "c")])
-    assert tail.append(5, [(6, True, "a"), (7, True, "b")])
-    assert tail.append(5, [(6, True, "a"), (7, True, "b"), (8, True, "c")])
+    assert not tail.append(7, part((8, True, "c")))
+    assert tail.append(5, part((6, True, "a"), (7, True, "b")))
+    assert tail.append(5, part((6, True, "a"), (7, True, "b"), (8, True, "c")))
     assert len(tail) == 3
     tail.drop(7)
     assert tail.within(0, 2**64 - 1).added == rows(hash_rows(["c"]))
     tail.drop(10)  # others wrote the index
-    assert tail.append(8, [(9, True, "d"), (11, True, "e")])
+    assert tail.append(8, part((9, True, "d"), (11, True, "e")))
     assert tail.within(0, 2**64 - 1).added == rows(hash_rows(["e"]))
 
 

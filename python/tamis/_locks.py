@@ -56,8 +56,11 @@ class Locked:
         try:
             if self._count is not None:
                 counts, indices = self._count
-                for i in indices:
-                    counts[i] += 1
+                if len(indices) == len(counts):
+                    counts[:] = [count + 1 for count in counts]
+                else:
+                    for i in indices:
+                        counts[i] += 1
         finally:
             _run.extend(self._release)
 

@@ -23,7 +23,7 @@ from campaign.processes import Clock, Zygote
 from campaign.supervisor import Scene
 
 OUTPUT = Path("build/campaign")
-EXPECTED = {"LeaseError", "StoreError", "NotOpen"}
+EXPECTED = {"LeaseError", "StoreError", "NotOpen", "Closed"}
 """Errors that a caller of a guard under faults has to expect; the first of others is printed."""
 
 

@@ -26,6 +26,10 @@ FILTERS = {
 }
 
 
+class Closed(Exception):
+    """The guards were closed while a command was carried out."""
+
+
 class NotOpen(Exception):
     """A call before the guards are open."""
 
@@ -149,10 +153,13 @@ class Worker:
     # Commands.
 
     def answer(self, command):
-        number = command.pop("id")
+        number, guards = command.pop("id"), self.guards
         try:
             answer = {"answer": getattr(self, "do_" + command.pop("do"))(**command)}
         except Exception as error:
+            if str(error).endswith("is closed") and self.guards is not guards:
+                # By `do_reopen` in another thread, perhaps after a write was sent.
+                error = Closed(str(error))
             kinds = [kind.__name__ for kind in type(error).__mro__]
             answer = {"error": type(error).__name__, "kinds": kinds, "message": str(error)[:300]}
         self.send(id=number, **answer)

@@ -199,7 +199,7 @@ class AsyncGuard:
     async def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
         guard = await self._open()
-        pairs = list(read_pairs(items))
+        pairs = [*zip(*read_pairs(items), strict=True)]
         await self._in_writer(lambda: guard.put_many(pairs))
 
     async def delete(self, key: GivenKey) -> bool:

@@ -34,7 +34,7 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
         return
     done: list[list[Any]] = []
     for part in split_by_type(keys):
-        some = [keys[i] for i in part]
+        some = keys if len(part) == len(keys) else [keys[i] for i in part]
         try:
             filter.update(some, *more)
         except CapacityError:

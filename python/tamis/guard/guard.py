@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -39,6 +40,10 @@ from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store
 if TYPE_CHECKING:
     from tamis.guard.page import Page
     from tamis.workload import Workload
+
+
+_USUAL_VALUES = {bytes, str}
+"""Types of values that every store takes."""
 
 
 class Lookups(NamedTuple):
@@ -287,12 +292,23 @@ class Guard:
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
-        values: dict[PlainKey, Value] = {}
-        for key, value in read_pairs(items):
-            self._check_value(key, value)
-            values[self._to_plain(key)] = value
-        if values:
-            self._put(list(values), list(values.values()))
+        given, values = read_pairs(items)
+        self._check_values(given, values)
+        keys: list[PlainKey] | None = None
+        if self._from_plain is None:
+            with suppress(Exception):  # which is raised again for the key itself
+                keys = plain_keys(given)
+        if keys is None:
+            keys = [self._to_plain(key) for key in given]
+        last = dict(zip(keys, values, strict=True))
+        if last:
+            self._put(list(last), list(last.values()))
+
+    def _check_values(self, keys: list[Any], values: list[Any]) -> None:
+        types = {*map(type, values)}
+        if not types <= _USUAL_VALUES:
+            for key, value in zip(keys, values, strict=True):
+                self._check_value(key, value)
 
     def _check_value(self, key: Any, value: Any) -> None:
         # An existing table has values of any type, as its driver takes and gives them.
@@ -343,7 +359,9 @@ class Guard:
         else:
             given = [self._to_plain(key) for key in given]
         distinct = list(dict.fromkeys(given))
-        existed = dict(zip(distinct, self._delete(distinct), strict=True)) if distinct else {}
+        if len(distinct) == len(given):
+            return self._delete(given) if given else []
+        existed = dict(zip(distinct, self._delete(distinct), strict=True))
         # A key that is given twice is present only the first time.
         return [existed.pop(key, False) for key in given]
 
@@ -360,8 +378,7 @@ class Guard:
                 before = filter.capacity, trust.replays
             commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
             existed = commit.existed
-            gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            trust.remove(gone, before)
+            trust.remove([*compress(keys, existed)], before)
         return existed
 
     # State.
@@ -569,19 +586,21 @@ def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
     return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
 
 
-def read_pairs(items: Any) -> Iterator[tuple[GivenKey, Value]]:
-    """Iterate over keys and values, given as a mapping or as pairs."""
+def read_pairs(items: Any) -> tuple[list[GivenKey], list[Value]]:
+    """Return keys and values, given as a mapping or as pairs."""
     pairs = items.items() if hasattr(items, "items") else items
-    wrong = None if isinstance(pairs, Iterable) else items
-    for pair in pairs if wrong is None else ():
-        try:
-            key, value = pair
-        except (TypeError, ValueError):
-            wrong = pair
-            break
-        yield key, value
-    if wrong is not None:
-        raise TypeError(
-            "items must be a mapping of keys to values, or pairs of a key and a value, not "
-            f"{wrong!r}"
-        )
+    wrong = items
+    if isinstance(pairs, Iterable):
+        keys, values = [], []
+        for wrong in pairs:
+            try:
+                key, value = wrong
+            except (TypeError, ValueError):
+                break
+            keys.append(key)
+            values.append(value)
+        else:
+            return keys, values
+    raise TypeError(
+        f"items must be a mapping of keys to values, or pairs of a key and a value, not {wrong!r}"
+    )

@@ -11,8 +11,10 @@ from tamis._native import hash_keys
 from tamis.stores.contract import GivenKeys
 
 
-def split_by_type(keys: Sequence[Any]) -> list[list[int]]:
+def split_by_type(keys: Sequence[Any]) -> list[Sequence[int]]:
     """Return the indices of the integer keys and those of the text keys, without empty lists."""
+    if len({*map(type, keys)}) == 1:
+        return [range(len(keys))]
     parts: tuple[list[int], list[int]] = ([], [])
     for i, key in enumerate(keys):
         parts[isinstance(key, (str, bytes))].append(i)

@@ -138,7 +138,10 @@ class RemoteWithout:
 
     def include(self, rows: Sequence[int]) -> None:
         """List some of the excluded hashes, by their numbers, which the filter has now."""
-        self._excluded[rows] = False
+        if len(rows) == len(self._rows):
+            self._excluded[:] = False
+        else:
+            self._excluded[rows] = False
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes of a range, without the excluded ones."""

@@ -31,6 +31,7 @@ class Pool:
     def __init__(self, psycopg: Any, conninfo: str, size: int, timeout: float | None) -> None:
         self._psycopg, self._conninfo, self._timeout = psycopg, conninfo, timeout
         self._size = size
+        self._idle_status = psycopg.pq.TransactionStatus.IDLE
         self._class = _connection_class(psycopg, timeout)
         self.where = _describe(psycopg, conninfo)
         self.closed = False
@@ -39,10 +40,14 @@ class Pool:
     def reset(self) -> list[Any]:
         """Forget all connections, without closing them, and return them."""
         forgotten = [*getattr(self, "_idle", ()), *getattr(self, "_used", ())]
-        self._free = threading.BoundedSemaphore(self._size)
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._waiting = 0
+        """How many threads wait for a connection of others."""
         self._idle: list[Any] = []
         self._used: set[Any] = set()
+        self._taken = 0
+        """How many connections are in use, or are being opened for that."""
         self._delay, self._not_before = _FIRST_DELAY, 0.0
         return forgotten
 
@@ -52,38 +57,55 @@ class Pool:
 
     def take(self) -> Any:
         """Return a connection, an idle or a new one."""
-        if not self._free.acquire(timeout=self._timeout):
-            raise StoreError(f"{self.where} took too long: all {self._size} connections are in use")
+        with self._lock:
+            if self._taken >= self._size:
+                self._await_room()
+            self._taken += 1
+            db = self._idle.pop() if self._idle else None
         try:
-            while True:
+            while db is not None and _is_dead(db):
+                db.close()
                 with self._lock:
                     db = self._idle.pop() if self._idle else None
-                if db is None:
-                    db = self.connect()
-                elif _is_dead(db):
-                    db.close()
-                    continue
-                with self._lock:
-                    self._used.add(db)
-                return db
+            if db is None:
+                db = self.connect()
+            self._used.add(db)
+            return db
         except BaseException:
-            self._free.release()
+            with self._lock:
+                self._leave()
             raise
+
+    def _await_room(self) -> None:
+        """Wait, with the lock held, until fewer connections are in use than there may be."""
+        self._waiting += 1
+        try:
+            if self._room.wait_for(lambda: self._taken < self._size, self._timeout):
+                return
+        finally:
+            self._waiting -= 1
+        raise StoreError(f"{self.where} took too long: all {self._size} connections are in use")
+
+    def _leave(self) -> None:
+        self._taken -= 1
+        if self._waiting:
+            self._room.notify()
 
     def give_back(self, db: Any, error: BaseException | None) -> None:
         """Take a connection back; close it if it cannot be used again."""
-        lost = isinstance(error, self._psycopg.OperationalError) or db.closed
+        lost = db.closed or isinstance(error, self._psycopg.OperationalError)
+        idle = db.pgconn.transaction_status == self._idle_status
+        closing: list[Any] = []
         with self._lock:
             self._used.discard(db)
-            idle = db.pgconn.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
-            keep = not lost and idle and not self.closed
-            closing = [] if keep else [db]
-            if keep:
+            if idle and not (lost or self.closed):
                 self._idle.append(db)
-            elif lost and db.closed:
-                closing += self._idle
-                self._idle = []
-        self._free.release()
+            else:
+                closing.append(db)
+                if lost and db.closed:
+                    closing += self._idle
+                    self._idle = []
+            self._leave()
         for each in closing:
             each.close()
 

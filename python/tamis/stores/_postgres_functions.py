@@ -23,6 +23,18 @@ def name(schema: str, table: str, part: str) -> str:
     return schema + quote(f"tamis_{table}_{part}")
 
 
+def call(function: str, *types: str) -> str:
+    """Return the statement that calls a function with arrays of these types."""
+    marks = ", ".join(f"%b::{type}[]" for type in types)
+    return f"SELECT * FROM {function}(%b::bytea, {marks})"
+
+
+def call_for_one(function: str, *types: str) -> str:
+    """Return the same for one key, whose parameters are no arrays: the driver is slow at those."""
+    marks = ", ".join(f"ARRAY[%b::{type}]" for type in types)
+    return f"SELECT * FROM {function}(%b::bytea, {marks})"
+
+
 def version(key_type: str, value_type: str) -> bytes:
     """Return the version of the functions for columns of these types; others are replaced."""
     return f"{_VERSION} {key_type} {value_type}".encode()

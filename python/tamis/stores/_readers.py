@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tamis.stores._keyvalue import load_values
-from tamis.stores.contract import PlainKey, Store, Value, encode_key, store_error
+from tamis.stores.contract import PlainKey, Store, Value, encode_keys, store_error
 from tamis.stores.postgres import Postgres
 from tamis.stores.redis import Redis
 
@@ -61,7 +61,7 @@ class RedisReader:
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         with self._store._talk:
-            found = await self._client.hmget(self._store._d, [encode_key(key) for key in keys])
+            found = await self._client.hmget(self._store._d, encode_keys(keys))
         return load_values(found)
 
     async def close(self) -> None:

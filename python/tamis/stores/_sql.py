@@ -1,7 +1,7 @@
 """What the SQL stores share: the guard's own tables.
 
 For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
-``tamis_T_journal`` has a row for each key added or removed, and ``tamis_T_note`` holds the lease,
+``tamis_T_journal`` has the keys that were added or removed, and ``tamis_T_note`` holds the lease,
 the secret key and how far the index has caught up. Triggers write the journal and trim it, so it is
 complete and bounded whoever writes to T. Triggers cannot hash, as a writer without tamis has no
 such function; so the guard that holds the lease updates the index from the journal, some thousand
@@ -33,7 +33,7 @@ from tamis.errors import LeaseError
 from tamis.stores._composite import check_parts, pack, unpack
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._lease import WatchedLease
-from tamis.stores._tail import LONGEST, Tail
+from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
 from tamis.stores.contract import (
     Changes,
     Hasher,
@@ -76,6 +76,12 @@ class Journaled(Store, ABC):
 
     _share_row, _lock_row = "", ""
     """Clauses that lock a selected row until the commit, if the transaction itself does not."""
+
+    _journal_columns = "seq, token, key, added"
+    """What to read of a row of the journal."""
+
+    _logs_all = True
+    """Whether a key that the journal says was added was always absent before."""
 
     def __init__(
         self,
@@ -146,18 +152,17 @@ class Journaled(Store, ABC):
         with self._reading() as db:
             # In this order: what was written before this call is in the journal.
             logged = self._is_logged(db)
-            first, *rows = (logged and self._read_journal(db, since, until, limit)) or [None]
-        if first is None:
+            read = self._read_journal(db, since, until, limit) if logged else None
+        if read is None:
             return None
-        more = limit is not None and len(rows) > limit
-        if more:
-            del rows[-1]
+        rows, more = read
         end = _epoch(rows[-1]) if rows else since
         if not more and until not in (None, end):
             return None
-        if any(added is not None and key is None for _, _, key, added in rows):
-            return None  # the table was truncated, or had no triggers
-        if rows and self._owner is not None and not self._follow(self._owner, first[0], rows):
+        if is_broken(rows):
+            return None
+        before = epoch_number(since)
+        if rows and self._owner is not None and not self._follow(self._owner, before, rows):
             return Changes(since, [], [], True)
         return Changes(
             end,
@@ -181,7 +186,7 @@ class Journaled(Store, ABC):
             if indexed not in (name, name + _LAZY):
                 self._reindex(db)
             else:
-                self._catch_up(db, state.last)
+                self._catch_up(db, state)
             if indexed != name + _LAZY:
                 self._write_note(db, "index", name + _LAZY)
         self._tail = Tail(state.last, self._hash_columns)
@@ -370,8 +375,7 @@ class Journaled(Store, ABC):
 
     def _follow(self, owner: str, before: int, rows: Sequence[Any]) -> bool:
         """Let `run` and `scan` have rows of the journal that come after the row ``before``."""
-        listed = [(seq, bool(added), key) for seq, _, key, added in rows if key is not None]
-        known = self._tail.append(before, listed)
+        known = self._tail.append(before, self._listed(rows))
         if known and len(self._tail) < LONGEST:
             return True
         return self._index_now(owner) or known
@@ -408,26 +412,41 @@ class Journaled(Store, ABC):
         with self._writing() as db:
             self._lock_journal(db)
             state = self._read_state(db, owner)
-            self._catch_up(db, state.last)
+            self._catch_up(db, state)
         self._tail.drop(state.last)
+
+    def _listed(self, rows: Sequence[Any]) -> Rows:
+        """Return rows of the journal, which are not empty, as the tail has them."""
+        numbers, _, columns, added = map(list, zip(*rows, strict=True))
+        if None in columns:  # as in the first row of all
+            changes = [row for row in rows if row[2] is not None]
+            numbers, columns, added = ([row[i] for row in changes] for i in (0, 2, 3))
+        return Rows(numbers, [*map(bool, added)], columns, _epoch(rows[-1]), self._logs_all)
 
     def _read_journal(
         self, db: Any, since: str, until: str | None, limit: int | None
-    ) -> list[Any] | None:
-        """Return the row of an epoch and those after it, or `None` if that epoch is unknown.
+    ) -> tuple[list[Any], bool] | None:
+        """Return the rows after an epoch, and whether there are more; `None` if it is unknown.
 
-        Up to one more than ``limit``, in one statement, as rows may be trimmed at any time.
+        In one statement, as rows may be trimmed at any time.
         """
         m, arguments = self._param, [epoch_number(since)]
-        query = f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq >= {m}"
+        query = f"SELECT {self._journal_columns} FROM {self._t_journal} WHERE seq >= {m}"
         if until is not None:
             query += f" AND seq <= {m}"
             arguments.append(epoch_number(until))
         query += " ORDER BY seq"
         if limit is not None:
-            query += f" LIMIT {max(int(limit), 1) + 2}"
-        rows: list[Any] = db.execute(query, arguments).fetchall()
-        return rows if rows and _epoch(rows[0]) == since else None
+            limit = max(int(limit), 1)
+            query += f" LIMIT {limit + 2}"
+        first, rows, more = self._fetch_journal(db.execute(query, arguments), limit)
+        return None if first is None or _epoch(first) != since else (rows, more)
+
+    def _fetch_journal(self, cursor: Any, limit: int | None = None) -> tuple[Any, list[Any], bool]:
+        """Return the first row, the rows after it, and whether there are more than ``limit``."""
+        first, rows = cursor.fetchone(), cursor.fetchall()
+        more = limit is not None and len(rows) > limit
+        return first, rows[:limit], more
 
     def _read_state(self, db: Any, owner: str) -> State:
         """Check that this owner holds the lease, and return what its write starts from."""
@@ -452,29 +471,29 @@ class Journaled(Store, ABC):
             (name, value),
         )
 
-    def _catch_up(self, db: Any, until: int) -> None:
-        """Update the index up to a row of the journal."""
+    def _catch_up(self, db: Any, state: State) -> None:
+        """Update the index up to the journal's last row, by the rows in memory if they suffice."""
         query = f"SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}"
         row = db.execute(query, ()).fetchone()
         indexed = 0 if row is None else int(bytes(row[0]))
-        if indexed >= until:
+        if indexed >= state.last:
             return
-        m = self._param
-        rows = db.execute(
-            f"SELECT seq, key, added FROM {self._t_journal} WHERE seq >= {m} AND seq <= {m} "
-            "ORDER BY seq",
-            (indexed, until),
-        ).fetchall()
-        if rows[0][0] != indexed or any(
-            added is not None and key is None for _, key, added in rows[1:]
-        ):
-            self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
-            return
-        final = {key: added for _, key, added in rows[1:] if key is not None}
-        added = [key for key, sign in final.items() if sign]
-        removed = [key for key, sign in final.items() if not sign]
+        parts = self._tail.since(indexed, state.epoch)
+        if parts is None:
+            m = self._param
+            cursor = db.execute(
+                f"SELECT {self._journal_columns} FROM {self._t_journal} "
+                f"WHERE seq >= {m} AND seq <= {m} ORDER BY seq",
+                (indexed, state.last),
+            )
+            first, rows, _ = self._fetch_journal(cursor)
+            if first[0] != indexed or is_broken(rows):
+                self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
+                return
+            parts = [self._listed(rows)]
+        added, removed = net_changes(parts)
         self._update_index(db, self._plain(added), added, self._plain(removed), removed)
-        self._write_note(db, "indexed", b"%d" % until)
+        self._write_note(db, "indexed", b"%d" % state.last)
 
     def _reindex(self, db: Any) -> None:
         db.execute(f"DELETE FROM {self._t_hash}", ())
@@ -501,6 +520,11 @@ class Journaled(Store, ABC):
 
 def _epoch(row: Sequence[Any]) -> str:
     return f"{row[0]}.{row[1]}"
+
+
+def is_broken(rows: Sequence[Any]) -> bool:
+    """Return whether changes are unknown: the table was truncated, or had no triggers."""
+    return any(key is None and added is not None for _, _, key, added in rows)
 
 
 def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from tamis.stores._sql import TRIM_EVERY
 from tamis.stores.contract import JOURNAL
 
-LAYOUT = b"2"
-"""Version of the triggers; those of another version are replaced."""
+LAYOUT, OWN_LAYOUT = b"2", b"3"
+"""Version of the triggers of an existing table, and of the journal of a table of the guard's own;
+those of another version are replaced."""
 
 
 def quote(name: str) -> str:
@@ -153,13 +154,10 @@ def create_triggers(
     base: str,
     table: str,
     keys: Sequence[str],
-    types: Sequence[str] | None,
+    types: Sequence[str],
     where: str | None = None,
 ) -> None:
-    """Create the triggers that write the journal and trim it, for key columns of these types.
-
-    The types are `None` for a table of the guard's own, whose keys need not be looked at.
-    """
+    """Create the triggers that write the journal and trim it, for key columns of these types."""
     drop_triggers(db, base)
     journal = quote(f"{base}_journal")
 
@@ -176,12 +174,11 @@ def create_triggers(
         ("leave", "UPDATE", "old.", 0),
         ("enter", "UPDATE", "new.", 1),
     ):
-        conditions = [] if types is None else [are_key(keys, types, row)]
+        conditions = [are_key(keys, types, row)]
         if where is not None:
-            assert types is not None
             statement = _reconcile(base, table, keys, types, where, row)
         else:
-            key = packed(keys, types or ["blob"], row)
+            key = packed(keys, types, row)
             statement = f"INSERT INTO {journal} (added, key) VALUES ({added}, {key})"
             if event == "UPDATE":
                 old, new = ([f"{row}.{quote(key)}" for key in keys] for row in ("old", "new"))
@@ -239,14 +236,21 @@ def create_members(
     )
 
 
-def has_triggers(db: sqlite3.Connection, base: str, table: str) -> bool:
-    """Return whether the triggers that write the journal are there, and on this table."""
+def count_triggers(db: sqlite3.Connection, base: str, table: str) -> int:
+    """Return how many of the four triggers that write the journal are there, and on this table."""
     names = [f"{base}_{name}" for name in ("insert", "delete", "leave", "enter")]
     query = (
         "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' "
         "AND name COLLATE NOCASE IN (?, ?, ?, ?) AND tbl_name = ? COLLATE NOCASE"
     )
-    return bool(db.execute(query, (*names, table)).fetchone()[0] == len(names))
+    return int(db.execute(query, (*names, table)).fetchone()[0])
+
+
+def let_journal_pack(db: sqlite3.Connection, base: str) -> None:
+    """Let rows of the journal have several keys each, and drop the triggers that write others."""
+    drop_triggers(db, base)
+    if "keys" not in table_columns(db, f"{base}_journal"):
+        db.execute(f"ALTER TABLE {quote(f'{base}_journal')} ADD COLUMN keys BLOB")
 
 
 def drop_triggers(db: sqlite3.Connection, base: str) -> None:

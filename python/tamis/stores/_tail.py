@@ -9,22 +9,66 @@ the journal still has them, and the note ``indexed`` says from which row on.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tamis.stores.contract import HashRows
 
-LONGEST = 4096
+LONGEST = 8192
 """Rows after which the index is updated."""
 
-Row = tuple[int, bool, Any]
-"""A row of the journal: its number, whether a key was added or removed, and the key's column."""
+_FEW = 100
+"""Hashes that are faster inserted one by one than sorted in with all others."""
 
 _Hash = tuple[int, int]
+
+
+class Rows(NamedTuple):
+    """Some rows of the journal that follow each other, those of one commit for example."""
+
+    numbers: Sequence[int]
+    added: Sequence[bool]
+    """Whether each row says that a key was added, or that it was removed."""
+    columns: Sequence[Any]
+    """The key of each row, as the column stores it."""
+    epoch: str
+    """That of the last row."""
+    exact: bool = False
+    """Whether a key that was added was absent before: SQLite does not log what a program without
+    tamis removes by INSERT OR REPLACE."""
+
+    def after(self, number: int) -> Rows:
+        """Return the rows after that of a number."""
+        start = bisect_right(self.numbers, number)
+        if start == 0:
+            return self
+        return self._replace(
+            numbers=self.numbers[start:], added=self.added[start:], columns=self.columns[start:]
+        )
+
+
+def net_changes(parts: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
+    """Return the keys that rows of the journal add to the index, and those that they remove.
+
+    A key that was added and removed again since the index was updated is in neither.
+    """
+    keys = [*chain.from_iterable(rows.columns for rows in parts)]
+    added = [*chain.from_iterable(rows.added for rows in parts)]
+    new = added
+    if not all(rows.exact for rows in parts):
+        signs = (rows.added if rows.exact else repeat(False, len(rows.added)) for rows in parts)
+        new = [*chain.from_iterable(signs)]
+    last = dict(zip(keys, added, strict=True))
+    # Backwards, so that the first row of each key remains.
+    came = dict(zip(reversed(keys), reversed(new), strict=True))
+    return (
+        [key for key, added in last.items() if added],
+        [key for key, added in last.items() if not (added or came[key])],
+    )
 
 
 class Tail:
@@ -37,41 +81,51 @@ class Tail:
     def __init__(self, number: int, hasher: Callable[[Sequence[Any]], HashRows]) -> None:
         """Start after the row of this number, with a function from columns to hashes."""
         self._lock, self._hasher = threading.Lock(), hasher
+        self._start = number  # the index has the rows up to this number
         self._listed = number  # the number of the last row that the index or this tail has
-        self._rows: list[Row] = []
-        self._summed = 0  # this many of the rows are summed up in what follows
+        self._parts: list[Rows] = []
+        self._count = 0  # of the rows in these parts
+        self._summed = 0  # this many of the parts are summed up in what follows
         self._hashes: list[_Hash] = []  # in order
-        # Whether the last row of each was an addition: one may follow another, as SQLite does not
-        # log what INSERT OR REPLACE removes.
+        # Whether the last row of each was an addition: one may follow another.
         self._present: dict[_Hash, bool] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
-    def append(self, after: int, rows: Iterable[Row]) -> bool:
+    def append(self, after: int, rows: Rows) -> bool:
         """Add the rows that follow a number; return `False` if others come before them."""
         with self._lock:
             if after > self._listed:
                 return False
             if after < self._listed:
-                rows = [row for row in rows if row[0] > self._listed]
-            self._rows += rows
-            if self._rows:
-                self._listed = max(self._listed, self._rows[-1][0])
+                rows = rows.after(self._listed)
+            if rows.numbers:
+                self._parts.append(rows)
+                self._count += len(rows.numbers)
+                self._listed = rows.numbers[-1]
             return True
 
     def drop(self, number: int) -> None:
         """Drop the rows up to a number, which the index has now."""
         with self._lock:
+            self._start = max(self._start, number)
             self._listed = max(self._listed, number)
-            self._rows = [row for row in self._rows if row[0] > number]
+            self._parts = [rows.after(number) for rows in self._parts if rows.numbers[-1] > number]
+            self._count = sum(len(rows.numbers) for rows in self._parts)
             self._hashes, self._present, self._summed = [], {}, 0
+
+    def since(self, number: int, epoch: str) -> list[Rows] | None:
+        """Return the rows after a number, if the last one has this epoch and none is missing."""
+        with self._lock:
+            known = self._parts and self._parts[-1].epoch == epoch and self._start <= number
+            return [rows.after(number) for rows in self._parts] if known else None
 
     def within(self, lo: int, hi: int) -> View:
         """Return what the rows add and remove whose first word is from ``lo`` to ``hi``."""
         with self._lock:
-            if rows := self._rows[self._summed :]:
-                self._sum_up(rows)
+            if parts := self._parts[self._summed :]:
+                self._sum_up(parts)
             hashes = self._hashes[
                 bisect_left(self._hashes, (lo, 0)) : bisect_left(self._hashes, (hi + 1, 0))
             ]
@@ -80,13 +134,19 @@ class Tail:
                 [hash for hash in hashes if not self._present[hash]],
             )
 
-    def _sum_up(self, rows: Sequence[Row]) -> None:
-        hashes = map(tuple, self._hasher([column for _, _, column in rows]).tolist())
+    def _sum_up(self, parts: Sequence[Rows]) -> None:
+        hashes = self._hasher([column for rows in parts for column in rows.columns]).tolist()
+        added = [added for rows in parts for added in rows.added]
         known = len(self._present)
-        self._present.update(zip(hashes, (added for _, added, _ in rows), strict=True))
-        self._hashes += islice(self._present, known, None)
-        self._hashes.sort()
-        self._summed += len(rows)
+        self._present.update(zip(map(tuple, hashes), added, strict=True))
+        new = [*islice(self._present, known, None)]
+        if len(new) < _FEW:
+            for hash in new:
+                insort(self._hashes, hash)
+        else:
+            self._hashes += new
+            self._hashes.sort()
+        self._summed += len(parts)
 
 
 class View(NamedTuple):

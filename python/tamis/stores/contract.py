@@ -178,6 +178,16 @@ def encode_key(key: PlainKey) -> bytes:
     return b"b" + key if isinstance(key, bytes) else b"i%d" % key
 
 
+def encode_keys(keys: Iterable[PlainKey], prefix: bytes = b"") -> list[bytes]:
+    """Encode each key, after a prefix.
+
+    >>> encode_keys([b"1", 1], b"d")
+    [b'db1', b'di1']
+    """
+    text, number = prefix + b"b", prefix + b"i%d"
+    return [text + key if isinstance(key, bytes) else number % key for key in keys]
+
+
 def decode_key(data: bytes) -> PlainKey:
     """Decode a key that `encode_key` wrote."""
     return data[1:] if data[:1] == b"b" else int(data[1:])
@@ -186,6 +196,11 @@ def decode_key(data: bytes) -> PlainKey:
 def encode_value(value: Value) -> bytes:
     """Encode a value as bytes, with a first byte that says whether it was text."""
     return b"b" + value if isinstance(value, bytes) else b"s" + value.encode()
+
+
+def encode_values(values: Iterable[Value]) -> list[bytes]:
+    """Encode each value."""
+    return [b"b" + value if isinstance(value, bytes) else b"s" + value.encode() for value in values]
 
 
 def decode_value(data: bytes) -> Value:

@@ -25,13 +25,15 @@ from tamis._native import plain_key
 from tamis.errors import StoreError
 from tamis.planning.arguments import whole
 from tamis.stores import _fork
+from tamis.stores import _postgres_arrays as arrays
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._composite import pack, unpack, uuid_bytes
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._pool import Pool
-from tamis.stores._sql import SIGN, Journaled, from_signed
+from tamis.stores._postgres_arrays import Array
+from tamis.stores._sql import SIGN, Journaled, State, from_signed, is_broken
 from tamis.stores._tail import LONGEST
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
@@ -45,12 +47,19 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     encode_key,
-    encode_value,
+    encode_keys,
+    encode_values,
     lease_error,
 )
 
 _LARGEST = JOURNAL // 2
 """Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
+
+_ARRAYS: dict[type, str] = {bytes: "bytea", str: "text"}
+"""Types of values that the functions take, and PostgreSQL's name of each."""
+
+_Call = tuple[str, tuple[Any, ...]]
+"""A statement that calls a function, and its parameters after the owner's name."""
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
@@ -98,6 +107,7 @@ class Postgres(Journaled):
         timeout = check_timeout(timeout)
         connections = whole("connections", connections, 10**4, least=2)
         self._psycopg: Any = psycopg
+        arrays.register(psycopg)
         self._timeout, self._connections = timeout, connections
         self._lock = threading.RLock()
         self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
@@ -112,15 +122,12 @@ class Postgres(Journaled):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
-        columns = [self._require_column(key) for key in keys]
-        stored = list(values) if self.shared else [encode_value(value) for value in values]
-        if self._functions and all(isinstance(value, (bytes, str)) for value in stored):
-            calls = []
-            for kind, array in ((bytes, "bytea[]"), (str, "text[]")):
-                indices = [i for i, value in enumerate(stored) if isinstance(value, kind)]
-                for part in batches(indices, _LARGEST):
-                    arguments = [columns[i] for i in part], [stored[i] for i in part]
-                    calls.append((self._put_call.format(array), arguments))
+        columns = self._to_columns(keys)
+        if None in columns:
+            self._require_column(keys[columns.index(None)])
+        stored = list(values) if self.shared else encode_values(values)
+        if self._functions and {*map(type, stored)} <= _ARRAYS.keys():
+            calls = self._put_calls(columns, stored)
             return self._write(owner, columns, True, lambda name: self._call(name, calls))
         rows = [*zip(keys, columns, stored, strict=True)]
         return self._write(
@@ -129,15 +136,31 @@ class Postgres(Journaled):
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
-        columns = [self._to_column(key) for key in keys]
+        columns = self._to_columns(keys)
         held = [column for column in columns if column is not None]
         if self._functions:
-            parts = [*batches(held, _LARGEST)] or [[]]
-            calls = [(self._delete_call, (part,)) for part in parts]
+            if len(held) == 1:
+                calls = [(self._delete_one, (held[0],))]
+            else:
+                parts = [*batches(held, _LARGEST)] or [[]]
+                calls = [(self._delete_call, (Array(self._type, part),)) for part in parts]
             return self._write(owner, columns, False, lambda name: self._call(name, calls))
         return self._write(
             owner, columns, False, lambda name: self._run(name, held, self._delete_rows)
         )
+
+    def _put_calls(self, columns: list[Any], stored: list[Any]) -> list[_Call]:
+        """Return the calls of functions that put keys, whose values are bytes or text."""
+        if len(columns) == 1:
+            return [(self._put_calls_of[type(stored[0])][1], (columns[0], stored[0]))]
+        calls: list[_Call] = []
+        for kind, name in _ARRAYS.items():
+            indices = [i for i, value in enumerate(stored) if type(value) is kind]
+            for part in batches(indices, _LARGEST):
+                keys = Array(self._type, [columns[i] for i in part])
+                values = Array(name, [stored[i] for i in part])
+                calls.append((self._put_calls_of[kind][0], (keys, values)))
+        return calls
 
     def _insert_rows(self, db: Any, rows: Sequence[tuple[PlainKey, Any, Any]]) -> None:
         marks = ", ".join(["%s"] * (len(self._keys) + 1))
@@ -172,26 +195,29 @@ class Postgres(Journaled):
         with self._lock:
             if len(self._tail) >= LONGEST:
                 self._write_index(name)
-            answers = self._retry(lambda: write(name))
+            answers = self._retry(write, name)
             before, token = answers[0][0][:2]
             rows = [row for answer in answers for row in answer[1:]]
-            listed = [(seq, added, key) for seq, _, key, added in rows]
+            if not rows:
+                epoch = f"{before}.{token}"
+                return Commit([adding] * len(columns), epoch, epoch)
+            listed = self._listed(rows)
             # Rows of others are not in the tail if no guard has asked for them yet.
-            if not self._tail.append(before, listed):
+            if is_broken(rows) or not self._tail.append(before, listed):
                 self._index_after_commit()
         epoch = after = f"{before}.{token}"
-        changed = {key for _, _, key, _ in rows}
+        changed = set(listed.columns)
         # A trigger of somebody else's may have changed other keys, or the same in other ways. Then
         # the epoch remains the one before: the guard learns of all changes from the journal.
-        if rows and changed.issubset(columns) and all(added == adding for *_, added in rows):
-            after = f"{rows[-1][0]}.{rows[-1][1]}"
+        if listed.added.count(adding) == len(rows) and changed.issubset(columns):
+            after = listed.epoch
         return Commit([(column in changed) != adding for column in columns], epoch, after)
 
-    def _retry(self, write: Callable[[], list[list[Any]]]) -> list[list[Any]]:
+    def _retry(self, write: Callable[[str], list[list[Any]]], name: str) -> list[list[Any]]:
         """Write; try again if that deadlocked with another writer, or nothing would log it."""
         for attempt in range(5):
             try:
-                return write()
+                return write(name)
             except _NotLoggedError:
                 self._restore_log()
             except StoreError as error:
@@ -203,14 +229,17 @@ class Postgres(Journaled):
             f"{self._pool.where} loses the triggers on {self._table!r} again and again"
         )
 
-    def _call(self, owner: str, calls: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+    def _call(self, owner: str, calls: list[_Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
-        with self._pool.connection() as db, db.transaction() if len(calls) > 1 else nullcontext():
-            return [
-                _checked(db.execute(call, (name, *rest), binary=not self.shared))
-                for call, rest in calls
-            ]
+        with self._pool.connection() as db:
+            if len(calls) == 1:
+                call, rest = calls[0]
+                return [_checked(db.execute(call, (name, *rest), binary=True))]
+            with db.transaction():
+                return [
+                    _checked(db.execute(call, (name, *rest), binary=True)) for call, rest in calls
+                ]
 
     def _run(
         self, owner: str, rows: Sequence[Any], write: Callable[[Any, Sequence[Any]], None]
@@ -435,11 +464,15 @@ class Postgres(Journaled):
             put, delete = (
                 functions.name(self._schema, self._table, part) for part in ("put", "delete")
             )
-            # Bytes in binary form take the driver a fraction of the time.
-            mark = "%s" if self.shared else "%b"
-            keys = f"{mark}::{self._type}[]"
-            self._put_call = f"SELECT * FROM {put}(%s::bytea, {keys}, {mark}::{{}})"
-            self._delete_call = f"SELECT * FROM {delete}(%s::bytea, {keys})"
+            self._delete_call = functions.call(delete, self._type)
+            self._delete_one = functions.call_for_one(delete, self._type)
+            self._put_calls_of = {
+                type: (
+                    functions.call(put, self._type, name),
+                    functions.call_for_one(put, self._type, name),
+                )
+                for type, name in _ARRAYS.items()
+            }
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
                 (self._read_note(db, "layout"), self._read_note(db, "functions"))
@@ -492,6 +525,10 @@ class Postgres(Journaled):
             return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
         return _as_type(key, self._type)
 
+    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
+        """Return keys as the column stores them; `None` where it cannot hold one."""
+        return encode_keys(keys) if not self.shared else [self._to_column(key) for key in keys]
+
     def _parts(self, key: PlainKey) -> list[Any] | None:
         """Return the parts of a packed key as the columns store them, if they can hold them."""
         try:
@@ -511,13 +548,14 @@ class Postgres(Journaled):
         assert parts is not None
         return parts
 
-    def _among(self, columns: list[Any]) -> tuple[str, list[list[Any]]]:
+    def _among(self, columns: list[Any]) -> tuple[str, list[Any]]:
         """Return the condition that a row's key is among these, and its parameters."""
         if len(self._keys) == 1:
-            return f"{self._k} = ANY(%s::{self._type}[])", [columns]
-        arrays = [list(part) for part in zip(*map(self._row_key, columns), strict=True)]
-        marks = ", ".join(f"%s::{type}[]" for type in self._types)
-        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", arrays or [[] for _ in self._keys]
+            return f"{self._k} = ANY(%b::{self._type}[])", [Array(self._type, columns)]
+        rows = [self._row_key(column) for column in columns]
+        parts = [Array(type, [row[i] for row in rows]) for i, type in enumerate(self._types)]
+        marks = ", ".join(f"%b::{type}[]" for type in self._types)
+        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", parts
 
     def _selection(self, keys: Sequence[PlainKey], value: str) -> tuple[str, list[Any]] | None:
         """Return the query of the rows with one of ``keys`` and its parameters, if there are any.
@@ -563,9 +601,10 @@ class Postgres(Journaled):
             if holder is None or bytes(holder[0]) != owner.encode():
                 self._owner = None
                 return True
-            last = epoch_number(self._last_epoch(db))
-            self._catch_up(db, last)
-        self._tail.drop(last)
+            epoch = self._last_epoch(db)
+            state = State(epoch, epoch_number(epoch))
+            self._catch_up(db, state)
+        self._tail.drop(state.last)
         return True
 
     def _update_index(
@@ -576,7 +615,7 @@ class Postgres(Journaled):
         removed: Sequence[PlainKey],
         removed_columns: Sequence[Any],
     ) -> None:
-        rows = f"unnest(%s::bigint[], %s::bigint[], %s::{self._type}[]) AS new (hi, lo, key)"
+        rows = f"unnest(%b::bigint[], %b::bigint[], %b::{self._type}[]) AS new (hi, lo, key)"
         for keys, columns, statement in (
             (
                 removed,
@@ -592,8 +631,8 @@ class Postgres(Journaled):
         ):
             if keys:
                 words = self._words(keys)
-                hashes = words[:, 0].tolist(), words[:, 1].tolist()
-                db.execute(statement, (*hashes, list(columns)))
+                hashes = Array("bigint", words[:, 0]), Array("bigint", words[:, 1])
+                db.execute(statement, (*hashes, Array(self._type, columns)))
 
 
 class _NotLoggedError(Exception):
@@ -616,11 +655,11 @@ def _as_type(key: PlainKey, type: str) -> Any:
     if isinstance(key, int):
         fits = kind == "integer" and -1 << _RANGES[type] <= key < 1 << _RANGES[type]
         return key if fits else None
+    if kind == "text":
+        try:
+            return None if b"\0" in key else key.decode()
+        except UnicodeDecodeError:
+            return None
     if kind == "uuid":
         return UUID(bytes=key) if len(key) == 16 else None
-    if kind != "text":
-        return key if kind == "bytea" else None
-    try:
-        return None if b"\0" in key else key.decode()
-    except UnicodeDecodeError:
-        return None
+    return key if kind == "bytea" else None

@@ -48,8 +48,8 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     decode_key,
-    encode_key,
-    encode_value,
+    encode_keys,
+    encode_values,
     lease_error,
     store_error,
 )
@@ -145,11 +145,11 @@ class Redis(Store):
         if not keys:
             return []
         with self._talk:
-            return load_values(self._client.hmget(self._d, [encode_key(key) for key in keys]))
+            return load_values(self._client.hmget(self._d, encode_keys(keys)))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their hashes in one script."""
-        return self._write(scripts.PUT, owner, keys, [encode_value(value) for value in values])
+        return self._write(scripts.PUT, owner, keys, encode_values(values))
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys and their hashes in one script."""

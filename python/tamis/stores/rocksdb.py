@@ -1,7 +1,8 @@
 """`tamis.stores.RocksDB`: a RocksDB database through rocksdict (``pip install tamis[rocksdb]``).
 
 The first byte of an entry says what it is: ``d`` and a key hold the key's value, ``h`` and an index
-entry make up the index, ``n`` and a name hold a note, ``e`` holds the epoch. A write is one batch,
+entry make up the index, ``j`` and a number hold changes that it does not have yet
+(`_rocksdb_index.py`), ``n`` and a name hold a note, ``e`` holds the epoch. A write is one batch,
 which RocksDB applies atomically.
 """
 
@@ -11,6 +12,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tamis.stores._keyvalue import (
     load_values,
 )
 from tamis.stores._lease import LocalLease
+from tamis.stores._rocksdb_index import LazyIndex
+from tamis.stores._tail import View
 from tamis.stores.contract import (
     BATCH,
     Changes,
@@ -36,10 +40,13 @@ from tamis.stores.contract import (
     Value,
     attach_error,
     decode_key,
-    encode_key,
-    encode_value,
+    encode_keys,
+    encode_values,
     lease_error,
 )
+
+_LAZY = b" lazy"
+"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
 
 
 class RocksDB(Store):
@@ -76,6 +83,7 @@ class RocksDB(Store):
             self._epoch: str = f"1.{self._history}" if stored is None else stored.decode()
             if stored is None:
                 self._db.put(b"e", self._epoch.encode())
+            self._index = LazyIndex(self._db, self._make_batch)
         _fork.register(self)
 
     def _open(self, rocksdict: Any) -> Any:
@@ -94,34 +102,37 @@ class RocksDB(Store):
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
         with self._driver:
-            found = self._db.get([b"d" + encode_key(key) for key in keys])
+            found = self._db.get(encode_keys(keys, b"d"))
         return load_values(found)
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their hashes in one batch."""
-        entries = [b"d" + encode_key(key) for key in keys]
+        entries, stored = encode_keys(keys, b"d"), encode_values(values)
         with self._lock:
-            existed = self._begin_write(entries, owner)
-            batch = self._make_batch()
-            for entry, value in zip(entries, values, strict=True):
-                batch.put(entry, encode_value(value))
-            new = [key for key, was in zip(keys, existed, strict=True) if not was]
-            for entry in self._index_entries(new):
-                batch.put(entry, b"")
-            return self._commit(batch, existed, len(new))
+            self._check_write(owner)
+            with self._driver:
+                existed = self._begin_write(entries)
+                batch = self._make_batch()
+                for entry, value in zip(entries, stored, strict=True):
+                    batch.put(entry, value)
+                if True in existed:
+                    new = [not was for was in existed]
+                    keys, entries = [*compress(keys, new)], [*compress(entries, new)]
+                return self._commit(batch, existed, True, keys, entries)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys and their hashes in one batch."""
-        entries = [b"d" + encode_key(key) for key in keys]
+        entries = encode_keys(keys, b"d")
         with self._lock:
-            existed = self._begin_write(entries, owner)
-            batch = self._make_batch()
-            gone = [i for i, was in enumerate(existed) if was]
-            for i in gone:
-                batch.delete(entries[i])
-            for entry in self._index_entries([keys[i] for i in gone]):
-                batch.delete(entry)
-            return self._commit(batch, existed, len(gone))
+            self._check_write(owner)
+            with self._driver:
+                existed = self._begin_write(entries)
+                batch = self._make_batch()
+                if False in existed:
+                    keys, entries = [*compress(keys, existed)], [*compress(entries, existed)]
+                for entry in entries:
+                    batch.delete(entry)
+                return self._commit(batch, existed, False, keys, entries)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys, in batches."""
@@ -131,16 +142,25 @@ class RocksDB(Store):
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
+        view = self._view(lo, hi)
         with self._driver:
             for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
                 if entry[: len(last)] > last:
                     break
                 found.append(entry[1:])
-        return entry_hashes(found)
+        return view.apply(entry_hashes(found))
 
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, in batches."""
-        return map(entry_hashes, self._prefixed(b"h"))
+        return self._view(0, 2**64 - 1).apply_to_parts(map(entry_hashes, self._prefixed(b"h")))
+
+    def _view(self, lo: int, hi: int) -> View:
+        """Return the changes of a range that the index may not have yet; read the index next."""
+        if self._index.in_doubt:
+            with self._lock, self._driver:
+                if self._index.in_doubt:
+                    self._index.reload()
+        return self._index.tail.within(lo, hi)
 
     def epoch(self) -> str:
         """Return the current epoch."""
@@ -157,19 +177,25 @@ class RocksDB(Store):
         with self._lock:
             self._check_lease(owner)
             self._hasher = hasher
-            if self.note("index") == name:
-                return
-            # The index has no name until it is complete, so that it is rebuilt after a crash here.
-            self.note("index", b"")
+            noted = self._note("index")
             with self._driver:
-                self._db.delete_range(b"h", b"i")
-            for keys in self._keys():
-                batch = self._make_batch()
-                for entry in self._index_entries(keys):
-                    batch.put(entry, b"")
-                with self._driver:
-                    self._db.write(batch)
-            self.note("index", name)
+                if noted == name + _LAZY:
+                    self._index.resume(hasher)
+                    return
+                if noted != name:
+                    self._reindex(hasher)
+                self._index.start(hasher)
+            self.note("index", name + _LAZY)
+
+    def _reindex(self, hasher: Hasher) -> None:
+        # The index has no name until it is complete, so that it is rebuilt after a crash here.
+        self.note("index", b"")
+        self._db.delete_range(b"h", b"i")
+        for keys in self._keys():
+            batch = self._make_batch()
+            for entry in index_entries(hasher, keys):
+                batch.put(b"h" + entry, b"")
+            self._db.write(batch)
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take the lease, which is kept in memory: no other process can open the database."""
@@ -183,9 +209,14 @@ class RocksDB(Store):
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        with self._driver:
-            if value is not None:
+        if value is not None:
+            with self._driver:
                 self._db.put(b"n" + name.encode(), value)
+        noted = self._note(name)
+        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
+
+    def _note(self, name: str) -> bytes | None:
+        with self._driver:
             noted: bytes | None = self._db.get(b"n" + name.encode())
         return noted
 
@@ -197,7 +228,8 @@ class RocksDB(Store):
     def forget_connections(self) -> object:
         """Refuse to work in a forked child, as only one process can use the database."""
         self._lock = threading.RLock()
-        inherited, self._db = self._db, _OfParent(self._path)
+        inherited = self._db
+        self._db = self._index.db = _OfParent(self._path)
         return inherited
 
     def _keys(self) -> Iterator[list[PlainKey]]:
@@ -218,27 +250,39 @@ class RocksDB(Store):
         if part:
             yield part
 
-    def _index_entries(self, keys: Sequence[PlainKey]) -> list[bytes]:
-        """Return the index entries of keys, with their first byte."""
-        assert self._hasher is not None
-        return [b"h" + entry for entry in index_entries(self._hasher, keys)]
-
-    def _begin_write(self, entries: list[bytes], owner: str) -> list[bool]:
-        """Check the lease; return for each entry whether it exists."""
+    def _check_write(self, owner: str) -> None:
         self._check_lease(owner)
         if self._hasher is None:
             raise attach_error()
-        with self._driver:
-            return [value is not None for value in self._db.get(entries)]
 
-    def _commit(self, batch: Any, existed: list[bool], changes: int) -> Commit:
-        before = after = self._epoch
-        if changes:
-            after = f"{epoch_number(before) + 1}.{self._history}"
-            batch.put(b"e", after.encode())
-        with self._driver:
+    def _begin_write(self, entries: list[bytes]) -> list[bool]:
+        """Return for each entry whether it exists."""
+        self._index.update_if_due()
+        return [value is not None for value in self._db.get(entries)]
+
+    def _commit(
+        self,
+        batch: Any,
+        existed: list[bool],
+        added: bool,
+        keys: Sequence[PlainKey],
+        entries: list[bytes],
+    ) -> Commit:
+        """Write a batch that adds or removes keys, whose values have these entries."""
+        before = self._epoch
+        if not keys:
             self._db.write(batch, self._options)
-        self._epoch = after
+            return Commit(existed, before, before)
+        after = f"{epoch_number(before) + 1}.{self._history}"
+        batch.put(b"e", after.encode())
+        self._index.log(batch, added, entries)
+        try:
+            self._db.write(batch, self._options)
+            self._epoch = after
+            self._index.logged(added, keys)
+        except BaseException:
+            self._index.in_doubt = True
+            raise
         return Commit(existed, before, after)
 
     def _check_lease(self, owner: str) -> None:

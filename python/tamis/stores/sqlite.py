@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
-from itertools import repeat
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,7 +21,8 @@ from tamis.stores._composite import unpack
 from tamis.stores._engines import sqlite_path
 from tamis.stores._sql import SIGN, Journaled, State, from_signed
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
-from tamis.stores._tail import LONGEST, Row
+from tamis.stores._sqlite_own import JOURNAL_COLUMNS, OwnTable, read_journal
+from tamis.stores._tail import LONGEST, Rows
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -33,7 +33,8 @@ from tamis.stores.contract import (
     batches,
     check_timeout,
     encode_key,
-    encode_value,
+    encode_keys,
+    encode_values,
     schema_error,
 )
 
@@ -73,6 +74,10 @@ class SQLite(Journaled):
         once more.
         """
         super().__init__(table and table.removeprefix("main."), key, value, where)
+        self._logs_all = not self.shared
+        self._own = OwnTable(self._t, self._t_journal)
+        if not self.shared:
+            self._journal_columns = JOURNAL_COLUMNS
         timeout = check_timeout(timeout)
         wait = 1e6 if timeout is None else timeout
         self._connections = Connections(os.fsdecode(sqlite_path(path)), wait, wal=not self.shared)
@@ -82,18 +87,12 @@ class SQLite(Journaled):
             f"INSERT INTO {self._t} ({k}, {v}) VALUES ({marks}, ?) "
             f"ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}"
         )
-        # The column's affinity must not turn text into a number.
-        matches = [
-            f"{name} = ?{i} AND typeof({name}) = typeof(?{i})"
-            for i, name in enumerate(map(self._quote, self._keys), 1)
-        ]
-        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
         self._last_row = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
         )
-        self._logged_at: int | None = None
-        """The version of the schema in which the triggers were seen."""
+        self._logged: tuple[int | None, bool] = (None, False)
+        """A version of the schema, and whether it has the triggers that write the journal."""
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -102,6 +101,13 @@ class SQLite(Journaled):
         except BaseException:
             self.close()
             raise
+        # The column's affinity must not turn text into a number, nor a float equal an integer.
+        matches = []
+        for i, (column, type) in enumerate(zip(self._keys, self._types, strict=True), 1):
+            name = self._quote(column)
+            same = "" if type == "text" else f" AND typeof({name}) = typeof(?{i})"
+            matches.append(f"{name} = ?{i}{same}")
+        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
         _fork.register(self)
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
@@ -120,41 +126,48 @@ class SQLite(Journaled):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
-        stored = values if self.shared else [encode_value(value) for value in values]
+        stored = values if self.shared else encode_values(values)
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state = self._begin_write(db, owner)
+                state, packs = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
-                rows: Any = zip(columns, stored, strict=True)
-                if self.shared:
-                    rows = ((*self._row_key(column), value) for column, value in rows)
-                db.executemany(self._upsert, rows)
-                self._check_where(db, keys)
-                written = self._journaled(db, state, True, columns)
-            self._list(written, state, columns)
-        if written.changed is columns:
+                if packs:
+                    written = _packed(self._own.put(db, columns, stored, state.last), state)
+                else:
+                    rows: Any = zip(columns, stored, strict=True)
+                    if len(self._keys) > 1:
+                        rows = ((*self._row_key(column), value) for column, value in rows)
+                    written = self._write(db, self._upsert, rows, state, columns, True)
+                    self._check_where(db, keys)
+            self._list(written, state)
+        if len(written.changed) == len(columns):
             return Commit([False] * len(keys), state.epoch, written.epoch)
-        return Commit([c not in written.changed for c in columns], state.epoch, written.epoch)
+        new = set(written.changed)
+        return Commit([c not in new for c in columns], state.epoch, written.epoch)
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state = self._begin_write(db, owner)
-                if self.shared:
-                    forms_of = self._forms if self._is_mixed(db) else self._only_form
+                state, packs = self._begin_write(db, owner)
+                given, forms = keys, self._to_columns(keys)
+                mixed = self._is_mixed(db)
+                if mixed or None in forms:
+                    forms_of = self._forms if mixed else self._only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
+                if packs:
+                    written = _packed(self._own.delete(db, forms, state.last), state)
                 else:
-                    given, forms = list(keys), [encode_key(key) for key in keys]
-                db.executemany(self._delete, map(self._row_key, forms))
-                written = self._journaled(db, state, False, forms)
-            self._list(written, state, forms)
-        if written.changed is forms and len(forms) == len(keys):
+                    rows = self._row_keys(forms)
+                    written = self._write(db, self._delete, rows, state, forms, False)
+            self._list(written, state)
+        if len(written.changed) == len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
-        gone = {key for key, form in zip(given, forms, strict=True) if form in written.changed}
+        changed = set(written.changed)
+        gone = {key for key, form in zip(given, forms, strict=True) if form in changed}
         return Commit([key in gone for key in keys], state.epoch, written.epoch)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
@@ -293,14 +306,15 @@ class SQLite(Journaled):
         if len(self._tail) >= LONGEST:
             self._write_index(owner + self._child)
 
-    def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
-        """Check the lease and the triggers, and return what a write starts from."""
-        if not self._is_logged(db):
+    def _begin_write(self, db: sqlite3.Connection, owner: str) -> tuple[State, bool]:
+        """Check the lease and the triggers; return what a write starts from, and if it packs."""
+        by_triggers = self._logged_by_triggers(db)
+        if by_triggers is None:
             self._log_again(db)
         state = self._read_state(db, owner + self._child)
         if self._hasher is None:
             raise attach_error()
-        return state
+        return state, not (self.shared or by_triggers)
 
     # Tables.
 
@@ -325,22 +339,30 @@ class SQLite(Journaled):
         self._type = self._types[0]
         tables.create_tables(db, self._base)
         self._check_definition(db)
-        if self._read_note(db, "layout") != tables.LAYOUT:
+        layout = tables.LAYOUT if self.shared else tables.OWN_LAYOUT
+        if self._read_note(db, "layout") != layout:
             self._create_log(db)
-            self._write_note(db, "layout", tables.LAYOUT)
+            self._write_note(db, "layout", layout)
 
     def _create_log(self, db: sqlite3.Connection) -> None:
-        types = self._types if self.shared else None
-        tables.create_triggers(db, self._base, self._table, self._keys, types, self._where)
+        if not self.shared:
+            tables.let_journal_pack(db, self._base)
+            return
+        tables.create_triggers(db, self._base, self._table, self._keys, self._types, self._where)
         if self._where:
             tables.create_members(db, self._base, self._table, self._keys, self._types, self._where)
 
     def _is_logged(self, db: sqlite3.Connection) -> bool:
+        return self._logged_by_triggers(db) is not None
+
+    def _logged_by_triggers(self, db: sqlite3.Connection) -> bool | None:
+        """Return whether triggers write the journal, or guards alone do; `None` if nobody does."""
         # Before any change of the schema in a transaction: its version would be used again after a
         # rollback.
         version = db.execute("PRAGMA schema_version").fetchone()[0]
-        if version == self._logged_at:
-            return True
+        known, by_triggers = self._logged
+        if version == known:
+            return by_triggers
         if self.shared:
             try:
                 columns = tables.table_columns(db, self._table)
@@ -348,10 +370,11 @@ class SQLite(Journaled):
                 tables.check_unique(db, self._table, self._keys, columns)
             except ValueError as error:
                 raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
-        if not tables.has_triggers(db, self._base, self._table):
-            return False
-        self._logged_at = version
-        return True
+        triggers = tables.count_triggers(db, self._base, self._table)
+        if triggers not in ((4,) if self.shared else (0, 4)):
+            return None
+        self._logged = version, triggers > 0
+        return triggers > 0
 
     _quote = staticmethod(tables.quote)
 
@@ -370,6 +393,15 @@ class SQLite(Journaled):
             return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
         return _as_type(key, self._type)
 
+    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
+        """Return keys as the column stores them; `None` where it cannot hold one."""
+        if not self.shared:
+            return encode_keys(keys)
+        if self._types == ["text"]:
+            with suppress(AttributeError, UnicodeDecodeError):  # integers, and what is no text
+                return [key.decode() for key in keys]  # type: ignore[union-attr]
+        return [self._to_column(key) for key in keys]
+
     def _parts(self, key: PlainKey) -> list[Any] | None:
         """Return the parts of a packed key as the columns store them, if they can hold them."""
         try:
@@ -384,6 +416,9 @@ class SQLite(Journaled):
             for part, type in zip(packed, self._types, strict=True)
         ]
         return None if None in parts else parts
+
+    def _row_keys(self, columns: list[Any]) -> Iterable[Sequence[Any]]:
+        return zip(columns, strict=True) if len(self._keys) == 1 else map(self._row_key, columns)
 
     def _row_key(self, column: Any) -> list[Any]:
         """Return the values of the table's key columns for a key as the index has it."""
@@ -419,10 +454,11 @@ class SQLite(Journaled):
 
     def _columns_of(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> list[Any]:
         """Return keys as the table has them already, or as the column stores them."""
-        if not self.shared:
-            return [encode_key(key) for key in keys]
+        columns = self._to_columns(keys)
         if not self._is_mixed(db):
-            return [self._require_column(key) for key in keys]
+            if None in columns:
+                self._require_column(keys[columns.index(None)])
+            return columns
         there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, "NULL")}
         return [there[key] if key in there else self._require_column(key) for key in keys]
 
@@ -468,48 +504,56 @@ class SQLite(Journaled):
     def _lock_journal(self, db: sqlite3.Connection) -> None:
         """Do nothing: the transaction already holds the write lock."""
 
-    def _journaled(
-        self, db: sqlite3.Connection, state: State, added: bool, columns: list[Any]
+    def _fetch_journal(self, cursor: Any, limit: int | None = None) -> tuple[Any, list[Any], bool]:
+        if self.shared:
+            return super()._fetch_journal(cursor, limit)
+        return read_journal(cursor, limit)
+
+    def _write(
+        self,
+        db: sqlite3.Connection,
+        statement: str,
+        rows: Iterable[Sequence[Any]],
+        state: State,
+        columns: list[Any],
+        adds: bool,
     ) -> _Written:
-        """Return what a write added or removed, by the journal, and the epoch after it.
+        """Run a statement for each key; return what it changed, by the journal, and the epoch.
 
         The epoch is the one before if a trigger of somebody else's changed other keys as well: the
         guard then learns of all changes from the journal.
         """
+        before = db.total_changes
+        direct = db.executemany(statement, rows).rowcount
         last, token = db.execute(self._last_row).fetchone()
         if last == state.last:
-            return _Written((), state.epoch, last, added)
-        epoch = f"{last}.{token}"
-        if not self.shared and last - state.last == len(columns):
-            return _Written(columns, epoch, last, added)  # all of them
-        rows = db.execute(self._rows_after, (state.last,)).fetchall()
-        changed = {key for _, _, key, _ in rows}
+            return _Written((), state.epoch, None)
+        epoch, count = f"{last}.{token}", len(columns)
+        if direct == last - state.last == count and db.total_changes - before == 2 * count:
+            # The statements changed a row each, and triggers wrote these rows of the journal and
+            # nothing else. A row that is written by its key logs one change at most, so all did.
+            numbers = range(state.last + 1, last + 1)
+            return _Written(columns, epoch, Rows(numbers, [adds] * count, columns, epoch, True))
+        logged = db.execute(self._rows_after, (state.last,)).fetchall()
+        changed = {key for _, _, key, _ in logged}
         if self.shared and (
-            any(sign != added for *_, sign in rows) or not changed.issubset(columns)
+            any(added != adds for *_, added in logged) or not changed.issubset(columns)
         ):
             changed.intersection_update(columns)
             epoch = state.epoch
-        return _Written(changed, epoch, last, added, rows)
+        return _Written(changed, epoch, self._listed(logged))
 
-    def _list(self, written: _Written, state: State, columns: list[Any]) -> None:
+    def _list(self, written: _Written, state: State) -> None:
         """Let `run` and `scan` have a write that was committed."""
-        if written.last == state.last:
-            return
-        rows: Iterable[Row]
-        if written.rows is None:
-            numbers = range(state.last + 1, written.last + 1)
-            rows = zip(numbers, repeat(written.added), columns, strict=False)
-        else:
-            rows = [(seq, bool(sign), key) for seq, _, key, sign in written.rows]
         # Rows of others are not in the tail if no guard has asked for them yet.
-        if not self._tail.append(state.last, rows):
+        if written.rows is not None and not self._tail.append(state.last, written.rows):
             self._index_after_commit()
 
     def _index_now(self, owner: str) -> bool:
         try:
             with self._writing(wait=False) as db:
                 state = self._read_state(db, owner)
-                self._catch_up(db, state.last)
+                self._catch_up(db, state)
         except LeaseError:
             self._owner = None
             return True
@@ -541,14 +585,19 @@ class SQLite(Journaled):
 
 
 class _Written(NamedTuple):
-    """What a write changed: the columns of keys, the epoch after it and the journal's last row."""
+    """What a write changed: the columns of keys, the epoch after it and the journal's rows."""
 
     changed: Collection[Any]
     epoch: str
-    last: int
-    added: bool
-    rows: list[Any] | None = None
-    """The rows of the journal; `None` if they are those of all keys, in order."""
+    rows: Rows | None
+
+
+def _packed(rows: Rows | None, state: State) -> _Written:
+    return (
+        _Written((), state.epoch, None)
+        if rows is None
+        else _Written(rows.columns, rows.epoch, rows)
+    )
 
 
 def _as_type(key: PlainKey, type: str) -> Any:

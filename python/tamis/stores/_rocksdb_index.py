@@ -1,0 +1,120 @@
+"""The index of `tamis.stores.RocksDB`: one entry per key, sorted by hash, some of them yet to come.
+
+Hashes are random, so an entry of the index costs RocksDB several times as much as a value that
+follows its neighbours. As in the SQL stores, a write therefore adds one entry to a *journal*, ``j``
+and a number, which lists all keys that it added or removed; they are kept in memory, too
+(`_tail.py`). After some thousand of them the index is updated, in order and without keys that came
+and went, by a batch that also starts a new *generation* of the journal. Entries of earlier
+generations do not count any more, and are written over.
+
+A journal that may differ from what is in memory, because a write failed or was interrupted, is read
+again before the index is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tamis.stores._keyvalue import index_entries
+from tamis.stores._packed import pack_keys, unpack_keys
+from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
+from tamis.stores.contract import Hasher, HashRows, PlainKey, decode_key
+
+_GENERATION = b"njournal"
+"""The note with the current generation."""
+
+_HEAD = struct.Struct(">Q?")
+"""The generation, and whether keys were added or removed."""
+
+
+def unpack_changes(entry: bytes) -> tuple[int, bool, list[PlainKey]]:
+    """Return the generation of an entry, whether it added its keys, and the keys."""
+    keys = unpack_keys(entry[_HEAD.size :])
+    return *_HEAD.unpack_from(entry), [decode_key(key[1:]) for key in keys]
+
+
+class LazyIndex:
+    """Which hashes the index has, and which it will have. The caller holds the store's lock."""
+
+    def __init__(self, db: Any, make_batch: Callable[[], Any]) -> None:
+        self.db, self._make_batch = db, make_batch
+        noted = db.get(_GENERATION)
+        self._generation = 0 if noted is None else int.from_bytes(noted, "big")
+        self._slot = 0
+        """The number of the next entry of the journal."""
+        self.tail = Tail(0, _no_hasher)
+        """The changes that the index does not have yet."""
+        self._number = 0
+        """Of the last of them."""
+        self.in_doubt = False
+        """Whether the journal may have changes that the tail does not have."""
+
+    def start(self, hasher: Hasher) -> None:
+        """Start with an index of all keys, by this hasher, and an empty journal."""
+        self._hasher = hasher
+        self._update([], [])
+
+    def resume(self, hasher: Hasher) -> None:
+        """Read the journal of an index by this hasher."""
+        self._hasher = hasher
+        self.reload()
+
+    def reload(self) -> None:
+        """Let the tail have what the journal has."""
+        tail, number = Tail(0, self._hasher), 0
+        for slot, added, keys in self._read_journal():
+            tail.append(number, _rows(number, added, keys))
+            number += len(keys)
+            self._slot = max(self._slot, slot + 1)
+        self.tail, self._number, self.in_doubt = tail, number, False
+
+    def update_if_due(self) -> None:
+        """Update the index if that is due before the next write."""
+        if self.in_doubt:
+            self.reload()
+        if len(self.tail) >= LONGEST:
+            self._update(*net_changes(self.tail.since(0, "") or []))
+
+    def log(self, batch: Any, added: bool, entries: list[bytes]) -> None:
+        """Add the changes of a write, by the entries of its values, to its batch."""
+        entry = b"j" + self._slot.to_bytes(4, "big")
+        # A write that fails keeps its number, as it may be found in the journal nevertheless.
+        self._slot += 1
+        batch.put(entry, _HEAD.pack(self._generation, added) + pack_keys(entries))
+
+    def logged(self, added: bool, keys: Sequence[PlainKey]) -> None:
+        """Let the tail have the changes of a write that was committed."""
+        self.tail.append(self._number, _rows(self._number, added, keys))
+        self._number += len(keys)
+
+    def _read_journal(self) -> Iterator[tuple[int, bool, list[PlainKey]]]:
+        for entry, value in self.db.items(from_key=b"j"):
+            if not entry.startswith(b"j"):
+                return
+            generation, added, keys = unpack_changes(value)
+            if generation == self._generation:
+                yield int.from_bytes(entry[1:], "big"), added, keys
+
+    def _update(self, added: Sequence[PlainKey], removed: Sequence[PlainKey]) -> None:
+        batch = self._make_batch()
+        for entry in sorted(index_entries(self._hasher, removed)):
+            batch.delete(b"h" + entry)
+        for entry in sorted(index_entries(self._hasher, added)):
+            batch.put(b"h" + entry, b"")
+        batch.put(_GENERATION, (self._generation + 1).to_bytes(8, "big"))
+        self.db.write(batch)
+        self._generation += 1
+        # Whoever reads the index meanwhile has a view of the last tail, with the same changes.
+        self.tail, self._number, self._slot = Tail(0, self._hasher), 0, 0
+
+
+def _rows(number: int, added: bool, keys: Sequence[PlainKey]) -> Rows:
+    """Return changes as the tail has them, after the change of a number."""
+    count = len(keys)
+    return Rows(range(number + 1, number + count + 1), [added] * count, [*keys], "", True)
+
+
+def _no_hasher(_: Sequence[PlainKey]) -> HashRows:
+    raise AssertionError("there is nothing to hash before `attach`")

@@ -1,0 +1,115 @@
+"""How `tamis.stores.SQLite` writes a table of its own, which has no triggers.
+
+Nobody but guards writes to that table, so whoever writes the rows can log them as well, and not one
+by one: a row of the journal holds up to 256 keys that a commit added or removed, in the
+column ``keys``. Its number is that of its last key, so numbers still count changes. Its column
+``key`` is empty, which versions that know no such rows take for a change of all keys.
+
+Such a version creates triggers when it opens the table. They are used while they are there: they
+write a row per key, which is read like the others.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from tamis.stores._packed import pack_keys, unpack_keys
+from tamis.stores._sql import TRIM_EVERY
+from tamis.stores._tail import Rows
+from tamis.stores.contract import JOURNAL, batches
+
+MOST = 256
+"""Keys in a row of the journal."""
+
+JOURNAL_COLUMNS = "seq, token, key, added, keys"
+
+
+class OwnTable:
+    """The statements that write a table and its journal, in a transaction of the caller."""
+
+    def __init__(self, table: str, journal: str) -> None:
+        self._table = table
+        self._insert = f"INSERT INTO {table} (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        self._update = f"UPDATE {table} SET value = ?2 WHERE key = ?1"
+        self._delete = f"DELETE FROM {table} WHERE key = ?"
+        self._log = f"INSERT INTO {journal} (seq, token, added, key, keys) VALUES (?, ?, ?, ?, ?)"
+        self._trim = f"DELETE FROM {journal} WHERE seq <= ?"
+
+    def put(
+        self, db: sqlite3.Connection, columns: list[bytes], values: Sequence[bytes], last: int
+    ) -> Rows | None:
+        """Write rows, and log the new ones after the journal's row ``last``; return those."""
+        rows = [*zip(columns, values, strict=True)]
+        new = self._run(db, self._insert, rows, absent=True)
+        if len(new) < len(rows):
+            there = rows
+            if new:
+                inserted = set(new)
+                there = [row for row in rows if row[0] not in inserted]
+            db.executemany(self._update, there)
+        return self._journal(db, new, True, last)
+
+    def delete(self, db: sqlite3.Connection, columns: list[bytes], last: int) -> Rows | None:
+        """Delete rows, and log those that were there after the journal's row ``last``."""
+        gone = self._run(db, self._delete, [*zip(columns, strict=True)], absent=False)
+        return self._journal(db, gone, False, last)
+
+    def _run(
+        self, db: sqlite3.Connection, statement: str, rows: list[Any], *, absent: bool
+    ) -> list[bytes]:
+        """Run a statement for each key; return the keys whose rows it changed.
+
+        Those are the keys that were ``absent``, or that were there. How many there are is known,
+        and which ones is, too, if it is all or none. Otherwise they are looked up first.
+        """
+        if len(rows) > 1:
+            db.execute("SAVEPOINT tamis_write")
+        count = db.executemany(statement, rows).rowcount
+        if count == len(rows):
+            return [row[0] for row in rows]
+        if count == 0:
+            return []
+        db.execute("ROLLBACK TO tamis_write")
+        there: set[bytes] = set()
+        for part in batches(rows, 500):
+            query = f"SELECT key FROM {self._table} WHERE key IN ({', '.join('?' * len(part))})"
+            there.update(key for (key,) in db.execute(query, [row[0] for row in part]))
+        changed = [row for row in rows if (row[0] not in there) == absent]
+        db.executemany(statement, changed)
+        return [row[0] for row in changed]
+
+    def _journal(
+        self, db: sqlite3.Connection, keys: list[bytes], added: bool, last: int
+    ) -> Rows | None:
+        if not keys:
+            return None
+        number = token = last
+        for part in batches(keys, MOST):
+            number, token = number + len(part), secrets.randbits(63)
+            key, packed = (part[0], None) if len(part) == 1 else (None, pack_keys(part))
+            db.execute(self._log, (number, token, added, key, packed))
+        if number // TRIM_EVERY > last // TRIM_EVERY:
+            db.execute(self._trim, (number - JOURNAL,))
+        numbers = range(last + 1, number + 1)
+        return Rows(numbers, [added] * len(keys), keys, f"{number}.{token}", True)
+
+
+def read_journal(
+    cursor: sqlite3.Cursor, limit: int | None
+) -> tuple[Any, list[tuple[int, int, Any, Any]], bool]:
+    """Return the first row, the rows after it with one key each, and whether there are more.
+
+    Keys of one row have the same number, and are not separated by the limit.
+    """
+    first = cursor.fetchone()
+    rows: list[tuple[int, int, Any, Any]] = []
+    for seq, token, key, added, packed in cursor:
+        if limit is not None and len(rows) >= limit:
+            cursor.close()  # which ends the read transaction
+            return first, rows, True
+        keys = [key] if packed is None else unpack_keys(packed)
+        rows += [(seq, token, each, added) for each in keys]
+    return first, rows, False
