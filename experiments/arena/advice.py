@@ -14,6 +14,7 @@ The advice was changed after looking at the cells of `TUNED` only; the others ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from experiments.arena.grounds import Ground, Stream
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
+from tamis.advice.learned import learned
+from tamis.advice.situation import Choice
 from tamis.planning.kinds import KINDS
 from tamis.stores import Hashes
 
@@ -37,30 +40,41 @@ NEAR = 2.0
 
 BUDGETS = {True: (6, 10), False: (6, 8, 10, 12, 14)}
 
-NEEDS = {
-    "adversarial": frozenset({"store", "adversary"}),
-    "dynamic": frozenset({"store", "insert", "delete"}),
-}
 USUAL = frozenset({"store", "classifier"})
+ATTACKED = frozenset({"store", "adversary"})
+CHANGING = frozenset({"store"})
 REPLAYED = 0.1
+TURNOVER = changing.CHANGED * (changing.PARTS - 1)
 
 
-def advise(stream: Stream, budget: float, needs: frozenset[str]) -> tamis.Advice:
+def advise(
+    stream: Stream, budget: float, needs: frozenset[str], turnover: float | None = None
+) -> tamis.Advice:
     """Ask for advice, with what is known after the first quarter."""
     ground = stream.ground
-    absent = np.unique(stream.seen[stream.seen >= ground.members])
-    table = ground.features is not None and "classifier" in needs
+    keys, features, nonmembers = rows_of(stream)
+    table = "classifier" in needs
     return tamis.advise(
-        ground.keys,
+        keys,
         stream.history,
         bits_per_key=budget,
         miss_cost=bouts.MISS,
         expected_queries=len(stream.absent),
+        turnover=turnover,
         needs=needs,
         log=ground.take(stream.seen),
-        features=ground.read(np.arange(ground.members)) if table else None,
-        nonmembers=ground.read(absent) if table else None,
+        features=features if table else None,
+        nonmembers=nonmembers if table else None,
     )
+
+
+def rows_of(stream: Stream) -> tuple[Any, Any, Any]:
+    """Return the keys, and of a table also their rows and those of the absent keys seen so far."""
+    ground = stream.ground
+    if ground.features is None:
+        return ground.keys, None, None
+    absent = np.unique(stream.seen[stream.seen >= ground.members])
+    return ground.keys, ground.read(np.arange(ground.members)), ground.read(absent)
 
 
 def picked(choice: Any) -> Family:
@@ -115,15 +129,27 @@ class Cost(NamedTuple):
     error: float = 0.0
 
 
-def settled(family: Family, stream: Stream, budget: float, quick: bool) -> tuple[Cost, int]:
+def settled(
+    family: Callable[[int], Family], stream: Stream, budget: float, quick: bool
+) -> tuple[Cost, int]:
     """Return the cost with several seeds, and the largest size in bits."""
-    found = [
-        bouts.trial(family, stream, budget, seed, quick) for seed in range(1, 1 + SEEDS[quick])
-    ]
-    bouts_ = [each for each in found if each]
-    costs = [bouts.cost(family, stream, [each]) for each in bouts_]
+    costs, bits = [], 0
+    for seed in range(1, 1 + SEEDS[quick]):
+        each = family(seed)
+        if bout := bouts.trial(each, stream, budget, seed, quick):
+            costs.append(bouts.cost(each, stream, [bout]))
+            bits = max(bits, bout.bits)
     error = float(np.std(costs, ddof=1) / np.sqrt(len(costs)))
-    return Cost(float(np.mean(costs)), error), max(each.bits for each in bouts_)
+    return Cost(float(np.mean(costs)), error), bits
+
+
+def advised(advice: tamis.Advice, stream: Stream, seed: int) -> Family:
+    """Return the first choice; each seed draws other rows of the first quarter for a model."""
+    choice = advice.best
+    if choice.family == "learned" and seed > 1:
+        again = learned(advice.situation, *rows_of(stream), seed=seed)
+        choice = again if isinstance(again, Choice) else choice
+    return picked(choice)
 
 
 def static_cells(quick: bool) -> Any:
@@ -134,13 +160,14 @@ def static_cells(quick: bool) -> Any:
         for name in dict.fromkeys(row["data"] for row in rows):
             stream = grounds.stream(name, workload, quick)
             for budget in BUDGETS[quick]:
-                choice = advise(stream, budget, USUAL).best
-                cost, bits = settled(picked(choice), stream, budget, quick)
+                found = advise(stream, budget, USUAL)
+                cost, bits = settled(partial(advised, found, stream), stream, budget, quick)
                 others = {each: Cost(ns) for each, ns in rivals(rows, name, budget).items()}
                 least = min(cost.mean, *(each.mean for each in others.values()))
                 for each in [each for each in others if others[each].mean < NEAR * least]:
-                    others[each] = settled(families[each], stream, budget, quick)[0]
-                yield workload, stream, budget, choice, cost, others, bits
+                    same = families[each]
+                    others[each] = settled(lambda _, f=same: f, stream, budget, quick)[0]
+                yield workload, stream, budget, found.best, cost, others, bits
 
 
 def attacked_cells(quick: bool) -> Any:
@@ -150,7 +177,7 @@ def attacked_cells(quick: bool) -> Any:
     """
     for name in grounds.MAKERS:
         stream, budget = grounds.stream(name, "uniform", quick), adversary.BUDGET
-        choice = advise(stream, budget, NEEDS["adversarial"]).best
+        choice = advise(stream, budget, ATTACKED).best
         family = picked(choice)
         rate, built = adversary.attacked(family, stream, REPLAYED)
         cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, rate))
@@ -170,29 +197,42 @@ def attacked_cells(quick: bool) -> Any:
         yield "adversarial", stream, budget, choice, cost, others, built.bits()
 
 
-OUT = ("AdaptiveCuckoo", "AdaptiveStacked")
-"""Out of competition while members change: they end above the budget."""
-
-
 def changing_cells(quick: bool) -> Any:
+    """Yield the cells with changing members, of filters that are updated in place."""
+    rows = changing.measured(quick)
     for name in grounds.MAKERS:
         stream, budget = grounds.stream(name, "zipf10", quick), changing.BUDGET
-        choice = advise(stream, budget, NEEDS["dynamic"]).best
-        family = picked(choice)
-        members = changing.phases(name, quick)
-        lived = changing.lived(family, stream, members)
-        total = changing.overall(lived, name)[family.name]
-        built = family.build(stream.ground, stream, budget, changing.SEED)
-        cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, total))
-        rates = changing.overall(changing.measured(quick), name)
+        choice = advise(stream, budget, CHANGING, TURNOVER).best
+        cost, bits = survived(picked(choice), stream, quick)
+        rates = changing.overall(rows, name)
+        largest = {each["family"]: each["bits_per_key"] for each in rows if each["data"] == name}
         others = {}
         for each in changing.contenders():
-            if each.dynamic and each.name in rates and each.name not in OUT:
-                found = each.build(stream.ground, stream, budget, changing.SEED)
+            if (
+                each.dynamic
+                and each.name != "AdaptiveCuckoo"
+                and largest.get(each.name, 99) <= budget
+            ):
+                built = each.build(stream.ground, stream, budget, changing.SEED)
                 rate = rates[each.name]
-                others[each.name] = Cost(1e9 * bouts.seconds(each, stream, found.plan, rate))
-        bits = round(lived[-1]["bits_per_key"] * stream.ground.members)
+                others[each.name] = Cost(1e9 * bouts.seconds(each, stream, built.plan, rate))
+        least = min(cost.mean, *(each.mean for each in others.values()))
+        for each in changing.contenders():
+            if each.name in others and others[each.name].mean < NEAR * least:
+                others[each.name] = survived(each, stream, quick)[0]
         yield "dynamic", stream, budget, choice, cost, others, bits
+
+
+def survived(family: Family, stream: Stream, quick: bool) -> tuple[Cost, int]:
+    """Return the cost while members change with several seeds, and the largest size in bits."""
+    ground, costs, bits = stream.ground, [], 0
+    built = family.build(ground, stream, changing.BUDGET, changing.SEED)
+    for seed in range(1, 1 + SEEDS[quick]):
+        rows = changing.lived(family, stream, changing.phases(ground.name, quick), seed)
+        rate = changing.overall(rows, ground.name)[family.name]
+        costs.append(1e9 * bouts.seconds(family, stream, built.plan, rate))
+        bits = max(bits, round(rows[-1]["bits_per_key"] * ground.members))
+    return Cost(float(np.mean(costs)), float(np.std(costs, ddof=1) / np.sqrt(len(costs)))), bits
 
 
 @experiment("arena/advice", title="Does the advice pick the winner?", data=grounds.DATA)
