@@ -84,7 +84,9 @@ def penalty(rows: int) -> float:
 
 
 def _models(members: Any, others: Any, table: bool, seed: int) -> list[Model]:
-    sizes = [{"levels": each} for each in LEVELS] if table else [{"buckets": b} for b in BUCKETS]
+    sizes: list[dict[str, Any]] = (
+        [{"levels": each} for each in LEVELS] if table else [{"buckets": each} for each in BUCKETS]
+    )
     prior = penalty(len(members) + len(others))
     return [
         train(members, others, kind="logistic", penalty=prior, seed=seed, **size) for size in sizes
