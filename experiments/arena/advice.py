@@ -14,7 +14,7 @@ The advice was changed after looking at the cells of `TUNED` only; the others ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ import numpy as np
 from experiments.arena import adversary, bouts, changing, grounds, workloads
 from experiments.arena.families import REMOTE, Built, Family, own
 from experiments.arena.grounds import Ground, Stream
-from experiments.evidence import Evidence, Verdict, experiment
+from experiments.evidence import EXPERIMENTS, Evidence, Verdict, experiment
+from experiments.results import BUILD, fingerprint, load
 
 import tamis
 from tamis.advice.learned import learned
@@ -52,7 +53,7 @@ def advise(
 ) -> tamis.Advice:
     """Ask for advice, with what is known after the first quarter."""
     ground = stream.ground
-    keys, features, nonmembers = rows_of(stream)
+    keys, features, nonmembers = trained_on(stream)
     table = "classifier" in needs
     return tamis.advise(
         keys,
@@ -68,7 +69,7 @@ def advise(
     )
 
 
-def rows_of(stream: Stream) -> tuple[Any, Any, Any]:
+def trained_on(stream: Stream) -> tuple[Any, Any, Any]:
     """Return the keys, and of a table also their rows and those of the absent keys seen so far."""
     ground = stream.ground
     if ground.features is None:
@@ -111,6 +112,26 @@ def picked(choice: Any) -> Family:
     )
 
 
+def rows_of(
+    name: str, quick: bool, measured: Callable[[bool], Sequence[dict[str, Any]]]
+) -> Sequence[dict[str, Any]]:
+    """Return the rows of an experiment: of a finished run with the same code and data, if any."""
+    each = EXPERIMENTS[name]
+    found = load(each, quick, BUILD)
+    if found is None or found.fingerprint != fingerprint(each):
+        return measured(quick)
+    return [{column: _value(text) for column, text in row.items()} for row in found.rows]
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def rivals(rows: Any, name: str, budget: float) -> dict[str, float]:
     """Return the cost of each family of a workload, in one cell."""
     return {
@@ -147,7 +168,7 @@ def advised(advice: tamis.Advice, stream: Stream, seed: int) -> Family:
     """Return the first choice; each seed draws other rows of the first quarter for a model."""
     choice = advice.best
     if choice.family == "learned" and seed > 1:
-        again = learned(advice.situation, *rows_of(stream), seed=seed)
+        again = learned(advice.situation, *trained_on(stream), seed=seed)
         choice = again if isinstance(again, Choice) else choice
     return picked(choice)
 
@@ -156,7 +177,7 @@ def static_cells(quick: bool) -> Any:
     """Yield the cells of workloads with fixed members: costs of the rivals, and of the pick."""
     families = {family.name: family for family in bouts.contenders()}
     for workload in grounds.WORKLOADS:
-        rows = workloads.measured(workload, quick)
+        rows = rows_of(f"arena/{workload}", quick, partial(workloads.measured, workload))
         for name in dict.fromkeys(row["data"] for row in rows):
             stream = grounds.stream(name, workload, quick)
             for budget in BUDGETS[quick]:
@@ -175,6 +196,7 @@ def attacked_cells(quick: bool) -> Any:
 
     A filter without errors so far has nothing to replay, but that is luck, not a guarantee.
     """
+    rows = rows_of("arena/adversarial", quick, adversary.measured)
     for name in grounds.MAKERS:
         stream, budget = grounds.stream(name, "uniform", quick), adversary.BUDGET
         choice = advise(stream, budget, ATTACKED).best
@@ -187,7 +209,7 @@ def attacked_cells(quick: bool) -> Any:
                 continue
             row = [
                 row
-                for row in adversary.measured(quick)
+                for row in rows
                 if (row["data"], row["family"], row["replayed"]) == (name, each.name, REPLAYED)
             ]
             if row:
@@ -199,7 +221,7 @@ def attacked_cells(quick: bool) -> Any:
 
 def changing_cells(quick: bool) -> Any:
     """Yield the cells with changing members, of filters that are updated in place."""
-    rows = changing.measured(quick)
+    rows = rows_of("arena/dynamic", quick, changing.measured)
     for name in grounds.MAKERS:
         stream, budget = grounds.stream(name, "zipf10", quick), changing.BUDGET
         choice = advise(stream, budget, CHANGING, TURNOVER).best
