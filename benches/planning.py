@@ -67,6 +67,8 @@ def settings(sample: int | None, seed: int) -> Iterator[tuple[str, str, Callable
         for bits in BUDGETS:
             for needs in ((), ("store",), ("insert",)):
                 calls.append(("advise", name, w, keys, {"bits_per_key": bits, "needs": needs}))
+            changing = {"bits_per_key": bits, "needs": ("store",), "turnover": 1}
+            calls.append(("advise", name, w, keys, changing))
     if sample is not None:
         calls = random.Random(seed).sample(calls, min(sample, len(calls)))
     for function, name, w, keys, wishes in calls:

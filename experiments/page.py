@@ -12,7 +12,11 @@ from experiments.runner import Outcome, missing_data
 from tamis.report import Report
 
 COLUMNS = ("paper", "item", "claim", "theirs", "ours", "best", "verdict", "reason")
-MARKS = {"agrees": "✓ agrees", "differs": "✗ differs", "goes further": "▲ goes further"}
+MARKS = {  # without breaks: the last column of the table is narrow
+    "agrees": "✓\N{NO-BREAK SPACE}agrees",
+    "differs": "✗\N{NO-BREAK SPACE}differs",
+    "goes further": "▲\N{NO-BREAK SPACE}goes\N{NO-BREAK SPACE}further",
+}
 MOST_ROWS = 60
 BAR = "&#124;"  # in a cell of Markdown
 INTRODUCTION = (
@@ -141,7 +145,7 @@ def _summary(experiments: Sequence[Experiment], results: Sequence[Result]) -> st
     quick = sum(result.quick for result in results)
     text = f"{len(results)} of {len(experiments)} experiments have been run. Verdicts: {counts}."
     if quick:
-        text += f" {quick} are from quick runs, with less data than the papers: they are marked."
+        text += f" From quick runs, with less data than the papers, and marked as such: {quick}."
     return text
 
 

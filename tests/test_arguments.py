@@ -311,7 +311,8 @@ CALLS = {
     "advise": (
         advise,
         BUDGET,
-        "keys bits_per_key miss_cost denial_cost check_cost present expected_queries workload",
+        "keys bits_per_key miss_cost denial_cost check_cost present expected_queries turnover "
+        "workload",
     ),
     "advise, budget": (advise, {"budget": 2000}, "budget"),
     "Advice.measure": (

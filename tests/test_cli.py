@@ -645,6 +645,7 @@ def test_wrong_tables_are_one_line(run, name, input):
         "advise 1000 --miss-cost soon",
         "advise 1000 --need wings",
         "advise 1000 --present 2",
+        "advise 1000 --turnover -1",
         "advise 1000 -o out.tamis",
         "advise 1000 --zipf 1,10 --queries log.txt",
         "advise 1000 --queries log.txt --measure",

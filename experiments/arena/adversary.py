@@ -48,8 +48,13 @@ def replaying(stream: Stream, found: np.ndarray, later: np.ndarray, share: float
 
 def attacked(family: Family, stream: Stream, share: float) -> tuple[float, Built]:
     """Return the rate of a family under attack, and the filter after it."""
-    built = family.build(stream.ground, stream, BUDGET, SEED)
-    return attack(built, stream, share, adapts=family.adapts), built
+
+    def run() -> tuple[Built, float]:
+        built = family.build(stream.ground, stream, BUDGET, SEED)
+        return built, attack(built, stream, share, adapts=family.adapts)
+
+    built, rate = bouts.within(run, family, stream, BUDGET)
+    return rate, built
 
 
 def attack(built: Built, stream: Stream, share: float, *, adapts: bool) -> float:

@@ -14,53 +14,73 @@ The advice was changed after looking at the cells of `TUNED` only; the others ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
 from experiments.arena import adversary, bouts, changing, grounds, workloads
 from experiments.arena.families import REMOTE, Built, Family, own
 from experiments.arena.grounds import Ground, Stream
-from experiments.evidence import Evidence, Verdict, experiment
+from experiments.evidence import EXPERIMENTS, Evidence, Verdict, experiment
+from experiments.results import BUILD, fingerprint, load
 
 import tamis
+from tamis.advice.learned import learned
+from tamis.advice.situation import Choice
 from tamis.planning.kinds import KINDS
 from tamis.stores import Hashes
+
+Rows = Sequence[dict[str, Any]]
 
 WITHIN = 1.10
 TUNED = ("blocklist", "cache", "kdd")
 """Data sets whose cells the advice was changed after: see the page of the arena in the docs."""
 
 SEEDS = {True: 8, False: 6}
+CHANGING_SEEDS = 4
 NEAR = 2.0
 """Rivals within this factor of the least cost are measured again, with more seeds."""
 
 BUDGETS = {True: (6, 10), False: (6, 8, 10, 12, 14)}
 
-NEEDS = {
-    "adversarial": frozenset({"store", "adversary"}),
-    "dynamic": frozenset({"store", "insert", "delete"}),
-}
 USUAL = frozenset({"store", "classifier"})
+ATTACKED = frozenset({"store", "adversary"})
+CHANGING = frozenset({"store"})
 REPLAYED = 0.1
+TURNOVER = changing.CHANGED * (changing.PARTS - 1)
 
 
-def advise(stream: Stream, budget: float, needs: frozenset[str]) -> tamis.Advice:
+def advise(
+    stream: Stream, budget: float, needs: frozenset[str], turnover: float | None = None
+) -> tamis.Advice:
     """Ask for advice, with what is known after the first quarter."""
     ground = stream.ground
-    absent = np.unique(stream.seen[stream.seen >= ground.members])
-    table = ground.features is not None and "classifier" in needs
+    keys, features, nonmembers = trained_on(stream)
+    table = "classifier" in needs
     return tamis.advise(
-        ground.keys,
+        keys,
         stream.history,
         bits_per_key=budget,
         miss_cost=bouts.MISS,
         expected_queries=len(stream.absent),
+        turnover=turnover,
         needs=needs,
         log=ground.take(stream.seen),
-        features=ground.read(np.arange(ground.members)) if table else None,
-        nonmembers=ground.read(absent) if table else None,
+        features=features if table else None,
+        nonmembers=nonmembers if table else None,
     )
+
+
+def trained_on(stream: Stream) -> tuple[Any, Any, Any]:
+    """Return the keys, and of a table also their rows and those of the absent keys seen so far."""
+    ground = stream.ground
+    if ground.features is None:
+        return ground.keys, None, None
+    absent = np.unique(stream.seen[stream.seen >= ground.members])
+    return ground.keys, ground.read(np.arange(ground.members)), ground.read(absent)
 
 
 def picked(choice: Any) -> Family:
@@ -97,6 +117,24 @@ def picked(choice: Any) -> Family:
     )
 
 
+def rows_of(name: str, quick: bool, measured: Callable[[bool], Rows]) -> Rows:
+    """Return the rows of an experiment: of a finished run with the same code and data, if any."""
+    each = EXPERIMENTS[name]
+    found = load(each, quick, BUILD)
+    if found is None or found.fingerprint != fingerprint(each):
+        return measured(quick)
+    return [{column: _value(text) for column, text in row.items()} for row in found.rows]
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def rivals(rows: Any, name: str, budget: float) -> dict[str, float]:
     """Return the cost of each family of a workload, in one cell."""
     return {
@@ -115,115 +153,153 @@ class Cost(NamedTuple):
     error: float = 0.0
 
 
-def settled(family: Family, stream: Stream, budget: float, quick: bool) -> tuple[Cost, int]:
+def settled(
+    family: Callable[[int], Family], stream: Stream, budget: float, quick: bool
+) -> tuple[Cost, int]:
     """Return the cost with several seeds, and the largest size in bits."""
-    found = [
-        bouts.trial(family, stream, budget, seed, quick) for seed in range(1, 1 + SEEDS[quick])
-    ]
-    bouts_ = [each for each in found if each]
-    costs = [bouts.cost(family, stream, [each]) for each in bouts_]
+    costs, bits = [], 0
+    for seed in range(1, 1 + SEEDS[quick]):
+        each = family(seed)
+        if bout := bouts.trial(each, stream, budget, seed, quick):
+            costs.append(bouts.cost(each, stream, [bout]))
+            bits = max(bits, bout.bits)
     error = float(np.std(costs, ddof=1) / np.sqrt(len(costs)))
-    return Cost(float(np.mean(costs)), error), max(each.bits for each in bouts_)
+    return Cost(float(np.mean(costs)), error), bits
 
 
-def static_cells(quick: bool) -> Any:
-    """Yield the cells of workloads with fixed members: costs of the rivals, and of the pick."""
+def advised(advice: tamis.Advice, stream: Stream, seed: int) -> Family:
+    """Return the first choice; each seed draws other rows of the first quarter for a model."""
+    choice = advice.best
+    if choice.family == "learned" and seed > 1:
+        again = learned(advice.situation, *trained_on(stream), seed=seed)
+        choice = again if isinstance(again, Choice) else choice
+    return picked(choice)
+
+
+def static_cells(workload: str, rows: Rows, name: str, quick: bool) -> Any:
+    """Yield the cells of a workload with fixed members: costs of the rivals, and of the pick."""
     families = {family.name: family for family in bouts.contenders()}
-    for workload in grounds.WORKLOADS:
-        rows = workloads.measured(workload, quick)
-        for name in dict.fromkeys(row["data"] for row in rows):
-            stream = grounds.stream(name, workload, quick)
-            for budget in BUDGETS[quick]:
-                choice = advise(stream, budget, USUAL).best
-                cost, bits = settled(picked(choice), stream, budget, quick)
-                others = {each: Cost(ns) for each, ns in rivals(rows, name, budget).items()}
-                least = min(cost.mean, *(each.mean for each in others.values()))
-                for each in [each for each in others if others[each].mean < NEAR * least]:
-                    others[each] = settled(families[each], stream, budget, quick)[0]
-                yield workload, stream, budget, choice, cost, others, bits
+    stream = grounds.stream(name, workload, quick)
+    for budget in BUDGETS[quick]:
+        found = advise(stream, budget, USUAL)
+        cost, bits = settled(partial(advised, found, stream), stream, budget, quick)
+        others = {each: Cost(ns) for each, ns in rivals(rows, name, budget).items()}
+        least = min(cost.mean, *(each.mean for each in others.values()))
+        for each in [each for each in others if others[each].mean < NEAR * least]:
+            same = families[each]
+            others[each] = settled(lambda _, f=same: f, stream, budget, quick)[0]
+        yield workload, stream, budget, found.best, cost, others, bits
 
 
-def attacked_cells(quick: bool) -> Any:
-    """Yield the cells with an adversary. Only filters that adapt compete.
+def attacked_cells(workload: str, rows: Rows, name: str, quick: bool) -> Any:
+    """Yield the cell with an adversary. Only filters that adapt compete.
 
     A filter without errors so far has nothing to replay, but that is luck, not a guarantee.
     """
-    for name in grounds.MAKERS:
-        stream, budget = grounds.stream(name, "uniform", quick), adversary.BUDGET
-        choice = advise(stream, budget, NEEDS["adversarial"]).best
-        family = picked(choice)
-        rate, built = adversary.attacked(family, stream, REPLAYED)
-        cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, rate))
-        others = {}
-        for each in bouts.contenders():
-            if each.name == "AdaptiveCuckoo" or not each.adapts:
-                continue
-            row = [
-                row
-                for row in adversary.measured(quick)
-                if (row["data"], row["family"], row["replayed"]) == (name, each.name, REPLAYED)
-            ]
-            if row:
-                found = each.build(stream.ground, stream, budget, adversary.SEED)
-                rate = row[0]["rate"]
-                others[each.name] = Cost(1e9 * bouts.seconds(each, stream, found.plan, rate))
-        yield "adversarial", stream, budget, choice, cost, others, built.bits()
+    stream, budget = grounds.stream(name, "uniform", quick), adversary.BUDGET
+    choice = advise(stream, budget, ATTACKED).best
+    family = picked(choice)
+    rate, built = adversary.attacked(family, stream, REPLAYED)
+    cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, rate))
+    rates = {row["family"]: row["rate"] for row in rows if row["replayed"] == REPLAYED}
+    others = {}
+    for each in bouts.contenders():
+        if each.name in rates and each.adapts and each.name != "AdaptiveCuckoo":
+            found = each.build(stream.ground, stream, budget, adversary.SEED)
+            ns = 1e9 * bouts.seconds(each, stream, found.plan, rates[each.name])
+            others[each.name] = Cost(ns)
+    yield workload, stream, budget, choice, cost, others, built.bits()
 
 
-OUT = ("AdaptiveCuckoo", "AdaptiveStacked")
-"""Out of competition while members change: they end above the budget."""
+def changing_cells(workload: str, rows: Rows, name: str, quick: bool) -> Any:
+    """Yield the cell with changing members, of filters updated in place that fit to the end."""
+    stream, budget = grounds.stream(name, "zipf10", quick), changing.BUDGET
+    choice = advise(stream, budget, CHANGING, TURNOVER).best
+    cost, bits = survived(picked(choice), stream, quick)
+    rates = changing.overall(rows, name)
+    ended = {row["family"]: row["bits_per_key"] for row in rows}
+    competing = [
+        each
+        for each in changing.contenders()
+        if each.dynamic and ended.get(each.name, 99) <= budget and each.name != "AdaptiveCuckoo"
+    ]
+    others = {}
+    for each in competing:
+        built = each.build(stream.ground, stream, budget, changing.SEED)
+        others[each.name] = Cost(1e9 * bouts.seconds(each, stream, built.plan, rates[each.name]))
+    least = min(cost.mean, *(each.mean for each in others.values()))
+    for each in competing:
+        if others[each.name].mean < NEAR * least:
+            others[each.name] = survived(each, stream, quick)[0]
+    yield workload, stream, budget, choice, cost, others, bits
 
 
-def changing_cells(quick: bool) -> Any:
-    for name in grounds.MAKERS:
-        stream, budget = grounds.stream(name, "zipf10", quick), changing.BUDGET
-        choice = advise(stream, budget, NEEDS["dynamic"]).best
-        family = picked(choice)
-        members = changing.phases(name, quick)
-        lived = changing.lived(family, stream, members)
-        total = changing.overall(lived, name)[family.name]
-        built = family.build(stream.ground, stream, budget, changing.SEED)
-        cost = Cost(1e9 * bouts.seconds(family, stream, built.plan, total))
-        rates = changing.overall(changing.measured(quick), name)
-        others = {}
-        for each in changing.contenders():
-            if each.dynamic and each.name in rates and each.name not in OUT:
-                found = each.build(stream.ground, stream, budget, changing.SEED)
-                rate = rates[each.name]
-                others[each.name] = Cost(1e9 * bouts.seconds(each, stream, found.plan, rate))
-        bits = round(lived[-1]["bits_per_key"] * stream.ground.members)
-        yield "dynamic", stream, budget, choice, cost, others, bits
+def survived(family: Family, stream: Stream, quick: bool) -> tuple[Cost, int]:
+    """Return the cost while members change with several seeds, and the largest size in bits."""
+    ground, costs, bits = stream.ground, [], 0
+    built = family.build(ground, stream, changing.BUDGET, changing.SEED)
+    for seed in range(1, 1 + CHANGING_SEEDS):
+        rows = changing.lived(family, stream, changing.phases(ground.name, quick), seed)
+        rate = changing.overall(rows, ground.name)[family.name]
+        costs.append(1e9 * bouts.seconds(family, stream, built.plan, rate))
+        bits = max(bits, round(rows[-1]["bits_per_key"] * ground.members))
+    return Cost(float(np.mean(costs)), float(np.std(costs, ddof=1) / np.sqrt(len(costs)))), bits
+
+
+def judged(cells: Any, workload: str, rows: Rows, name: str, quick: bool) -> Rows:
+    """Return the rows of a data set under a workload: the first choice, and the best as measured.
+
+    ``cells`` is one of the functions above.
+    """
+    found = []
+    for _, stream, budget, choice, cost, others, bits in cells(workload, rows, name, quick):
+        best = min(others, key=lambda name: others[name].mean)
+        least = min(cost, others[best])
+        ratio = cost.mean / least.mean
+        noise = math.hypot(cost.error, WITHIN * least.error)
+        found.append(
+            {
+                "data": name,
+                "workload": workload,
+                "budget": budget,
+                "tuned": name in TUNED,
+                "advised": choice.name,
+                "bits_per_key": round(bits / stream.ground.members, 3),
+                "predicted_ns": round(choice.cost * 1e9, 1),
+                "cost_ns": round(cost.mean, 1),
+                "error_ns": round(cost.error, 1),
+                "best": best if others[best] < cost else choice.name,
+                "best_ns": round(least.mean, 1),
+                "best_error_ns": round(least.error, 1),
+                "ratio": round(ratio, 3),
+                "within": ratio <= WITHIN,
+                "good": cost.mean - WITHIN * least.mean <= 2 * noise,
+            }
+        )
+    return found
 
 
 @experiment("arena/advice", title="Does the advice pick the winner?", data=grounds.DATA)
 def advice(quick: bool) -> Evidence:
     """Compare the cost of the first choice with the best as measured, in each cell."""
-    rows = []
-    for cells in (static_cells, attacked_cells, changing_cells):
-        for workload, stream, budget, choice, cost, others, bits in cells(quick):
-            best = min(others, key=lambda name: others[name].mean)
-            least = min(cost, others[best])
-            ratio = cost.mean / least.mean
-            noise = math.hypot(cost.error, WITHIN * least.error)
-            rows.append(
-                {
-                    "data": stream.ground.name,
-                    "workload": workload,
-                    "budget": budget,
-                    "tuned": stream.ground.name in TUNED,
-                    "advised": choice.name,
-                    "bits_per_key": round(bits / stream.ground.members, 3),
-                    "predicted_ns": round(choice.cost * 1e9, 1),
-                    "cost_ns": round(cost.mean, 1),
-                    "error_ns": round(cost.error, 1),
-                    "best": best if others[best] < cost else choice.name,
-                    "best_ns": round(least.mean, 1),
-                    "best_error_ns": round(least.error, 1),
-                    "ratio": round(ratio, 3),
-                    "within": ratio <= WITHIN,
-                    "good": cost.mean - WITHIN * least.mean <= 2 * noise,
-                }
+    measured = {
+        each: (static_cells, rows_of(f"arena/{each}", quick, partial(workloads.measured, each)))
+        for each in grounds.WORKLOADS
+    }
+    attacked = rows_of("arena/adversarial", quick, adversary.measured)
+    measured["adversarial"] = (attacked_cells, attacked)
+    changed = rows_of("arena/dynamic", quick, changing.measured)
+    measured["dynamic"] = (changing_cells, changed)
+    # Costs are modelled from rates, so that two processes do not disturb each other.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        parts = [
+            pool.submit(
+                judged, cells, each, [row for row in rows if row["data"] == name], name, quick
             )
+            for each, (cells, rows) in measured.items()
+            for name in dict.fromkeys(row["data"] for row in rows)
+        ]
+        rows = [row for part in parts for row in part.result()]
     return Evidence(rows, [verdict(rows)], partial(draw, rows=rows))
 
 

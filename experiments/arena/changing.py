@@ -75,7 +75,7 @@ def phases(name: str, quick: bool) -> list[np.ndarray]:
     return found
 
 
-def rebuilt(family: Family, stream: Stream, members: np.ndarray) -> Built:
+def rebuilt(family: Family, stream: Stream, members: np.ndarray, seed: int) -> Built:
     """Build a filter of other members, with the plan or the model of the first."""
     ground = stream.ground
     others = np.setdiff1d(np.arange(len(ground)), members)
@@ -92,10 +92,10 @@ def rebuilt(family: Family, stream: Stream, members: np.ndarray) -> Built:
         held = ground.read(held[~np.isin(held, members)])
         training = models.Training(before.models, held, before.known, 0)
         form = family.name.removeprefix("Learned, ")
-        built = families.learned_with(training, now, BUDGET, SEED, form)
+        built = families.learned_with(training, now, BUDGET, seed, form)
     else:
         same = Stream(now, stream.workload, stream.asked, stream.known)
-        built = family.build(now, same, BUDGET, SEED)
+        built = family.build(now, same, BUDGET, seed)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     ask = built.ask
@@ -123,36 +123,45 @@ def update(built: Built, ground: Ground, before: np.ndarray, after: np.ndarray) 
 
 
 def updated(
-    family: Family, built: Built, stream: Stream, before: np.ndarray, after: np.ndarray
+    family: Family, built: Built, stream: Stream, before: np.ndarray, after: np.ndarray, seed: int
 ) -> Built:
     """Update a filter in place; build it again if a layer of it is full."""
     try:
         update(built, stream.ground, before, after)
     except tamis.CapacityError:
-        return rebuilt(family, stream, after)
+        return rebuilt(family, stream, after, seed)
     return built
 
 
-def lived(family: Family, stream: Stream, members: list[np.ndarray]) -> list[dict[str, Any]]:
+def lived(
+    family: Family, stream: Stream, members: list[np.ndarray], seed: int = SEED
+) -> list[dict[str, Any]]:
     """Return a row per part of the queries."""
+    return bouts.within(lambda: life(family, stream, members, seed), family, stream, BUDGET)[1]
+
+
+def life(
+    family: Family, stream: Stream, members: list[np.ndarray], seed: int
+) -> tuple[Built, list[dict[str, Any]]]:
+    """Return the filter after all changes, and a row per part of the queries."""
     ground, rows, spent, changes = stream.ground, [], 0, 0
-    built = family.build(ground, stream, BUDGET, SEED)
-    life = Life(built, ground)
+    built = family.build(ground, stream, BUDGET, seed)
+    adapting = Life(built, ground)
     for part, (queries, now) in enumerate(
         zip(np.array_split(stream.later, PARTS), members, strict=True)
     ):
         if part:
             before = members[part - 1]
             if family.dynamic:
-                built, time = cpu(partial(updated, family, built, stream, before, now))
+                built, time = cpu(partial(updated, family, built, stream, before, now, seed))
             else:
-                built, time = cpu(partial(rebuilt, family, stream, now))
+                built, time = cpu(partial(rebuilt, family, stream, now, seed))
             spent += time
             changes += len(np.setdiff1d(now, before))
         absent = queries[~np.isin(queries, now)]
         if family.adapts:
-            life.built = built
-            wrong = len(life.live(absent))
+            adapting.built = built
+            wrong = len(adapting.live(absent))
         else:
             wrong = int(np.count_nonzero(built.ask(absent)))
         assert built.ask(now).all()
@@ -171,7 +180,7 @@ def lived(family: Family, stream: Stream, members: list[np.ndarray]) -> list[dic
                 "update_ns_per_key": round(spent / changes) if changes else "",
             }
         )
-    return rows
+    return built, rows
 
 
 @cache

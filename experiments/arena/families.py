@@ -94,7 +94,9 @@ def selecting(cls: Any, ground: Ground, stream: Stream, budget: float, seed: int
     ``stream.known`` may hold a length of remainders that a run has found to fit.
     """
     n = ground.members
-    longest = stream.known.get((cls, budget)) or longest_remainders(n, stream.distinct, budget)
+    longest = stream.known.get((cls.__name__, budget)) or longest_remainders(
+        n, stream.distinct, budget
+    )
     if longest < 1:
         raise TooSmall("its selectors do not fit")
     f = cls.build(ground.keys, fpr=2.0**-longest, seed=seed)
@@ -143,7 +145,7 @@ def adaptive_stacked(
 
 def learned(ground: Ground, stream: Stream, budget: float, seed: int, form: str) -> Built:
     """Build with each model, and take the one with the lowest predicted rate."""
-    return learned_with(models.trained(ground, 0.3), ground, budget, seed, form)
+    return learned_with(models.trained(ground, 0.3, seed=seed), ground, budget, seed, form)
 
 
 def learned_with(

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 from experiments.arena.grounds import Ground
 
-from tamis.advice.learned import BUCKETS
+from tamis.advice.learned import BUCKETS, LEVELS, penalty
 from tamis.learned import Model, train
 
 MOST = 20_000
 """Rows of each kind to train with."""
-
-LEVELS = (8, 32)
-"""Levels per column of a table, by size of the model."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +27,18 @@ class Training:
     nanoseconds: int
 
 
-_TRAINED: dict[tuple[int, float, int], Training] = {}
+_TRAINED: dict[tuple[int, float, int, int], Training] = {}
 
 
-def trained(ground: Ground, share: float, most: int = MOST) -> Training:
-    """Train on the members and a random share of the absent rows.
+def trained(ground: Ground, share: float, most: int = MOST, *, seed: int = 1) -> Training:
+    """Train on the members and a random share of the absent rows: others for each seed.
 
     Two thirds of that share train, and one third plans the regions: a plan on rows that the model
     has seen would be too hopeful.
     """
-    name = (id(ground), share, most)
+    name = (id(ground), share, most, seed)
     if name not in _TRAINED:
-        rng = ground.rng("training")
+        rng = ground.rng("training", seed)
         known = rng.permutation(ground.others)[: round(share * len(ground.others))]
         cut = 2 * len(known) // 3
         members = rng.permutation(ground.members)[:MOST]
@@ -52,7 +49,8 @@ def trained(ground: Ground, share: float, most: int = MOST) -> Training:
             if ground.features is None
             else [{"levels": each} for each in LEVELS]
         )
-        models = [train(inside, outside, kind="logistic", **size) for size in sizes]
+        prior = penalty(len(inside) + len(outside))
+        models = [train(inside, outside, kind="logistic", penalty=prior, **size) for size in sizes]
         spent = time.process_time_ns() - start
         _TRAINED[name] = Training(models, ground.read(known[cut:][:most]), known, spent)
     return _TRAINED[name]

@@ -227,7 +227,7 @@ def false_positives(options):
 def runs(quick: bool) -> Evidence:
     """Wasted reads per query: means over seeds, and counted in files and in RocksDB."""
     sizes = [10**5, 10**4, 10**3, 10**2] if quick else [10**6, 10**5, 10**4, 10**3]
-    universe, seeds = (10**5, 3) if quick else (10**6, 5)
+    universe, seeds = (10**5, 3) if quick else (10**6, 20)
     targets = QUICK_TARGETS if quick else TARGETS
     means = the_row(sizes, universe, seeds, targets)
     rows = [

@@ -10,6 +10,7 @@ import numpy as np
 
 from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
 from tamis.advice.stacked import stack_times
+from tamis.advice.turnover import Stays, stays
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
 from tamis.planning.adaptive_stacked import Wish, plan_adaptive
 from tamis.planning.formats import format_rate
@@ -47,14 +48,19 @@ def _telescoping(situation: Situation) -> Found:
     n = situation.keys
     count = quotient.quotients(n)
     beside = telescoping.selector_bits(count, "growing")
+    stay = stays(situation)
+    # Elements that joined have moved less far: the code is shorter than for as many that stay.
+    met = float(stay.distinct.max())
     for length in range(32, 0, -1) if situation.fpr is None else range(1, 33):
         slots, rate = fingerprint_layer("quotient", n, length)
-        if not rate or math.isinf(_moves(situation, rate)):
+        if not rate or math.isinf(_moves(situation, stay, rate)):
             continue
-        code = telescoping.selector_entropy(max(situation.distinct, 1) / max(n, 1), rate, load=1.0)
+        each = max(met, 1) / max(n, 1)
+        code = telescoping.selector_entropy(each, rate, load=1.0)
+        code += telescoping.whole_bytes(each, rate)
         bits = math.ceil(slots + beside + n * code)
         if bits <= situation.budget:
-            found = _adapting(situation, "telescoping", rate, bits, {"fpr": rate})
+            found = _adapting(situation, stay, "telescoping", rate, bits, {"fpr": rate})
             if found.expected_fpr <= (situation.fpr or 1.0):
                 return found
     if situation.fpr is not None:
@@ -70,10 +76,10 @@ def _adaptive_cuckoo(situation: Situation) -> Found:
         size = adaptive_cuckoo.size(n, **situation.sizing)
     except ValueError as error:
         return RuledOut("AdaptiveCuckoo", str(error))
-    held = math.ceil(_HASHES_BITS * size.slots)
+    held, stay = math.ceil(_HASHES_BITS * size.slots), stays(situation)
     if situation.fpr is not None:
         rate, bits = size.rate(n), held + size.bits
-        return _adapting(situation, "adaptive_cuckoo", rate, bits, dict(situation.sizing))
+        return _adapting(situation, stay, "adaptive_cuckoo", rate, bits, dict(situation.sizing))
     if held + size.bits > situation.budget:
         return RuledOut(
             "AdaptiveCuckoo",
@@ -83,7 +89,7 @@ def _adaptive_cuckoo(situation: Situation) -> Found:
     size = adaptive_cuckoo.size(n, bits_per_key=spare)
     rate = size.rate(n)
     bits = held + size.bits
-    return _adapting(situation, "adaptive_cuckoo", rate, bits, {"bits_per_key": spare})
+    return _adapting(situation, stay, "adaptive_cuckoo", rate, bits, {"bits_per_key": spare})
 
 
 def _adaptive_stacked(situation: Situation) -> Found:
@@ -94,6 +100,11 @@ def _adaptive_stacked(situation: Situation) -> Found:
         )
     if "adversary" in situation.needs:
         return RuledOut("AdaptiveStacked", "it learns only frequent false positives, not every one")
+    if situation.turnover:
+        return RuledOut(
+            "AdaptiveStacked",
+            "with other keys it learns other negatives, and its layers outgrow the budget",
+        )
     arguments: dict[str, Any] = {
         "sizing": "lifetime",
         "lifetime": max(round(situation.queries), 1),
@@ -128,11 +139,11 @@ def _adaptive_stacked(situation: Situation) -> Found:
 
 
 def _adapting(
-    situation: Situation, kind: str, rate: float, bits: int, arguments: dict[str, Any]
+    situation: Situation, stay: Stays, kind: str, rate: float, bits: int, arguments: dict[str, Any]
 ) -> Choice:
     name, option = KINDS[kind].filter, KINDS[kind].options[0]
     queries = situation.queries
-    wasted = _moves(situation, rate)
+    wasted = _moves(situation, stay, rate)
     expected = min(rate, wasted / queries) if queries else rate
     return Choice(
         name,
@@ -152,15 +163,17 @@ def _adapting(
     )
 
 
-def _moves(situation: Situation, rate: float) -> float:
+def _moves(situation: Situation, stay: Stays, rate: float) -> float:
     """Predict the number of false positives: how often elements move away from an absent key.
 
     Each of c distinct absent keys per stored one matches an element with probability ε, whatever
     its state. An element stays with probability e^(−cε), so its moves have a geometric
     distribution with mean e^(cε) − 1.
     """
-    met = situation.distinct * rate / max(situation.keys, 1)
-    return situation.keys * math.expm1(met) if met < 700 else math.inf
+    met = stay.distinct * rate / max(situation.keys, 1)
+    if met.max() >= 700:
+        return math.inf
+    return situation.keys * float(stay.elements @ np.expm1(met))
 
 
 def horizon(workload: Workload | None, keys: int) -> tuple[float, bool]:

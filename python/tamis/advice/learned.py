@@ -18,10 +18,17 @@ from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
 SAMPLE = 20_000
-"""Members, and non-members, to train and plan with."""
+"""Members, and non-members, to train with. Half as many non-members again are to plan with."""
 
 BUCKETS = (512, 4096)
 """Sizes of text models to try; the model is part of the budget."""
+
+LEVELS = (8, 32)
+"""The same for models of tables: levels of each column."""
+
+_HELD_OUT = 3
+"""One in so many non-members is to plan with, and the others are to train with: more rows improve
+the model, and a plan needs them only for the shares of a few regions."""
 
 _REGIONS = 6
 _REGION_BITS = 96
@@ -49,10 +56,13 @@ def learned(
             NAME, "training needs the keys, and a workload with at least a hundred values"
         )
     rows = column(keys) if features is None else features
-    members = _sampled(rows, rng)
+    order = rng.permutation(len(rows))
+    members = _rows(rows, order[:SAMPLE])
+    # The model knows those that it was trained on better than others: plan with any of them.
+    anyone = members if len(rows) <= SAMPLE else _rows(rows, order[-SAMPLE:])
     found = []
     for model in _models(members, trained, features is not None, seed):
-        choice = _predicted(situation, model, members, held)
+        choice = _predicted(situation, model, anyone, held)
         if choice is not None:
             found.append(choice)
     if not found:
@@ -63,13 +73,23 @@ def learned(
     return best
 
 
+def penalty(rows: int) -> float:
+    """Return the weight of the squared weights in training, for this many rows.
+
+    It adds half of each squared weight to the sum of the losses: a normal prior of variance 1. With
+    the default of `train`, models of few rows fit these alone: of 10,000 domains and 2,500 others,
+    a filter of 6 bits per key has a rate of 0.47 %, and with this prior 0.33 %.
+    """
+    return 1 / max(rows, 1)
+
+
 def _models(members: Any, others: Any, table: bool, seed: int) -> list[Model]:
-    if table:
-        return [
-            train(members, others, kind="logistic", levels=levels, seed=seed) for levels in (8, 32)
-        ]
+    sizes: list[dict[str, Any]] = (
+        [{"levels": each} for each in LEVELS] if table else [{"buckets": each} for each in BUCKETS]
+    )
+    prior = penalty(len(members) + len(others))
     return [
-        train(members, others, kind="logistic", buckets=buckets, seed=seed) for buckets in BUCKETS
+        train(members, others, kind="logistic", penalty=prior, seed=seed, **size) for size in sizes
     ]
 
 
@@ -127,28 +147,32 @@ def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> t
     on them would promise too much for others.
     """
     if given is not None:
-        rows = _sampled(given, rng)
-        return rows[::2], rows[1::2]
+        trained, held = _split(len(given), rng)
+        return _rows(given, trained[:SAMPLE]), _rows(given, held[: SAMPLE // 2])
     w = situation.workload
     if w is None or w.values is None or w.counts is None or not len(w):
         return [], []
-    values, order = column(w.values), rng.permutation(len(w))
-    halves = order[::2], order[1::2]
-    if len(w) <= SAMPLE and w.unseen >= 1:
-        return take(values, halves[0]), take(values, halves[1])
-    trained, held = (take(values, _drawn(half, w.counts[half], rng)) for half in halves)
-    return trained, held
+    values = column(w.values)
+    trained, held = _split(len(w), rng)
+    if w.unseen < 1:
+        trained = _drawn(trained, w.counts[trained], SAMPLE, rng)
+        held = _drawn(held, w.counts[held], SAMPLE // 2, rng)
+    return take(values, trained[:SAMPLE]), take(values, held[: SAMPLE // 2])
 
 
-def _drawn(places: Any, counts: Any, rng: np.random.Generator) -> Any:
+def _split(count: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return places to train with, and to plan with."""
+    order = rng.permutation(count)
+    held = np.arange(count) % _HELD_OUT == 0
+    return order[~held], order[held]
+
+
+def _drawn(places: Any, counts: Any, most: int, rng: np.random.Generator) -> Any:
+    """Draw places by frequency."""
     if not counts.sum():
         return places
-    return rng.choice(places, min(2 * len(places), SAMPLE // 2), p=counts / counts.sum())
+    return rng.choice(places, min(2 * len(places), most), p=counts / counts.sum())
 
 
-def _sampled(rows: Any, rng: np.random.Generator) -> Any:
-    count = len(rows)
-    chosen = rng.permutation(count)[:SAMPLE]
-    if hasattr(rows, "iloc"):
-        return rows.iloc[chosen]
-    return take(rows, chosen)
+def _rows(rows: Any, places: Any) -> Any:
+    return rows.iloc[places] if hasattr(rows, "iloc") else take(rows, places)

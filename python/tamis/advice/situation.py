@@ -74,7 +74,8 @@ class Situation:
     ``queries`` (H) is the expected number of queries for absent keys, ``scale`` how much slower
     this machine is than the table of times, ``gaps`` after how many records of a stream values are
     repeated. With ``fpr``, each filter is the smallest with at most this rate, and ``budget`` is
-    only the most that is tried.
+    only the most that is tried. ``turnover`` (τ) is how many keys are replaced during the queries,
+    per key; see `tamis.advice.turnover`.
     """
 
     keys: int
@@ -88,6 +89,7 @@ class Situation:
     scale: float = 1.0
     gaps: Gaps | None = None
     fpr: float | None = None
+    turnover: float = 0.0
 
     @property
     def sizing(self) -> dict[str, Any]:
@@ -107,10 +109,14 @@ class Situation:
 
         Σ 1 − (1 − f)^H over the known ones; each query for an unseen one is assumed to be new.
         """
+        return self.distinct_of(self.queries)
+
+    def distinct_of(self, queries: float) -> float:
+        """Predict the number of distinct absent keys among this many queries for absent keys."""
         if self.workload is None:
-            return self.queries
-        known = distinct_known(self.workload, self.queries)
-        return min(self.queries, known + self.workload.unseen * self.queries)
+            return queries
+        known = distinct_known(self.workload, queries)
+        return min(queries, known + self.workload.unseen * queries)
 
     def check(self, option: Option, *, present: bool) -> float:
         """Return the time of one query, in seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tamis.advice.situation import (
     Choice,
@@ -14,10 +14,14 @@ from tamis.advice.situation import (
     secret,
     unfit,
 )
+from tamis.advice.turnover import fading
 from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan
+
+if TYPE_CHECKING:
+    from tamis.workload import Workload
 
 
 def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
@@ -26,7 +30,7 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
     ``plain_cost`` is the cost of a query with the best plain filter; kinds whose layers alone cost
     more are skipped.
     """
-    w = situation.workload
+    w = fading(situation)
     if w is None or not len(w) or w.unseen >= 1:
         why = "no workload is given" if w is None else "no query is repeated in the sample"
         yield RuledOut("Stacked", f"{why}, so there are no frequent negatives to store")
@@ -36,12 +40,12 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
         if reason := unfit(situation, inserts=kind.inserts, deletes=kind.deletes):
             yield RuledOut(name, reason)
         else:
-            yield _stack(situation, name, kind, "alternating", plain_cost)
+            yield _stack(situation, w, name, kind, "alternating", plain_cost)
     if reason := unfit(situation, inserts=False, deletes=False):
         yield RuledOut("Stacked, exact last layer", reason)
         return
     exact = [
-        _stack(situation, "Stacked, exact last layer", kind, "exact", plain_cost)
+        _stack(situation, w, "Stacked, exact last layer", kind, "exact", plain_cost)
         for kind in reversed(LAYERS)
         if not kind.deletes  # an exact layer is static, so a smaller static kind is better
     ]
@@ -49,9 +53,9 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
     yield fitting[0] if fitting else exact[0]
 
 
-def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: float) -> Found:
-    w = situation.workload
-    assert w is not None
+def _stack(
+    situation: Situation, w: Workload, name: str, kind: Kind, last: Last, plain_cost: float
+) -> Found:
     timed = kind.layer
     assert timed is not None
     # Keys meet two layers at least, absent keys one.
@@ -95,9 +99,14 @@ def _stack(situation: Situation, name: str, kind: Kind, last: Last, plain_cost: 
         keys=situation.keys,
         absent_time=absent,
         present_time=present,
-        reason=f"{format_rate(found.psi)} of the queries are known: {why}." + secret(situation),
+        reason=f"{_known(situation, found)}: {why}." + secret(situation),
         plan=found,
     )
+
+
+def _known(situation: Situation, found: Plan) -> str:
+    known = f"{format_rate(found.psi)} of the queries are known"
+    return f"{known}, on average while keys are replaced" if situation.turnover else known
 
 
 def _goal(situation: Situation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tamis.advice.situation import line
 from tamis.advice.theory import figure_12, theorem_3
+from tamis.advice.turnover import kept
 from tamis.planning import bloom
 from tamis.planning.formats import format_duration, format_rate
 
@@ -25,9 +26,10 @@ def head(advice: Advice) -> str:
         target = f"{s.bits_per_key:.3g} bits per key"
     else:
         target = f"false-positive rate at most {format_rate(s.fpr)}"
+    replaced = f", {s.turnover:.3g} of the keys replaced" if s.turnover else ""
     return (
-        f"{s.keys:,} keys, {target}, {format_rate(s.present)} of the queries for keys in the set, "
-        f"{format_duration(s.miss_cost)} per wasted read"
+        f"{s.keys:,} keys{replaced}, {target}, {format_rate(s.present)} of the queries for keys in "
+        f"the set, {format_duration(s.miss_cost)} per wasted read"
     )
 
 
@@ -113,6 +115,14 @@ def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
             f"Of {s.queries:,.0f} queries for absent keys, {s.distinct:,.0f} are expected to be "
             f"for distinct keys: c = {s.distinct / max(s.keys, 1):.3g} per stored key. An adaptive "
             "filter has e^(c·rate) − 1 false positives per stored key in total (Lee et al. 2021)."
+        )
+    if s.turnover and w is not None:
+        yield ""
+        yield from _wrapped(
+            f"While {s.turnover:.3g} of the keys are replaced, a stack recognizes "
+            f"{format_rate(kept(s.turnover, s.present))} of the queries for known negatives on "
+            "average: its layers do not know the negatives that new keys collide with, nor the "
+            "keys that have left. An adaptive filter forgets what it fixed for them."
         )
     yield ""
     yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"

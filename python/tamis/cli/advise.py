@@ -53,6 +53,11 @@ from tamis.cli.plan import read_zipf
     help="Number of queries for absent keys to plan for.",
 )
 @click.option(
+    "--turnover",
+    type=float,
+    help="Fraction of the keys replaced during these queries, before a rebuild.",
+)
+@click.option(
     "--need",
     "needs",
     type=click.Choice(NEEDS),
@@ -165,7 +170,9 @@ def _typed(text: str) -> str:
         text = text.replace(python, typed)
     text = re.sub(r"needs: '([a-z]+)'", r"--need \1", text)
     text = re.sub(r"needs: ('[a-z ]+')", r"--need \1", text)
-    return re.sub(r"\b(present|expected_queries)=", lambda m: "--" + m[1].replace("_", "-"), text)
+    return re.sub(
+        r"\b(present|expected_queries|turnover)=", lambda m: "--" + m[1].replace("_", "-"), text
+    )
 
 
 def _first_in_bold(text: str, name: str) -> str:

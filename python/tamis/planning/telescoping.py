@@ -198,6 +198,18 @@ def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD)
     return bits / (1 - moved)
 
 
+def whole_bytes(queries: float, fpr: float) -> float:
+    """Predict the bits per element that growing selectors take beyond their entropy.
+
+    The code of a block of 64 slots has whole bytes, and takes none while no element has moved: half
+    a byte more than its bits, for each block with an element that has.
+
+    >>> round(whole_bytes(20, 2**-8), 3)
+    0.062
+    """
+    return 4 / _BLOCK * -math.expm1(-_BLOCK * queries * fpr)
+
+
 def queries_within(bits_per_element: float, fpr: float) -> float:
     """Return a lower bound of the queries per key that these bits suffice for: Theorem 4.
 

@@ -6,20 +6,29 @@ is modelled is marked so; everything else is as recorded.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from experiments import data
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import data
+import tamis
 
 SEED = 8
+DATA = (
+    "blocklist_maltrail",
+    "domains_alexa100k",
+    "domains_tranco1m",
+    "trace_twitter52",
+    "trace_orm_busy",
+    "trace_web12",
+    "urls_ebbu2017",
+    "flights",
+    "kdd99_10pct",
+)
 
 
 @dataclass
@@ -51,8 +60,6 @@ def halves(stream: np.ndarray, share: float, rng: np.random.Generator):
 
 def domains(rng: np.random.Generator) -> np.ndarray:
     """Return absent domains: Alexa's by rank, then Tranco's in random order."""
-    import tamis
-
     ranked = data.table("domains_alexa100k", ["domain"]).column(0).to_pylist()
     rest = sorted(set(data.table("domains_tranco1m", ["domain"]).column(0).to_pylist()))
     rest = rng.permutation(np.array(sorted(set(rest) - set(ranked)), dtype=object))
