@@ -339,6 +339,21 @@ mod tests {
         }
     }
 
+    /// Of less than a huge page, of one and of a few with a rest.
+    #[test]
+    fn buffers_are_zeros_of_their_own() {
+        for len in [0, 1, 100, (1 << 21) - 1, 1 << 21, 5_000_003] {
+            let mut buffer = Buffer::zeroed(len).unwrap();
+            assert_eq!((buffer.len(), buffer.start.as_ptr() as usize % LINE), (len, 0));
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(1);
+            let longer = buffer.extended(len + 70).unwrap();
+            drop(buffer);
+            assert_eq!(longer.as_slice().iter().filter(|&&byte| byte == 1).count(), len);
+            assert_eq!(longer.as_slice().iter().rposition(|&byte| byte == 1), len.checked_sub(1));
+        }
+    }
+
     #[test]
     fn memory_that_is_not_there_is_an_error() {
         assert!(matches!(Buffer::zeroed(isize::MAX as usize - 63), Err(Error::Memory(_))));

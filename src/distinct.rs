@@ -308,5 +308,12 @@ mod tests {
             }
         }
         assert!(set(0..0).without(&set(0..5), 2).is_empty());
+        // All at one place of a table.
+        let crowd = |range: std::ops::Range<u64>| {
+            let mut partitions = Partitions::new(5000, 5000).unwrap();
+            partitions.extend_from(range.map(|hi| Hash128 { hi, lo: 9 }));
+            Distinct::new(vec![partitions], 1).unwrap()
+        };
+        assert_eq!(crowd(0..5000).without(&crowd(100..300), 1).len(), 4800);
     }
 }

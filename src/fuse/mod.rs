@@ -315,6 +315,16 @@ impl Kernel for Fuse {
         }
     }
 
+    fn fetch(&self, hashes: &[Hash128]) {
+        let (map, table) = (self.map, self.table.as_slice());
+        for &hash in hashes.iter().take(AHEAD) {
+            match self.shape.arity {
+                3 => map.fetch::<3, 0>(table, hash),
+                _ => map.fetch::<4, 0>(table, hash),
+            }
+        }
+    }
+
     fn contains_one(&self, hash: Hash128) -> bool {
         let table = self.table.as_slice();
         match (self.count, self.shape.arity) {
