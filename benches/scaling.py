@@ -11,9 +11,10 @@ integers, the least of four. The ratios are to the smallest size.
 
 A small filter is in a cache and a large one is not, so queries of the large one take longer,
 whatever the kind. The column "read" says how much: one random read per key from an array of the
-filter's size, with as many threads. A query makes one or more such reads, so that its ratio is
-between 1 and that of "read". "memory" marks queries whose ratio is above 2 but not above that of
-bare reads, "over" what is above both, and builds above 2.
+filter's size, with as many threads. It is a rough measure: the reads of the small array vary two-
+or threefold between runs, with what else uses the cache, and a query makes several. "memory" marks
+queries whose ratio is above 2 but not above that of these reads, "over" what is above both, and
+builds above 2.
 
 The last lines compare the sharded ribbon with the plain one. A kind for which the machine has too
 little memory is left out. With ``--results``, each measurement is appended to that file, and those
