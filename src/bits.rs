@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -27,6 +27,9 @@ pub struct Buffer {
 
 enum Owner {
     Allocated(Layout),
+    /// Whole pages of its own, this many bytes of them.
+    #[cfg(target_os = "linux")]
+    Pages(usize),
     /// Keeps a mapping alive; never read.
     Mapping(#[allow(dead_code)] Box<dyn Any + Send + Sync>),
 }
@@ -42,11 +45,13 @@ impl Buffer {
     pub fn zeroed(len: usize) -> Result<Buffer> {
         let refused = || Error::Memory(format!("cannot allocate {len} bytes for the filter"));
         let layout = Layout::from_size_align(len.max(1), LINE).map_err(|_| refused())?;
+        #[cfg(target_os = "linux")]
+        if len >= huge::PAGE {
+            let (start, mapped) = huge::pages(len).ok_or_else(refused)?;
+            return Ok(Buffer { start, len, owner: Owner::Pages(mapped) });
+        }
         // SAFETY: the layout has a size of at least one byte.
-        let start = NonNull::new(unsafe { alloc(layout) }).ok_or_else(refused)?;
-        prefer_huge_pages(start.as_ptr(), len);
-        // SAFETY: that many bytes were just allocated.
-        unsafe { start.write_bytes(0, layout.size()) };
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
         Ok(Buffer { start, len, owner: Owner::Allocated(layout) })
     }
 
@@ -127,9 +132,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Owner::Allocated(layout) = self.owner {
+        match self.owner {
             // SAFETY: allocated by `zeroed` with this layout, and freed once.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+            Owner::Allocated(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            #[cfg(target_os = "linux")]
+            // SAFETY: mapped by `zeroed`, this many bytes, and freed once.
+            Owner::Pages(mapped) => unsafe { huge::free(self.start, mapped) },
+            Owner::Mapping(_) => {}
         }
     }
 }
@@ -228,22 +237,79 @@ pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
 /// 2 MiB of it, and the first touch of as much is one fault instead of 512.
 fn prefer_huge_pages(start: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
-    {
-        const HUGE: usize = 1 << 21;
-        const MADV_HUGEPAGE: i32 = 14;
-        unsafe extern "C" {
-            fn madvise(start: *mut std::ffi::c_void, len: usize, advice: i32) -> i32;
-        }
-        let skipped = start.addr().next_multiple_of(HUGE) - start.addr();
-        let whole = bytes.saturating_sub(skipped) / HUGE * HUGE;
+    huge::prefer(start, bytes);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
+
+#[cfg(target_os = "linux")]
+mod huge {
+    use std::ffi::{c_int, c_long, c_void};
+    use std::ptr::{NonNull, null_mut};
+
+    /// Bytes of a huge page.
+    pub const PAGE: usize = 1 << 21;
+    const SMALL_PAGE: usize = 1 << 12;
+    const MADV_HUGEPAGE: c_int = 14;
+    const PROT_READ_WRITE: c_int = 1 | 2;
+    const MAP_PRIVATE_ANONYMOUS: c_int = 2 | 0x20;
+
+    unsafe extern "C" {
+        fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
+        fn mmap(
+            start: *mut c_void,
+            len: usize,
+            protection: c_int,
+            flags: c_int,
+            file: c_int,
+            offset: c_long,
+        ) -> *mut c_void;
+        fn munmap(start: *mut c_void, len: usize) -> c_int;
+    }
+
+    /// Requests huge pages for those parts of a memory that can be one.
+    pub fn prefer(start: *mut u8, bytes: usize) {
+        let skipped = start.addr().next_multiple_of(PAGE) - start.addr();
+        let whole = bytes.saturating_sub(skipped) / PAGE * PAGE;
         if whole > 0 {
             // SAFETY: a hint about memory that is ours, which changes no content; where it is
             // refused all stays as it was.
             unsafe { madvise(start.wrapping_add(skipped).cast(), whole, MADV_HUGEPAGE) };
         }
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (start, bytes);
+
+    /// Zeros that begin at a huge page, and how many bytes were mapped for them. The allocator would
+    /// begin anywhere and might hand out memory again that lies on small pages, which it keeps: of shards
+    /// of 3 MB a third was on huge pages.
+    pub fn pages(len: usize) -> Option<(NonNull<u8>, usize)> {
+        let mapped = len.checked_next_multiple_of(SMALL_PAGE)?;
+        let all = mapped.checked_add(PAGE)?;
+        // SAFETY: new memory, at a place that the system chooses.
+        let start = unsafe { mmap(null_mut(), all, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0) };
+        if start.addr() == usize::MAX {
+            return None;
+        }
+        let start: *mut u8 = start.cast();
+        let before = start.addr().next_multiple_of(PAGE) - start.addr();
+        let first = start.wrapping_add(before);
+        for (unused, len) in [(start, before), (first.wrapping_add(mapped), PAGE - before)] {
+            if len > 0 {
+                // SAFETY: whole pages of the mapping that nobody has seen.
+                unsafe { munmap(unused.cast(), len) };
+            }
+        }
+        prefer(first, mapped);
+        NonNull::new(first).map(|first| (first, mapped))
+    }
+
+    /// Gives back what [`pages`] mapped.
+    ///
+    /// # Safety
+    /// `start` and `mapped` must be from [`pages`], and the memory not be used any more.
+    pub unsafe fn free(start: NonNull<u8>, mapped: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { munmap(start.as_ptr().cast(), mapped) };
+    }
 }
 
 #[cfg(test)]
@@ -270,6 +336,21 @@ mod tests {
                 }
                 assert_eq!(select_plain(sample, rank), 64);
             }
+        }
+    }
+
+    /// Of less than a huge page, of one and of a few with a rest.
+    #[test]
+    fn buffers_are_zeros_of_their_own() {
+        for len in [0, 1, 100, (1 << 21) - 1, 1 << 21, 5_000_003] {
+            let mut buffer = Buffer::zeroed(len).unwrap();
+            assert_eq!((buffer.len(), buffer.start.as_ptr() as usize % LINE), (len, 0));
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(1);
+            let longer = buffer.extended(len + 70).unwrap();
+            drop(buffer);
+            assert_eq!(longer.as_slice().iter().filter(|&&byte| byte == 1).count(), len);
+            assert_eq!(longer.as_slice().iter().rposition(|&byte| byte == 1), len.checked_sub(1));
         }
     }
 

@@ -96,6 +96,11 @@ impl Prober {
         Portable::covers(self, line, hash.lo)
     }
 
+    /// Prefetches the lines of the first of these hashes.
+    pub fn fetch(&self, lines: &[Line], hashes: &[Hash128]) {
+        hashes.iter().take(AHEAD).for_each(|hash| prefetch(line(lines, hash)));
+    }
+
     /// Sets the bits of each hash in its line; how many hashes brought a new bit. For the only
     /// writer of these lines.
     pub fn set(&self, lines: &[Line], hashes: &[Hash128]) -> u64 {

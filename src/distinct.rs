@@ -4,9 +4,12 @@
 //! after the other. Both are had by splitting the hashes by their top bits into partitions that
 //! fit a core's cache, then looking for repetitions within each.
 
+mod repeats;
+
 use crate::bits::zeros;
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use repeats::{Repeats, deduplicate, find};
 use std::ops::Range;
 
 /// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
@@ -46,7 +49,12 @@ impl Partitions {
 
     /// Takes hashes in.
     pub fn extend(&mut self, hashes: &[Hash128]) {
-        for &hash in hashes {
+        self.extend_from(hashes.iter().copied());
+    }
+
+    /// Takes hashes in, one by one.
+    pub fn extend_from(&mut self, hashes: impl Iterator<Item = Hash128>) {
+        for hash in hashes {
             let at = partition_of(hash.hi, self.shift);
             let length = self.lengths[at];
             if length < self.room {
@@ -189,11 +197,8 @@ impl Distinct {
     /// What `map` makes of each hash, as a set of its own.
     pub fn mapped(&self, threads: usize, map: impl Fn(Hash128) -> Hash128) -> Result<Distinct> {
         let mut partitions = Partitions::new(self.len, self.len)?;
-        let mut chunk = Vec::new();
-        for part in self.partitions().flat_map(|part| part.chunks(PER_PARTITION)) {
-            chunk.clear();
-            chunk.extend(part.iter().map(|&hash| map(hash)));
-            partitions.extend(&chunk);
+        for part in self.partitions() {
+            partitions.extend_from(part.iter().map(|&hash| map(hash)));
         }
         Distinct::new(vec![partitions], threads)
     }
@@ -205,10 +210,17 @@ impl Distinct {
             let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
             let mut left = partition.to_vec();
             let mut table = Vec::new();
-            deduplicate(&mut left, &mut table);
+            let in_table = deduplicate(&mut left, &mut table).is_ok();
+            if !in_table {
+                left.sort_unstable();
+            }
             let mut stays = vec![true; left.len()];
             for other in others.overlapping(first.hi, last.hi).flatten() {
-                if let Some(position) = find(&left, &table, *other) {
+                let position = match in_table {
+                    true => find(&left, &table, *other),
+                    false => left.binary_search(other).ok(),
+                };
+                if let Some(position) = position {
                     stays[position] = false;
                 }
             }
@@ -226,7 +238,7 @@ fn join(
     hashes: &mut [Hash128],
     offset: usize,
 ) {
-    let mut table = Vec::new();
+    let mut repeats = Repeats::default();
     for (range, at) in partitions.iter_mut().zip(first..) {
         let own = &mut hashes[range.start - offset..range.end - offset];
         let mut end = 0;
@@ -234,47 +246,7 @@ fn join(
             own[end..end + part.len()].copy_from_slice(part);
             end += part.len();
         }
-        range.end = range.start + deduplicate(own, &mut table);
-    }
-}
-
-/// Moves the first of equal hashes to the front, in order; how many. `table` is scratch: open
-/// addressing, by the low bits, of positions in the kept part plus one.
-fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> usize {
-    let size = (2 * hashes.len()).next_power_of_two();
-    table.clear();
-    table.resize(size, 0);
-    let mask = size - 1;
-    let mut kept = 0;
-    for read in 0..hashes.len() {
-        let hash = hashes[read];
-        let mut place = hash.lo as usize & mask;
-        loop {
-            match table[place] {
-                0 => {
-                    hashes[kept] = hash;
-                    kept += 1;
-                    table[place] = kept as u32;
-                    break;
-                }
-                position if hashes[position as usize - 1] == hash => break,
-                _ => place = (place + 1) & mask,
-            }
-        }
-    }
-    kept
-}
-
-/// Where `deduplicate` left a hash, by the table it filled.
-fn find(kept: &[Hash128], table: &[u32], hash: Hash128) -> Option<usize> {
-    let mask = table.len() - 1;
-    let mut place = hash.lo as usize & mask;
-    loop {
-        match table[place] {
-            0 => return None,
-            position if kept[position as usize - 1] == hash => return Some(position as usize - 1),
-            _ => place = (place + 1) & mask,
-        }
+        range.end = range.start + repeats.remove(own);
     }
 }
 
@@ -336,5 +308,12 @@ mod tests {
             }
         }
         assert!(set(0..0).without(&set(0..5), 2).is_empty());
+        // All at one place of a table.
+        let crowd = |range: std::ops::Range<u64>| {
+            let mut partitions = Partitions::new(5000, 5000).unwrap();
+            partitions.extend_from(range.map(|hi| Hash128 { hi, lo: 9 }));
+            Distinct::new(vec![partitions], 1).unwrap()
+        };
+        assert_eq!(crowd(0..5000).without(&crowd(100..300), 1).len(), 4800);
     }
 }

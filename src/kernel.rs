@@ -94,6 +94,8 @@ pub trait Kernel: Any + Send + Sync {
     fn batch(&self) -> usize {
         1
     }
+    /// Prefetches what the first of these hashes need, which are queried soon.
+    fn fetch(&self, _hashes: &[Hash128]) {}
     /// [`Kernel::contains`] for one hash: the same, without what only many pay for.
     fn contains_one(&self, hash: Hash128) -> bool {
         let mut out = [false];

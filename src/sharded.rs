@@ -136,7 +136,12 @@ impl Sharded {
             (order[*place], sorted[*place]) = (i, hash);
             *place += 1;
         }
-        for (shard, range) in self.shards.iter().zip(ends.windows(2)) {
+        let mut shards = self.shards.iter().zip(ends.windows(2)).peekable();
+        while let Some((shard, range)) = shards.next() {
+            // Else each shard would begin by waiting for memory.
+            if let Some((next, range)) = shards.peek() {
+                next.fetch(&sorted[range[0]..range[1]]);
+            }
             if range[0] < range[1] {
                 shard.contains(&sorted[range[0]..range[1]], &mut answers[range[0]..range[1]]);
             }

@@ -188,6 +188,12 @@ impl Kernel for Bloom {
         self.contains_in_rounds(hashes, out);
     }
 
+    fn fetch(&self, hashes: &[Hash128]) {
+        if self.shape.layout == Layout::Blocked {
+            self.prober.fetch(self.bits.lines(), hashes);
+        }
+    }
+
     fn contains_one(&self, hash: Hash128) -> bool {
         match self.shape.layout {
             Layout::Blocked => self.prober.test_one(self.bits.lines(), hash),

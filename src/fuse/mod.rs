@@ -32,7 +32,7 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-use crate::bits::Buffer;
+use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128};
@@ -56,6 +56,11 @@ pub const MOST_FINGERPRINT_BITS: u32 = 32;
 pub const MOST_SEGMENT_LENGTH: u32 = 1 << 24;
 /// Slots of the largest table.
 const MOST_SLOTS: u64 = 1 << 40;
+/// Bytes of a table whose slots come soon enough without prefetching: a core computes several keys
+/// ahead by itself.
+const CACHED: usize = 1 << 22;
+/// How many keys ahead of the answer their slots are prefetched.
+const AHEAD: usize = 16;
 /// Zeros behind the table, so that eight bytes can be read from where any slot begins.
 const PADDING: usize = 8;
 
@@ -195,6 +200,15 @@ impl Map {
         u64::from_le_bytes(bytes) >> (bit % 8)
     }
 
+    /// Prefetches the slots of a key.
+    #[inline(always)]
+    fn fetch<const K: usize, const R: u32>(&self, table: &[u8], hash: Hash128) {
+        let bits = u64::from(if R == 0 { self.fingerprint_bits } else { R });
+        for slot in self.slots::<K>(self.place(hash)) {
+            prefetch(table.as_ptr().wrapping_add((slot * bits / 8) as usize));
+        }
+    }
+
     /// The xor of a key's slots with its fingerprint: zero if it is in the set.
     #[inline(always)]
     fn differ<const K: usize, const R: u32>(&self, table: &[u8], hash: Hash128) -> u64 {
@@ -273,7 +287,16 @@ impl Fuse {
 
     fn ask_with<const K: usize, const R: u32>(&self, hashes: &[Hash128], out: &mut [bool]) {
         let (map, table) = (self.map, self.table.as_slice());
-        for (&hash, out) in hashes.iter().zip(out) {
+        if table.len() <= CACHED {
+            for (&hash, out) in hashes.iter().zip(out) {
+                *out = map.differ::<K, R>(table, hash) == 0;
+            }
+            return;
+        }
+        for (i, (&hash, out)) in hashes.iter().zip(out).enumerate() {
+            if let Some(&later) = hashes.get(i + AHEAD) {
+                map.fetch::<K, R>(table, later);
+            }
             *out = map.differ::<K, R>(table, hash) == 0;
         }
     }
@@ -289,6 +312,16 @@ impl Kernel for Fuse {
             (0, _) => out.fill(false),
             (_, 3) => self.query::<3>(hashes, out),
             _ => self.query::<4>(hashes, out),
+        }
+    }
+
+    fn fetch(&self, hashes: &[Hash128]) {
+        let (map, table) = (self.map, self.table.as_slice());
+        for &hash in hashes.iter().take(AHEAD) {
+            match self.shape.arity {
+                3 => map.fetch::<3, 0>(table, hash),
+                _ => map.fetch::<4, 0>(table, hash),
+            }
         }
     }
 

@@ -100,17 +100,7 @@ impl Shard {
         let count = read.iter().map(Part::len).sum();
         let hashes = py.detach(|| {
             let mut partitions = distinct::Partitions::new(count, count)?;
-            let mut some = Vec::with_capacity(1024);
-            for part in &read {
-                let mut hashes = part.hashes();
-                while {
-                    some.clear();
-                    some.extend(hashes.by_ref().take(1024));
-                    !some.is_empty()
-                } {
-                    partitions.extend(&some);
-                }
-            }
+            read.iter().for_each(|part| partitions.extend_from(part.hashes()));
             distinct::Distinct::new(vec![partitions], 1)
         })?;
         let (index, shards) = (first.shard, first.shards);

@@ -160,6 +160,10 @@ impl Kernel for Ribbon {
         });
     }
 
+    fn fetch(&self, hashes: &[Hash128]) {
+        hashes.iter().take(AHEAD).for_each(|&hash| self.solution.fetch(hash));
+    }
+
     fn contains_one(&self, hash: Hash128) -> bool {
         on_best!(_processor => self.solution.may_be(hash, fingerprint(hash)))
     }

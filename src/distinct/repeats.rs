@@ -1,0 +1,224 @@
+//! Finding the hashes of a partition that repeat an earlier one.
+//!
+//! Most sets have none, or few. So a small Bloom filter, which stays in the first cache, is asked first:
+//! a hash that it does not know yet is new. It never denies a hash that was there, so every repetition is
+//! among the few hashes that it seems to know; only those, and what they might be equal to, are
+//! compared. Where many seem known, most likely because they are, a table of all that were kept
+//! decides.
+//!
+//! Hashes that somebody chose may all have one place in the table. Such a partition is sorted instead:
+//! no input takes more than n·log n steps.
+
+use crate::hash::Hash128;
+use crate::processor::on_best;
+
+/// The most steps from where a hash belongs in the table to where it is. A uniform one needs two, and
+/// none of 10⁸ as many as this.
+const FARTHEST: usize = 256;
+/// Of this many hashes one may seem known before the table decides: without repetitions, one of some
+/// hundreds does.
+const FEW: usize = 32;
+
+/// Hashes that are looked at before it is checked whether the table should decide.
+const STRETCH: usize = 1 << 10;
+/// Words of the bits that mark suspects: 8 KiB, of which few hundred suspects set few.
+const MARKS: usize = 1 << 10;
+
+/// Memory that every partition uses again.
+#[derive(Default)]
+pub struct Repeats {
+    seen: Vec<u64>,
+    suspects: Vec<u32>,
+    table: Vec<u32>,
+}
+
+impl Repeats {
+    /// Moves the first of equal hashes to the front, in order; how many.
+    pub fn remove(&mut self, hashes: &mut [Hash128]) -> usize {
+        if hashes.len() > u32::MAX as usize {
+            return sorted(hashes);
+        }
+        let most = hashes.len() / FEW;
+        on_best!(_processor => self.suspect(hashes, most));
+        if self.suspects.is_empty() {
+            return hashes.len();
+        }
+        if self.suspects.len() > most {
+            return deduplicate(hashes, &mut self.table).unwrap_or_else(|left| {
+                let left = &mut hashes[..left];
+                let all = (0..left.len() as u32).collect();
+                without_repeats(left, all)
+            });
+        }
+        let candidates = on_best!(_processor => self.candidates(hashes));
+        without_repeats(hashes, candidates)
+    }
+
+    /// Collects where the hashes are that the filter seems to know when they come, until they are more
+    /// than `most`.
+    #[inline(always)]
+    fn suspect(&mut self, hashes: &[Hash128], most: usize) {
+        let Repeats { seen, suspects, .. } = self;
+        // Four hashes or fewer for each word.
+        let words = (hashes.len() / 4).next_power_of_two();
+        seen.clear();
+        seen.resize(words, 0);
+        suspects.resize(hashes.len().max(suspects.len()), 0);
+        let mut end = 0;
+        for (first, hashes) in (0..).step_by(STRETCH).zip(hashes.chunks(STRETCH)) {
+            for (i, hash) in (first..).zip(hashes) {
+                let (word, bits) = (&mut seen[hash.lo as usize & (words - 1)], bits(hash.lo));
+                // Written always and kept if it is to be.
+                suspects[end] = i;
+                end += usize::from(*word & bits == bits);
+                *word |= bits;
+            }
+            if end > most {
+                break;
+            }
+        }
+        suspects.truncate(end);
+    }
+
+    /// Where the suspects are, and all that they may be equal to.
+    #[inline(always)]
+    fn candidates(&mut self, hashes: &[Hash128]) -> Vec<u32> {
+        let Repeats { seen, suspects, .. } = self;
+        // By other bits than those that made them suspects, and one for each is enough.
+        let bit = |hash: &Hash128| (hash.lo >> 20) as usize % (64 * MARKS);
+        seen.clear();
+        seen.resize(MARKS, 0);
+        for &i in &*suspects {
+            let bit = bit(&hashes[i as usize]);
+            seen[bit / 64] |= 1 << (bit % 64);
+        }
+        let mut candidates = Vec::new();
+        for (i, hash) in (0..).zip(hashes) {
+            let bit = bit(hash);
+            if seen[bit / 64] >> (bit % 64) & 1 == 1 {
+                candidates.push(i);
+            }
+        }
+        candidates
+    }
+}
+
+/// The bits of a hash in its word: two, by bits that do not choose the word.
+#[inline(always)]
+fn bits(lo: u64) -> u64 {
+    1 << (lo >> 58) | 1 << (lo >> 52 & 63)
+}
+
+/// Without the order, for more hashes than positions can say.
+#[cold]
+fn sorted(hashes: &mut [Hash128]) -> usize {
+    hashes.sort_unstable();
+    let mut kept = 0;
+    for read in 0..hashes.len() {
+        if kept == 0 || hashes[kept - 1] != hashes[read] {
+            hashes[kept] = hashes[read];
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// Takes those of the candidates out that repeat an earlier one; how many hashes are left.
+fn without_repeats(hashes: &mut [Hash128], mut candidates: Vec<u32>) -> usize {
+    candidates.sort_unstable_by_key(|&i| (hashes[i as usize], i));
+    let again = |pair: &[u32]| hashes[pair[0] as usize] == hashes[pair[1] as usize];
+    let mut repeats: Vec<usize> =
+        candidates.windows(2).filter(|pair| again(pair)).map(|pair| pair[1] as usize).collect();
+    repeats.sort_unstable();
+    let Some(&first) = repeats.first() else { return hashes.len() };
+    let mut kept = first;
+    for (at, &repeat) in repeats.iter().enumerate() {
+        let end = repeats.get(at + 1).map_or(hashes.len(), |&next| next);
+        hashes.copy_within(repeat + 1..end, kept);
+        kept += end - repeat - 1;
+    }
+    kept
+}
+
+/// Moves the first of equal hashes to the front, in order; how many. `table` becomes open addressing,
+/// by the low bits, of positions in the kept part plus one. Where some hashes would be too far from
+/// their places, the number of hashes that are left, some of them repeated, is the error.
+pub fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> Result<usize, usize> {
+    let size = (2 * hashes.len()).next_power_of_two();
+    table.clear();
+    table.resize(size, 0);
+    let mask = size - 1;
+    let mut kept = 0;
+    'hashes: for read in 0..hashes.len() {
+        let hash = hashes[read];
+        for step in 0..FARTHEST {
+            let place = (hash.lo as usize).wrapping_add(step) & mask;
+            match table[place] {
+                0 => {
+                    hashes[kept] = hash;
+                    kept += 1;
+                    table[place] = kept as u32;
+                    continue 'hashes;
+                }
+                position if hashes[position as usize - 1] == hash => continue 'hashes,
+                _ => {}
+            }
+        }
+        hashes.copy_within(read.., kept);
+        return Err(kept + hashes.len() - read);
+    }
+    Ok(kept)
+}
+
+/// Where `deduplicate` left a hash, by the table it filled.
+pub fn find(kept: &[Hash128], table: &[u32], hash: Hash128) -> Option<usize> {
+    let mask = table.len() - 1;
+    for step in 0..FARTHEST {
+        match table[(hash.lo as usize).wrapping_add(step) & mask] {
+            0 => return None,
+            position if kept[position as usize - 1] == hash => return Some(position as usize - 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::Hasher;
+    use std::collections::BTreeSet;
+
+    /// As a set would, whatever repeats and whichever halves hashes share; with the same scratch for all.
+    #[test]
+    fn the_first_of_equal_hashes_stays() {
+        let hasher = Hasher::seeded(0);
+        let uniform = |i: i64| hasher.signed(i);
+        let mut cases: Vec<Vec<Hash128>> = Vec::new();
+        for n in [0, 1, 2, 3, 100, 20_000] {
+            cases.push((0..n).map(uniform).collect());
+            cases.push((0..n).map(|_| uniform(7)).collect());
+            // One of many repeats another, far behind it or beside it.
+            cases.push((0..n).map(|i| uniform(i % (n - n / 50).max(1))).collect());
+            cases.push((0..n).map(|i| uniform(i - i64::from(i % 97 == 1))).collect());
+            cases.push((0..n).map(|i| uniform(i % (n / 3).max(1))).collect());
+            // The same low half, or the same place in every table; each twice.
+            for lo in [|_: u64| 5, |i: u64| i << 32] {
+                let hash = |i: i64| Hash128 { hi: i as u64 / 2, lo: lo(i as u64 / 2) };
+                cases.push((0..n).map(hash).collect());
+            }
+            // Two of equal low halves among others.
+            let hash = |i: i64| Hash128 { hi: i as u64, lo: uniform(i / 2).lo };
+            cases.push((0..n).map(hash).collect());
+        }
+        let mut scratch = Repeats::default();
+        for hashes in cases {
+            let mut met = BTreeSet::new();
+            let expected: Vec<Hash128> =
+                hashes.iter().filter(|hash| met.insert(**hash)).copied().collect();
+            let mut left = hashes;
+            let kept = scratch.remove(&mut left);
+            assert!(left[..kept] == expected);
+        }
+    }
+}
