@@ -48,7 +48,7 @@ def test_sets_of_one_to_ten_million_keys_side_by_side(kind, tmp_path):
         for start, size in zip(starts, sizes, strict=False)
     )
     tamis.Collection.build(sets, kind=kind, path=tmp_path / "c")
-    c = tamis.Collection.open(tmp_path / "c", budget="8MB")
+    c = tamis.Collection.open(tmp_path / "c", budget="8MB", hybrid=False)
     assert c.size_in_bytes <= 8_000_000
     for i, (start, size) in enumerate(zip(starts, sizes, strict=False)):
         keys = np.unique(np.linspace(start, start + size - 1, 5000).astype(np.int64))
