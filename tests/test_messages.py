@@ -140,6 +140,21 @@ MISTAKES = {
         TypeError,
         "snapshot must be the path of a file, not 5",
     ),
+    "a setting that is missing": (
+        lambda: tamis.stores.Redis(None),
+        TypeError,
+        'url must be a URL such as "redis://localhost:6379", not None',
+    ),
+    "a path that is missing": (
+        lambda: tamis.stores.SQLite(None),
+        TypeError,
+        "path must be a path, an engine of SQLAlchemy or a connection of Django, not None",
+    ),
+    "no needs": (
+        lambda: tamis.advise(5, bits_per_key=10, needs=None),
+        TypeError,
+        "needs must be a set of names, not None",
+    ),
     "neither a rate nor a budget": (
         lambda: tamis.Ribbon.build(["a"]),
         ValueError,

@@ -44,6 +44,7 @@ from tamis.planning.arguments import (
     check_share,
     check_workload,
     parse_budget,
+    shown,
     whole,
 )
 from tamis.planning.costs import check_seconds, duration
@@ -299,6 +300,8 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
 
 
 def _needs(needs: Iterable[str]) -> frozenset[str]:
+    if not isinstance(needs, Iterable):
+        raise TypeError(f"needs must be a set of names, not {shown(needs)}")
     wanted = frozenset([needs] if isinstance(needs, str) else needs)
     for each in sorted(wanted, key=str):
         if each not in NEEDS:

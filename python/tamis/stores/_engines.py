@@ -6,8 +6,12 @@ are told apart by their members: neither package is imported.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from tamis.planning.arguments import shown
+
+_OR = ", an engine of SQLAlchemy or a connection of Django"
 _FIELDS = ("HOST", "PORT", "USER", "PASSWORD")
 
 
@@ -20,7 +24,7 @@ def sqlite_path(database: Any) -> Any:
         _check(database, database.vendor, "sqlite")
         path = str(database.settings_dict["NAME"])
     else:
-        return database
+        return check_address("path", database, str | bytes | os.PathLike, "a path" + _OR)
     if not path or path == ":memory:" or path.startswith("file:"):
         raise ValueError(
             f"path must be a database in a file, not {path or ':memory:'!r} of "
@@ -41,7 +45,7 @@ def postgres_conninfo(database: Any) -> Any:
         fields = {name.lower(): settings.get(name) for name in _FIELDS}
         fields["dbname"], options = settings["NAME"], settings.get("OPTIONS") or {}
     else:
-        return database
+        return check_address("conninfo", database, str, "a connection string" + _OR)
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import Conninfo
 
@@ -49,6 +53,13 @@ def postgres_conninfo(database: Any) -> Any:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     fields |= {k: v for k, v in options.items() if k in known and isinstance(v, (str, int))}
     return make_conninfo(**{k: v for k, v in fields.items() if v not in (None, "")})
+
+
+def check_address(name: str, given: Any, kinds: Any, accepted: str) -> Any:
+    """Return where a database is, if that has an accepted type: a setting may be missing."""
+    if not isinstance(given, kinds):
+        raise TypeError(f"{name} must be {accepted}, not {shown(given)}")
+    return given
 
 
 def _is_engine(database: Any) -> bool:

@@ -23,6 +23,7 @@ from tamis.errors import LeaseError, StoreError
 from tamis.planning.arguments import check_number
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
+from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     entry_hashes,
     entry_keys,
@@ -85,6 +86,7 @@ class Redis(Store):
         and lost it in a restart (default: the lease's length). Pass 0 for a server that is known to
         be new, or that never loses a write (``appendfsync always``).
         """
+        check_address("url", url, str, 'a URL such as "redis://localhost:6379"')
         try:
             import redis
             from redis.backoff import NoBackoff

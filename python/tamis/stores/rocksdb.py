@@ -19,6 +19,7 @@ from typing import Any
 from tamis._types import FilePath
 from tamis.errors import StoreError
 from tamis.stores import _fork
+from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     changes_without_journal,
     entry_hashes,
@@ -66,7 +67,7 @@ class RocksDB(Store):
             raise ImportError(
                 "tamis.stores.RocksDB needs rocksdict: pip install tamis[rocksdb]"
             ) from None
-        self._path = os.fsdecode(path)
+        self._path = os.fsdecode(check_address("path", path, str | bytes | os.PathLike, "a path"))
         self._make_batch: Callable[[], Any] = lambda: rocksdict.WriteBatch(raw_mode=True)
         self._options = rocksdict.WriteOptions()
         self._options.sync = sync
