@@ -1,6 +1,7 @@
 """Tables that are changed under a guard: copied and renamed, dropped, or without their triggers."""
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 
 import pytest
 
@@ -158,14 +159,18 @@ def test_a_trigger_that_is_gone_is_noticed(users):
 
 
 def test_a_version_of_the_schema_that_was_rolled_back_is_not_trusted(tmp_path):
-    store = stores.SQLite(tmp_path / "data.db")
+    with closing(sqlite3.connect(tmp_path / "data.db")) as db:
+        db.execute("CREATE TABLE users (k TEXT PRIMARY KEY, v TEXT)")
+    store = stores.SQLite(tmp_path / "data.db", table="users", key="k", value="v")
     with tamis.Guard(store, quotient()) as g:
-        seen = store._logged_at
+        g.put("b", "2")
+        seen = store._logged
         with suppress(RuntimeError), store._writing() as db:
-            db.execute("DROP TRIGGER tamis_tamis_insert")
+            db.execute(f"DROP TRIGGER {store._base}_insert")
             store._log_again(db)
             raise RuntimeError
-        assert store._logged_at == seen
+        assert seen[1]
+        assert store._logged == seen
         g.put("a", "1")
         assert g.get("a") == "1"
 

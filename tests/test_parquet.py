@@ -125,6 +125,28 @@ def test_every_type_finds_its_rows(tmp_path, name):
     assert every == [n for i in range(len(values)) for n in (10 * i, 10 * i + 2)]
 
 
+@pytest.mark.parametrize("first", ["nulls", "values"])
+@pytest.mark.parametrize("name", TYPES)
+def test_a_file_may_have_nothing_but_nulls(tmp_path, name, first):
+    """Writers that infer types, such as pandas, have no type for such a column."""
+    kind, values = TYPES[name]
+    paths = {each: tmp_path / f"{int(each != first)}.parquet" for each in ("nulls", "values")}
+    pq.write_table(pa.table({"c": pa.nulls(3), "n": [0, 1, 2]}), paths["nulls"])
+    pq.write_table(pa.table({"c": arrow(values, kind), "n": range(len(values))}), paths["values"])
+    with pytest.raises(TypeError, match="but 'c' is null"):
+        SkippingIndex.build(paths["nulls"], columns=["c"])
+    ix = build(tmp_path, columns=["c"])
+    # A file that is not indexed yet.
+    pq.write_table(pa.table({"c": pa.nulls(2), "n": [8, 9]}), tmp_path / "new.parquet")
+    for index in (ix, SkippingIndex.open(tmp_path / "index.tamis")):
+        for refreshed in (False, True):
+            assert sorted(index.scan({"c": None})["n"].to_pylist()) == [0, 1, 2, 8, 9]
+            for i, value in enumerate(values):
+                assert index.scan({"c": value})["n"].to_pylist() == [i]
+                assert index.dataset({"c": [value]}).to_table()["n"].to_pylist() == [i]
+            assert index.refresh() == int(not refreshed)
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_a_value_has_the_key_of_its_column(name):
     kind, values = TYPES[name]

@@ -17,7 +17,7 @@ from tamis.errors import FormatError
 from tamis.parquet.columns import Predicate
 from tamis.parquet.lake import FileCheck, Lake
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options, join_schema, read_footer
+from tamis.parquet.reading import Options, file_schema, join_schema, read_footer
 from tamis.planning.collection.allocation import Method
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -176,7 +176,7 @@ class Answer:
         for path in (*files.stale, *files.unknown):
             try:
                 footer = read_footer(state.lake, path)
-                own = footer.schema.to_arrow_schema()
+                own = file_schema(footer, state.manifest.columns)
                 schema = join_schema(schema, path, own, state.manifest.columns)
                 unindexed[path] = footer
             except (FormatError, TypeError, OSError) as error:

@@ -22,7 +22,7 @@ from tamis.parquet.lake import FileWatch, Lake, Source, as_filesystem, describe
 from tamis.parquet.listing import Stamp
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options, Reader, join_schema, read_footer
+from tamis.parquet.reading import Options, Reader, file_schema, join_schema, read_footer
 from tamis.planning.collection.allocation import utilities
 
 
@@ -217,7 +217,7 @@ def empty_manifest(lake: Lake, columns: Sequence[tuple[str, str]] | None) -> Man
     schema = pa.schema([])
     for path in lake.files():
         try:
-            own = read_footer(lake, path).schema.to_arrow_schema()
+            own = file_schema(read_footer(lake, path), named)
             schema = join_schema(schema, path, own, named)
         except (FormatError, TypeError, OSError):
             continue  # queries report the file

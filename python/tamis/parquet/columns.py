@@ -313,6 +313,8 @@ def _fits(nanoseconds: int, kind: pa.DataType) -> bool:
 def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
     """Return the values that a column of this type can hold, as an array of the type."""
     types = pa.types
+    if types.is_null(kind):
+        return pa.array([], kind)
     if types.is_integer(kind):
         low = 0 if types.is_unsigned_integer(kind) else -(2 ** (kind.bit_width - 1))
         return pa.array([each for each in raw if low <= each < low + 2**kind.bit_width], kind)

@@ -62,7 +62,7 @@ def read_groups(
     options: Options,
 ) -> list[Group]:
     """Read row groups of a file."""
-    types = {field.name: field.type for field in footer.schema.to_arrow_schema()}
+    types = {field.name: field.type for field in file_schema(footer, columns)}
     names = [name for name in types if name in columns or name == options.utility]
     # Read text as dictionaries, so that each distinct value is hashed once.
     text = [
@@ -151,6 +151,17 @@ def read_footer(lake: Lake, path: str) -> pq.FileMetaData:
     return footer
 
 
+def file_schema(footer: pq.FileMetaData, columns: Iterable[str]) -> pa.Schema:
+    """Return the schema of a file, without those of these columns that have no type.
+
+    Writers that infer types, such as pandas, have none for a column of nothing but nulls; it is as
+    if the file lacked it.
+    """
+    schema = footer.schema.to_arrow_schema()
+    untyped = {field.name for field in schema if pa.types.is_null(field.type)} & set(columns)
+    return pa.schema([field for field in schema if field.name not in untyped])
+
+
 def check_types(path: str, schema: pa.Schema, columns: Mapping[str, str]) -> None:
     """Raise if an indexed column has another type in a file."""
     for name, kind in columns.items():
@@ -182,13 +193,13 @@ class Reader:
         self.unreadable: dict[str, str] = {}
         found = map_in_order(self._read_footer, stamps.items(), threads)
         self._files = [each for each in found if each is not None]
-        schemas = [footer.schema.to_arrow_schema() for _, footer in self._files]
         if known:
             self.columns = known.columns
         elif isinstance(columns, Mapping):
             self.columns = dict(columns)
         else:
-            self.columns = column_families(columns, schemas)
+            self.columns = column_families(columns, [footer for _, footer in self._files])
+        schemas = [file_schema(footer, self.columns) for _, footer in self._files]
         self.schema = known.schema if known else unify_schemas(schemas[:1])
         self._files = [
             each
@@ -319,9 +330,11 @@ def _unify_fields(fields: list[pa.Field]) -> pa.Field:
     return merged.with_metadata({families.READ_ONLY: ""}) if read_only else merged
 
 
-def column_families(columns: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, str]:
+def column_families(columns: Sequence[str], footers: Sequence[pq.FileMetaData]) -> dict[str, str]:
     """Return the family of each column, by the first file that has it."""
-    types = {field.name: field.type for schema in reversed(schemas) for field in schema}
+    typed = [file_schema(footer, columns) for footer in footers]
+    untyped = [footer.schema.to_arrow_schema() for footer in footers]
+    types = {field.name: field.type for schema in reversed(typed + untyped) for field in schema}
     found = {}
     for name in columns:
         if name not in types:

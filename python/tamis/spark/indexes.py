@@ -15,7 +15,7 @@ from tamis.parquet import SkippingIndex, building, merging
 from tamis.parquet.answering import State
 from tamis.parquet.lake import Lake, Source, public_source, source_names
 from tamis.parquet.location import Location
-from tamis.parquet.reading import Options, column_families, read_footer
+from tamis.parquet.reading import Options, column_families, file_schema, read_footer
 from tamis.planning.arguments import parse_budget
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ def index(
 
 def _families(lake: Lake, files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Return the family of each column, from as few footers as have all of them."""
-    schemas = []
+    footers, found = [], set[str]()
     for file in files:
-        schemas.append(read_footer(lake, file).schema.to_arrow_schema())
-        if set(names) <= {name for schema in schemas for name in schema.names}:
+        footers.append(read_footer(lake, file))
+        found.update(file_schema(footers[-1], names).names)
+        if set(names) <= found:
             break
-    return column_families(names, schemas)
+    return column_families(names, footers)
 
 
 def _locator(lake: Lake, first: str) -> Any:
