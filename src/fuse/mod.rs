@@ -56,8 +56,8 @@ pub const MOST_FINGERPRINT_BITS: u32 = 32;
 pub const MOST_SEGMENT_LENGTH: u32 = 1 << 24;
 /// Slots of the largest table.
 const MOST_SLOTS: u64 = 1 << 40;
-/// Bytes of a table whose slots come soon enough without prefetching: a core computes several keys
-/// ahead by itself.
+/// Up to this many bytes, a table lies in the cache: out-of-order execution hides its latency, and
+/// prefetching only costs time.
 const CACHED: usize = 1 << 22;
 /// How many keys ahead of the answer their slots are prefetched.
 const AHEAD: usize = 16;
