@@ -5,8 +5,10 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::hint::black_box;
+use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A cache line: what a blocked kernel touches per key, and the alignment of every buffer.
 pub const LINE: usize = 64;
@@ -122,6 +124,21 @@ impl Buffer {
         self.words().as_chunks().0
     }
 
+    /// Reads through words, as far as there are any: they are in the cache then. The processor sees
+    /// where this leads, and is several times as fast as with lines that are prefetched one by one.
+    pub fn read_through(&self, words: Range<usize>) {
+        let all = self.words();
+        let words = &all[words.start.min(all.len())..words.end.min(all.len())];
+        let lines = words.iter().step_by(LINE / 8);
+        black_box(lines.fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed))));
+    }
+
+    /// The words of one of `parts` equal parts.
+    pub fn part(&self, part: usize, parts: usize) -> Range<usize> {
+        let words = self.len.div_ceil(8) as u64;
+        share(words, part, parts) as usize..share(words, part + 1, parts) as usize
+    }
+
     /// A larger buffer with the same beginning and zeros behind it.
     pub fn extended(&self, len: usize) -> Result<Buffer> {
         let mut longer = Buffer::zeroed(len)?;
@@ -141,6 +158,11 @@ impl Drop for Buffer {
             Owner::Mapping(_) => {}
         }
     }
+}
+
+/// Where one of `parts` equal parts of `0..n` begins.
+pub fn share(n: u64, part: usize, parts: usize) -> u64 {
+    (u128::from(n) * part as u128 / parts as u128) as u64
 }
 
 /// Maps a uniform `hash` to `0..n`, order-preserving, without division (Lemire 2019).

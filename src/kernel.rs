@@ -94,6 +94,17 @@ pub trait Kernel: Any + Send + Sync {
     fn batch(&self) -> usize {
         1
     }
+    /// Where in its memory lies what each hash needs, as a share of 2⁶⁴; `false` where that is all over
+    /// the memory.
+    fn places(&self, _hashes: &[Hash128], _out: &mut [u64]) -> bool {
+        false
+    }
+    /// Reads through one of `parts` equal parts of its memory, where many places are asked for next.
+    fn read_through(&self, _part: usize, _parts: usize) {}
+    /// [`Kernel::contains`] for hashes whose places were read through.
+    fn contains_near(&self, hashes: &[Hash128], out: &mut [bool]) {
+        self.contains(hashes, out);
+    }
     /// Prefetches what the first of these hashes need, which are queried soon.
     fn fetch(&self, _hashes: &[Hash128]) {}
     /// [`Kernel::contains`] for one hash: the same, without what only many pay for.
@@ -155,6 +166,12 @@ pub trait Kernel: Any + Send + Sync {
     fn undo(&self, hash: Hash128) -> Result<()> {
         self.remove(hash)
     }
+}
+
+/// [`Kernel::places`] of a kernel whose memory follows the high halves.
+pub fn by_high_half(hashes: &[Hash128], out: &mut [u64]) -> bool {
+    out.iter_mut().zip(hashes).for_each(|(place, hash)| *place = hash.hi);
+    true
 }
 
 /// Writes the frame of a filter that was built with this hash (its id and tag).

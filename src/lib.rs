@@ -58,6 +58,7 @@ pub mod kinds;
 pub mod learned;
 pub mod lock;
 pub mod model;
+pub mod ordered;
 pub mod pages;
 mod processor;
 pub mod quotient;

@@ -6,7 +6,7 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind};
+use crate::kernel::{Content, Kernel, Kind, by_high_half};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use std::sync::Arc;
 
@@ -104,6 +104,15 @@ impl Kernel for Cuckoo {
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         self.read().contains_batch(hashes, out);
+    }
+
+    fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
+        by_high_half(hashes, out)
+    }
+
+    fn read_through(&self, part: usize, parts: usize) {
+        let table = self.read();
+        table.slots.read_through(table.slots.part(part, parts));
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {

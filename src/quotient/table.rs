@@ -182,6 +182,11 @@ impl Table {
         prefetch(start.wrapping_add(self.bit(quotient) / 8 + 8));
     }
 
+    /// Reads through one of `parts` equal parts.
+    pub fn read_through(&self, part: usize, parts: usize) {
+        self.buffer.read_through(self.buffer.part(part, parts));
+    }
+
     /// Whether the quotient has a run.
     #[inline(always)]
     pub fn is_occupied(&self, quotient: u64) -> bool {

@@ -47,7 +47,7 @@ use crate::distinct::Distinct;
 use crate::error::Result;
 use crate::format::{Head, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind};
+use crate::kernel::{Content, Kernel, Kind, by_high_half};
 use crate::processor::on_best;
 use solution::{Solution, columns, damaged, parameters};
 use std::sync::Arc;
@@ -162,6 +162,14 @@ impl Kernel for Ribbon {
 
     fn fetch(&self, hashes: &[Hash128]) {
         hashes.iter().take(AHEAD).for_each(|&hash| self.solution.fetch(hash));
+    }
+
+    fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
+        by_high_half(hashes, out)
+    }
+
+    fn read_through(&self, part: usize, parts: usize) {
+        self.solution.read_through(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {

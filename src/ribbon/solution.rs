@@ -7,7 +7,7 @@
 use super::mask;
 use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
 use super::system::{Row, Wide};
-use crate::bits::{Buffer, LINE, prefetch, reduce};
+use crate::bits::{Buffer, LINE, prefetch, reduce, share};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
@@ -198,6 +198,25 @@ impl Solution {
                 if self.shape.share > 0 && self.shape.columns < FETCHED_COLUMNS {
                     let bit = self.extra_bit(level, start);
                     prefetch(words.wrapping_add(self.shape.solution + (bit / 64) as usize));
+                }
+            }
+        }
+    }
+
+    /// Reads through what the hashes of one of `parts` equal parts need, most of them.
+    pub fn read_through(&self, part: usize, parts: usize) {
+        let Some(level) = self.shape.levels.first() else { return };
+        let (first, end) = (share(level.starts, part, parts), share(level.starts, part + 1, parts));
+        match self.shape.layout {
+            Layout::Interleaved => {
+                let (first, _) = self.block_words(level, first);
+                self.bits.read_through(first..self.block_words(level, end).1);
+            }
+            Layout::Columns => {
+                let word = |bit: u64| self.shape.solution + (bit / 64) as usize;
+                for column in 0..u64::from(self.shape.columns) {
+                    let bits = column * self.shape.slots + level.offset;
+                    self.bits.read_through(word(bits + first)..word(bits + end) + 1);
                 }
             }
         }

@@ -287,6 +287,15 @@ impl Kernel for Stack {
         }
     }
 
+    /// Those of the first layer, which sees the hashes themselves and answers for most.
+    fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
+        self.layers.first().is_some_and(|first| first.places(hashes, out))
+    }
+
+    fn read_through(&self, part: usize, parts: usize) {
+        self.layers.iter().take(1).for_each(|first| first.read_through(part, parts));
+    }
+
     fn contains_one(&self, hash: Hash128) -> bool {
         for (index, layer) in self.layers.iter().enumerate() {
             let seen = self.at_layer(hash, index);

@@ -7,7 +7,7 @@ use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{SECTION_BITS, SECTION_MARKS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind};
+use crate::kernel::{Content, Kernel, Kind, by_high_half};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use crate::quotient::capacity;
 use std::sync::Arc;
@@ -176,6 +176,14 @@ impl Kernel for Shared {
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         self.read().filter.contains_batch(hashes, out);
+    }
+
+    fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
+        by_high_half(hashes, out)
+    }
+
+    fn read_through(&self, part: usize, parts: usize) {
+        self.read().filter.table().read_through(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
