@@ -6,7 +6,7 @@
 
 mod repeats;
 
-use crate::bits::zeros;
+use crate::bits::{Zero, zeros};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use repeats::{Repeats, deduplicate, find};
@@ -17,21 +17,45 @@ const PER_PARTITION: usize = 1 << 14;
 /// More partitions than this would thrash the TLB while they are filled.
 const MOST_PARTITIONS: usize = 1 << 12;
 
+/// What is partitioned: a hash, or all that is needed of it.
+pub trait Item: Zero {
+    /// The half that chooses a partition.
+    fn high(&self) -> u64;
+}
+
+impl Item for Hash128 {
+    #[inline(always)]
+    fn high(&self) -> u64 {
+        self.hi
+    }
+}
+
+/// The high half alone.
+impl Item for u64 {
+    #[inline(always)]
+    fn high(&self) -> u64 {
+        *self
+    }
+}
+
+/// One partition of this many tells whether hashes seem to be repeated.
+const SAMPLED: usize = 32;
+
 /// Collects hashes by partition; one per thread, joined by [`Distinct::new`].
-pub struct Partitions {
+pub struct Partitions<T: Item = Hash128> {
     /// Every partition's hashes, one after the other, each with the same room.
-    hashes: Vec<Hash128>,
+    hashes: Vec<T>,
     room: usize,
     lengths: Vec<usize>,
     /// What a partition has no room for: only keys that are repeated often, or not uniform, get here.
-    overflow: Vec<Vec<Hash128>>,
+    overflow: Vec<Vec<T>>,
     shift: u32,
 }
 
-impl Partitions {
+impl<T: Item> Partitions<T> {
     /// Room for about `expected` hashes in all, of which `share` will come to this one; or
     /// [`Error::Memory`] where the machine has not that much.
-    pub fn new(expected: usize, share: usize) -> Result<Partitions> {
+    pub fn new(expected: usize, share: usize) -> Result<Partitions<T>> {
         let count = (expected / PER_PARTITION).next_power_of_two().min(MOST_PARTITIONS);
         // Partition sizes vary like a binomial: five standard deviations are next to never left.
         let mean = share.div_ceil(count);
@@ -48,14 +72,14 @@ impl Partitions {
     }
 
     /// Takes hashes in.
-    pub fn extend(&mut self, hashes: &[Hash128]) {
+    pub fn extend(&mut self, hashes: &[T]) {
         self.extend_from(hashes.iter().copied());
     }
 
     /// Takes hashes in, one by one.
-    pub fn extend_from(&mut self, hashes: impl Iterator<Item = Hash128>) {
+    pub fn extend_from(&mut self, hashes: impl Iterator<Item = T>) {
         for hash in hashes {
-            let at = partition_of(hash.hi, self.shift);
+            let at = partition_of(hash.high(), self.shift);
             let length = self.lengths[at];
             if length < self.room {
                 self.hashes[at * self.room + length] = hash;
@@ -67,8 +91,46 @@ impl Partitions {
     }
 
     /// All hashes of a partition, in two parts.
-    fn partition(&self, at: usize) -> [&[Hash128]; 2] {
+    fn partition(&self, at: usize) -> [&[T]; 2] {
         [&self.hashes[at * self.room..][..self.lengths[at]], &self.overflow[at]]
+    }
+}
+
+/// High halves of hashes, as threads collected them (each with the same `expected`): repetitions are
+/// still among them.
+pub struct Highs(Vec<Partitions<u64>>);
+
+impl Highs {
+    /// Of at least one thread, or `None`.
+    pub fn new(collected: Vec<Partitions<u64>>) -> Option<Highs> {
+        (!collected.is_empty()).then_some(Highs(collected))
+    }
+
+    /// How many, repetitions included.
+    pub fn len(&self) -> usize {
+        let overflow = |from: &Partitions<u64>| from.overflow.iter().map(Vec::len).sum::<usize>();
+        self.0.iter().map(|from| from.lengths.iter().sum::<usize>() + overflow(from)).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether some partitions have repetitions: of few in all of them, there may be none.
+    pub fn seem_repeated(&self) -> bool {
+        (0..self.0[0].lengths.len()).step_by(SAMPLED).any(|at| {
+            let mut sorted =
+                self.0.iter().flat_map(|from| from.partition(at)).collect::<Vec<_>>().concat();
+            sorted.sort_unstable();
+            sorted.windows(2).any(|pair| pair[0] == pair[1])
+        })
+    }
+
+    /// The partitions with those in `first..=last`, and some beside them.
+    pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[u64]> {
+        let of = |high| partition_of(high, self.0[0].shift);
+        (of(first)..=of(last)).flat_map(|at| self.0.iter().flat_map(move |from| from.partition(at)))
     }
 }
 

@@ -56,6 +56,22 @@ def test_size_at_a_million(arity):
 
 
 @pytest.mark.parametrize("arity", ARITIES)
+@pytest.mark.parametrize("count", [1 << 17, 300_000])
+def test_repeated_keys_do_not_change_a_large_filter(arity, count):
+    """No key twice, one key, every hundredth, all; as an array and as objects."""
+    keys = np.random.default_rng(count).integers(-(1 << 62), 1 << 62, count)
+    expected = native(keys, *planning.size(count, fpr=0.01, arity=arity)).to_bytes()
+    repeats = [keys[:0], keys[5:6], keys[::100], keys]
+    for again in repeats:
+        f = tamis.Fuse.build(np.concatenate([keys, again]), fpr=0.01, arity=arity)
+        assert len(f) == count
+        assert f.to_bytes() == expected
+    objects = tamis.Fuse.build(iter([*keys.tolist(), 7, 7]), fpr=0.01, arity=arity)
+    assert len(objects) == count + 1
+    assert objects.contains(keys).all()
+
+
+@pytest.mark.parametrize("arity", ARITIES)
 def test_every_size_up_to_two_thousand(arity):
     """Keys a short distance apart, each given twice."""
     tried = []

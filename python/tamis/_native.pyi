@@ -603,6 +603,10 @@ class Fuse(Filter):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _build(size: fuse.Size, keys: Distinct) -> Handle: ...
+    @staticmethod
+    def _build_any(
+        keys: Keys, size: Callable[[int], fuse.Size], seed: int = 0, key: bytes | None = None
+    ) -> Handle: ...
     @property
     def arity(self) -> int:
         """The number of slots per key (K)."""

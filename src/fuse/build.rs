@@ -18,7 +18,7 @@
 
 use super::{Fuse, Map, Shape};
 use crate::bits::{Buffer, Zero, zeros};
-use crate::distinct::Distinct;
+use crate::distinct::{Distinct, Highs};
 use crate::error::Result;
 use crate::hash::Hash128;
 use std::ops::{BitXor, Range};
@@ -71,7 +71,52 @@ struct Stretch<'a> {
     at_once: usize,
 }
 
+/// The keys of an attempt.
+trait Keys: Sync {
+    /// How many.
+    fn count(&self) -> usize;
+    /// The places of all keys with places in `first..=last`, and of some others.
+    fn places(&self, first: u64, last: u64) -> impl Iterator<Item = u64>;
+}
+
+/// Hashes in the order of their places, which are their high halves.
+impl Keys for Distinct {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn places(&self, first: u64, last: u64) -> impl Iterator<Item = u64> {
+        self.overlapping(first, last).flatten().map(|hash| hash.hi)
+    }
+}
+
+impl Keys for Highs {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn places(&self, first: u64, last: u64) -> impl Iterator<Item = u64> {
+        self.overlapping(first, last).flatten().copied()
+    }
+}
+
 impl Fuse {
+    /// A filter of the keys with these high halves, if the first attempt succeeds. It never does where
+    /// two are equal: each of their slots has both, so that none of the two can be put aside. So nobody
+    /// needs to look for repeated keys before.
+    pub fn of_highs(shape: Shape, highs: &Highs, threads: usize) -> Result<Option<Fuse>> {
+        let count = highs.len();
+        let map = Map::new(shape, 0);
+        if count == 0 || shape.segments < u64::from(shape.arity) {
+            return Ok(None);
+        }
+        let table = match shape.arity {
+            3 => attempt::<3>(&map, shape, highs, threads)?,
+            _ => attempt::<4>(&map, shape, highs, threads)?,
+        };
+        Ok(table.map(|table| Fuse::with(shape, 0, table, count as u64)))
+    }
+
     /// A filter of these distinct hashes: of this shape, or a longer one if it is far too small.
     pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Fuse> {
         match shape.arity {
@@ -108,11 +153,11 @@ fn placed(map: &Map, hashes: &Distinct, threads: usize) -> Result<Distinct> {
     hashes.mapped(threads, |hash| Hash128 { hi: map.place(hash), lo: hash.lo })
 }
 
-/// The table, if all keys can be peeled with these slots; `hashes` are in the order of their places.
+/// The table, if all keys can be peeled with these slots.
 fn attempt<const K: usize>(
     map: &Map,
     shape: Shape,
-    hashes: &Distinct,
+    keys: &impl Keys,
     threads: usize,
 ) -> Result<Option<Buffer>> {
     let slots = shape.slots() as usize;
@@ -127,11 +172,11 @@ fn attempt<const K: usize>(
         let (few, more) = counts.split_at_mut(border);
         let left = Stretch { start: 0, places: left, counts: few, at_once };
         let right = Stretch { start: border, places: right, counts: more, at_once };
-        both(threads, || left.peeled::<K>(map, hashes), || right.peeled::<K>(map, hashes))
+        both(threads, || left.peeled::<K>(map, keys), || right.peeled::<K>(map, keys))
     };
     let (Some(left), Some(right)) = (left?, right?) else { return Ok(None) };
     let taken = left.len + right.len;
-    let mut middle = Peeled::of(hashes.len() - taken)?;
+    let mut middle = Peeled::of(keys.count() - taken)?;
     // Further away than this, no key that was left alone in its slot has slots on both sides.
     let near = K * shape.segment_length as usize;
     let searched = border.saturating_sub(near)..slots.min(border + near);
@@ -141,7 +186,7 @@ fn attempt<const K: usize>(
         false,
         &mut middle,
     );
-    if taken + middle.len < hashes.len() {
+    if taken + middle.len < keys.count() {
         return Ok(None);
     }
     drop((places, counts));
@@ -190,8 +235,8 @@ pub fn successes(shape: Shape, hashes: &Distinct, trials: u64) -> u64 {
 impl Stretch<'_> {
     /// Peels what it can of the keys that have all their slots here, from the end of the table;
     /// `None` if a slot has more keys than can be counted.
-    fn peeled<const K: usize>(mut self, map: &Map, hashes: &Distinct) -> Result<Option<Peeled>> {
-        let Some(inside) = self.count::<K>(map, hashes) else { return Ok(None) };
+    fn peeled<const K: usize>(mut self, map: &Map, keys: &impl Keys) -> Result<Option<Peeled>> {
+        let Some(inside) = self.count::<K>(map, keys) else { return Ok(None) };
         let mut peeled = Peeled::of(inside)?;
         self.peel::<K>(map, 0..self.counts.len(), self.start > 0, &mut peeled);
         Ok(Some(peeled))
@@ -199,7 +244,7 @@ impl Stretch<'_> {
 
     /// Enters every key in those of its slots that are here; how many have all of them here, or
     /// `None` if a slot has more keys than can be counted.
-    fn count<const K: usize>(&mut self, map: &Map, hashes: &Distinct) -> Option<usize> {
+    fn count<const K: usize>(&mut self, map: &Map, keys: &impl Keys) -> Option<usize> {
         let Stretch { start, places, counts, .. } = self;
         let len = counts.len();
         if len == 0 {
@@ -207,7 +252,7 @@ impl Stretch<'_> {
         }
         let (first, last) = map.reaching::<K>(*start as u64..(*start + len) as u64);
         let (mut inside, mut most) = (0, 0);
-        for place in hashes.overlapping(first, last).flatten().map(|hash| hash.hi) {
+        for place in keys.places(first, last) {
             let slots = map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
             inside += usize::from(slots[0] < len && slots[K - 1] < len);
             for slot in slots {

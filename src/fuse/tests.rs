@@ -2,7 +2,7 @@
 
 use super::build::successes;
 use super::*;
-use crate::distinct::{Distinct, Partitions};
+use crate::distinct::{Distinct, Highs, Partitions};
 use crate::hash::Hasher;
 
 fn distinct(hashes: &[Hash128]) -> Distinct {
@@ -91,4 +91,38 @@ fn threads_do_not_change_the_table() {
             assert!(out.iter().all(|&found| found));
         }
     }
+}
+
+/// High halves alone give the table of the hashes, whoever collected which; where two are equal, none.
+#[test]
+fn high_halves_that_differ_are_enough() {
+    let hasher = Hasher::seeded(4);
+    let hashes: Vec<Hash128> = (0..150_000).map(|key| hasher.int(key, false)).collect();
+    let highs: Vec<u64> = hashes.iter().map(|hash| hash.hi).collect();
+    let collected = |parts: &[&[u64]]| {
+        let count = parts.concat().len();
+        let collected = parts.iter().map(|part| {
+            let mut partitions = Partitions::new(count, part.len()).unwrap();
+            partitions.extend(part);
+            partitions
+        });
+        Highs::new(collected.collect()).unwrap()
+    };
+    for (arity, segments, slots) in [(3, 93, 174_000), (4, 150, 166_000)] {
+        let shape = Shape::new(arity, 11, slots / segments, segments.into()).unwrap();
+        let build = |highs: &Highs, threads| Fuse::of_highs(shape, highs, threads).unwrap();
+        let expected = Fuse::build(shape, &distinct(&hashes), 1).unwrap();
+        let (front, back) = highs.split_at(40_000);
+        for (parts, threads) in [(&[&highs[..]][..], 1), (&[front, back], 2), (&[back, front], 1)] {
+            let highs = collected(parts);
+            assert!(!highs.seem_repeated());
+            let built = build(&highs, threads).unwrap();
+            assert_eq!((built.count, built.attempts()), (hashes.len() as u64, 1));
+            assert!(built.table.as_slice() == expected.table.as_slice());
+        }
+        assert!(build(&collected(&[&highs, &highs[77..78]]), 1).is_none());
+        let twice = collected(&[&highs, &highs]);
+        assert!(twice.seem_repeated() && build(&twice, 2).is_none());
+    }
+    assert!(Highs::new(Vec::new()).is_none());
 }

@@ -9,6 +9,7 @@ use crate::distinct;
 use crate::error::{Error, Result as TamisResult, was_there};
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
+use crate::ordered::Ordered;
 use crate::stack;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -69,25 +70,8 @@ impl Distinct {
 impl Distinct {
     /// The distinct ones of these keys.
     pub fn of(py: Python<'_>, keys: &Keys<'_>, hasher: Hasher) -> PyResult<Distinct> {
-        let count = keys.len();
-        let threads = threads(count, THREADED_BUILD);
-        let collected = match keys {
-            Keys::Column(column) => {
-                let collect = |range: Range<usize>| {
-                    let mut partitions = distinct::Partitions::new(count, range.len())?;
-                    column
-                        .for_each_chunk(&hasher, range, |_, hashes| partitions.extend(hashes))
-                        .map_err(at_index)?;
-                    PyResult::Ok(partitions)
-                };
-                py.detach(|| in_ranges(count, threads, collect))?
-            }
-            Keys::Objects(list) => {
-                let mut partitions = distinct::Partitions::new(count, count)?;
-                for_each_chunk(&hasher, list, |_, hashes| partitions.extend(hashes))?;
-                vec![partitions]
-            }
-        };
+        let threads = threads(keys.len(), THREADED_BUILD);
+        let collected = collected(py, keys, &hasher, threads, |hash| hash)?;
         let hashes = py.detach(|| distinct::Distinct::new(collected, threads))?;
         Ok(Distinct { hashes, hasher, threads })
     }
@@ -96,6 +80,37 @@ impl Distinct {
     pub fn with(&self, hashes: distinct::Distinct) -> Distinct {
         let threads = threads(hashes.len(), THREADED_BUILD);
         Distinct { hashes, hasher: self.hasher.clone(), threads }
+    }
+}
+
+/// What is `needed` of the hashes of keys, by partition: each thread collects some.
+pub fn collected<T: distinct::Item + Send>(
+    py: Python<'_>,
+    keys: &Keys<'_>,
+    hasher: &Hasher,
+    threads: usize,
+    needed: impl Fn(Hash128) -> T + Sync,
+) -> PyResult<Vec<distinct::Partitions<T>>> {
+    let count = keys.len();
+    match keys {
+        Keys::Column(column) => {
+            let collect = |range: Range<usize>| {
+                let mut partitions = distinct::Partitions::new(count, range.len())?;
+                let take = |_, hashes: &[Hash128]| {
+                    partitions.extend_from(hashes.iter().map(|&hash| needed(hash)));
+                };
+                column.for_each_chunk(hasher, range, take).map_err(at_index)?;
+                PyResult::Ok(partitions)
+            };
+            py.detach(|| in_ranges(count, threads, collect))
+        }
+        Keys::Objects(list) => {
+            let mut partitions = distinct::Partitions::new(count, count)?;
+            for_each_chunk(hasher, list, |_, hashes| {
+                partitions.extend_from(hashes.iter().map(|&hash| needed(hash)));
+            })?;
+            Ok(vec![partitions])
+        }
     }
 }
 
@@ -131,10 +146,17 @@ fn contains_column(
     out: &mut [bool],
 ) -> Result<(), (usize, NotAKey)> {
     in_threads(out, THREADED_QUERY, |range: Range<usize>, out: &mut [bool]| {
+        let start = range.start;
+        if let Some(mut ordered) = Ordered::new(kernel, range.len()) {
+            column.for_each_chunk(hasher, range, |first, hashes| {
+                ordered.ask(first - start, hashes, out);
+            })?;
+            ordered.answer_all(out);
+            return Ok(());
+        }
         if kernel.batch() > CHUNK {
             return contains_in_batches(kernel, hasher, column, range, out);
         }
-        let start = range.start;
         column.for_each_chunk(hasher, range, |first, hashes| {
             kernel.contains(hashes, &mut out[first - start..first - start + hashes.len()]);
         })

@@ -1,10 +1,18 @@
 //! Binary fuse filters: built.
 
-use super::batch::Distinct;
+use super::batch::{Distinct, THREADED_BUILD, collected, threads};
+use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
+use super::keys::{self, Secret, hasher};
+use crate::distinct::Highs;
 use crate::fuse::{Fuse as Kernel, Shape};
+use crate::kernel::Kernel as _;
 use pyo3::prelude::*;
+
+/// From this many keys on, they are tried before they are counted. Fewer are soon counted, and more
+/// of their first attempts fail.
+const TRIED: usize = 1 << 17;
 
 /// What `planning.fuse.Size` says.
 #[derive(FromPyObject)]
@@ -13,6 +21,13 @@ pub struct Size {
     fingerprint_bits: u32,
     segment_length: u32,
     segments: u64,
+}
+
+impl Size {
+    fn shape(&self) -> PyResult<Shape> {
+        let &Size { arity, fingerprint_bits, segment_length, segments } = self;
+        Ok(Shape::new(arity, fingerprint_bits, segment_length, segments)?)
+    }
 }
 
 /// A binary fuse filter.
@@ -30,10 +45,39 @@ impl Fuse {
     /// The filter of distinct keys, of this size.
     #[staticmethod]
     fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let Size { arity, fingerprint_bits, segment_length, segments } = size;
-        let shape = Shape::new(arity, fingerprint_bits, segment_length, segments)?;
+        let shape = size.shape()?;
         let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
         Ok(Handle::built(kernel, keys, 0))
+    }
+
+    /// The filter of keys of any kind. `size` gets the number of keys and says which size to build; many
+    /// are tried as if none were repeated, which is noticed, and then counted.
+    #[staticmethod]
+    #[pyo3(signature = (keys, size, seed=0, key=None))]
+    fn _build_any(
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = keys::seed)] seed: u64,
+        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
+    ) -> PyResult<Handle> {
+        let (keys, hasher) = (Keys::new(keys)?, hasher(seed, key)?);
+        let size = |count: usize| size.call1((count,))?.extract::<Size>();
+        if keys.len() >= TRIED {
+            let threads = threads(keys.len(), THREADED_BUILD);
+            let highs = collected(py, &keys, &hasher, threads, |hash| hash.hi)?;
+            if let Some(highs) =
+                Highs::new(highs).filter(|highs| !py.detach(|| highs.seem_repeated()))
+            {
+                let shape = size(highs.len())?.shape()?;
+                if let Some(kernel) = py.detach(|| Kernel::of_highs(shape, &highs, threads))? {
+                    let capacity = kernel.count();
+                    return Ok(Handle::empty(kernel, capacity, hasher));
+                }
+            }
+        }
+        let distinct = Distinct::of(py, &keys, hasher)?;
+        Self::_build(py, size(distinct.hashes.len())?, &distinct)
     }
 
     /// The number of slots per key (K).

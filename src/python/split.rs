@@ -1,6 +1,6 @@
 //! Keys on their way to a build elsewhere: hashed and split by shard, and put together again.
 
-use super::batch::{Distinct, for_each};
+use super::batch::{Distinct, THREADED_BUILD, for_each, threads};
 use super::column::Keys;
 use super::handle::hasher_for;
 use super::keys::{self, Secret, hasher, shown};
@@ -98,13 +98,14 @@ impl Shard {
         let (id, tag) = first.hash;
         let hasher = hasher_for(id, tag, keyed, "these parts were split")?;
         let count = read.iter().map(Part::len).sum();
+        let threads = threads(count, THREADED_BUILD);
         let hashes = py.detach(|| {
             let mut partitions = distinct::Partitions::new(count, count)?;
             read.iter().for_each(|part| partitions.extend_from(part.hashes()));
-            distinct::Distinct::new(vec![partitions], 1)
+            distinct::Distinct::new(vec![partitions], threads)
         })?;
         let (index, shards) = (first.shard, first.shards);
-        Ok(Shard { keys: Py::new(py, Distinct { hashes, hasher, threads: 1 })?, index, shards })
+        Ok(Shard { keys: Py::new(py, Distinct { hashes, hasher, threads })?, index, shards })
     }
 }
 

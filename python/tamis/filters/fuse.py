@@ -44,8 +44,11 @@ class Fuse(_native.Fuse, Filter):
         >>> len(Fuse.build([1, 2, 2, 3], fpr=0.01))
         3
         """
-        distinct = _native.Distinct(keys, seed, key)
-        return cls._of(cls._plan_kernel(distinct, arity=arity, fpr=fpr, bits_per_key=bits_per_key))
+
+        def size(count: int) -> planning.Size:
+            return planning.size(count, fpr=fpr, bits_per_key=bits_per_key, arity=arity)
+
+        return cls._of(cls._build_any(keys, size, seed, key))
 
     @property
     def _size(self) -> planning.Size:
