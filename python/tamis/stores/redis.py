@@ -23,7 +23,6 @@ from tamis.errors import LeaseError, StoreError
 from tamis.planning.arguments import check_number
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
-from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     entry_hashes,
     entry_keys,
@@ -47,6 +46,7 @@ from tamis.stores.contract import (
     Value,
     attach_error,
     batches,
+    check_address,
     check_timeout,
     decode_key,
     encode_keys,

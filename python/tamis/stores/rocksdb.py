@@ -19,7 +19,6 @@ from typing import Any
 from tamis._types import FilePath
 from tamis.errors import StoreError
 from tamis.stores import _fork
-from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     changes_without_journal,
     entry_hashes,
@@ -40,6 +39,7 @@ from tamis.stores.contract import (
     Store,
     Value,
     attach_error,
+    check_address,
     decode_key,
     encode_keys,
     encode_values,
