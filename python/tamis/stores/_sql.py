@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -95,6 +95,12 @@ class Journaled(Store, ABC):
                 "pass all of table, key and value to guard an existing table, or none of them to "
                 f"use a table of the guard's own; not table={table!r}, key={key!r}, value={value!r}"
             )
+        for name, given in {"table": table, "value": value, "where": where}.items():
+            if not isinstance(given, str | None):
+                raise TypeError(f"{name} must be a str, or None, not {given!r}")
+        names = key if isinstance(key, Collection) else ()
+        if key is not None and not (names and all(isinstance(name, str) for name in names)):
+            raise TypeError(f"key must be the name of a column, or a list of names, not {key!r}")
         if where is not None and table is None:
             raise ValueError("pass where only with table, key and value of an existing table")
         if where is not None and not where.strip():

@@ -87,6 +87,8 @@ class Redis(Store):
         be new, or that never loses a write (``appendfsync always``).
         """
         check_address("url", url, str, 'a URL such as "redis://localhost:6379"')
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not {name!r}")
         try:
             import redis
             from redis.backoff import NoBackoff

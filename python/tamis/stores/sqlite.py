@@ -73,7 +73,9 @@ class SQLite(Journaled):
         ``path`` may also be an engine of SQLAlchemy or a connection of Django, whose file is opened
         once more.
         """
-        super().__init__(table and table.removeprefix("main."), key, value, where)
+        if isinstance(table, str):
+            table = table.removeprefix("main.")
+        super().__init__(table, key, value, where)
         self._logs_all = not self.shared
         self._own = OwnTable(self._t, self._t_journal)
         if not self.shared:
