@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -735,19 +736,27 @@ def test_expected_rates_follow_every_change():
         assert f.expected_fpr == tamis.from_bytes(f.to_bytes()).expected_fpr
 
 
-def test_expected_rates_are_not_computed_all_the_time():
+def test_expected_rates_are_not_computed_all_the_time(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(
+        tamis.guard.statistics, "time", SimpleNamespace(perf_counter=lambda: clock[0])
+    )
+
     class Slow:
         computed = 0
 
         @property
         def expected_fpr(self):
             self.computed += 1
-            time.sleep(0.01)
+            clock[0] += 0.01
             return 0.5
 
     rate, slow = tamis.guard.statistics.ExpectedRate(), Slow()
     assert [rate.read(slow) for _ in range(50)] == [0.5] * 50
-    assert slow.computed == 1
+    clock[0] += 0.99
+    assert (rate.read(slow), slow.computed) == (0.5, 1)
+    clock[0] += 0.02  # now a hundred times as long as it took has passed
+    assert (rate.read(slow), slow.computed) == (0.5, 2)
     assert rate.read(Slow()) == 0.5
 
 
