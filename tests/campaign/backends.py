@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from campaign.proxy import Proxy
-from servers import _port, _program
+from servers import _program, port_of, reserve_port
 from tamis.stores.contract import decode_key, decode_value
 
 TIMEOUT = {"timeout": 1.0}
@@ -209,8 +209,9 @@ class Redis:
         self.folder, self.options = folder, {}
         self.loses = persistence != "aof"
         self.rolls_back = persistence == "rdb"
-        self.port = _port()
-        command = [_program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"]
+        program, self._reserved = _program("redis-server"), reserve_port()
+        self.port = port_of(self._reserved)
+        command = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(folder), "--save", "1 1" if persistence == "rdb" else ""]
         if persistence == "aof":
             command += ["--appendonly", "yes", "--appendfsync", "always"]
@@ -250,6 +251,7 @@ class Redis:
 
     async def close(self):
         self.server.close()
+        self._reserved.close()
         await self.proxy.close()
 
 
@@ -262,9 +264,10 @@ class Postgres:
     def __init__(self, folder: Path, env: dict, *, shared: bool):
         self.folder, self.shared = folder, shared
         self.options = {"table": "items", "key": "name", "value": "body"} if shared else {}
-        self.port = _port()
         self._user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
         self._initdb, postgres = _program("initdb"), _program("postgres")
+        self._reserved = reserve_port()
+        self.port = port_of(self._reserved)
         command = [postgres, "-D", f"{folder}/pg", "-p", str(self.port), "-F", "-k", ""]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_wal_size=16MB"]
         # Of an "immediate" shutdown, after which the server has to recover. Killed, it would leave
@@ -353,4 +356,5 @@ class Postgres:
 
     async def close(self):
         self.server.close()
+        self._reserved.close()
         await self.proxy.close()
