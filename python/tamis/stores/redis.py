@@ -138,9 +138,13 @@ class Redis(Store):
         self._index_name = b""
         self._lease = Lease(self._call, self._client, self._w, name, grace)
         self._child = ""
+        try:
+            with self._talk:
+                self._client.ping()
+        except BaseException:
+            self._client.close()
+            raise
         _fork.register(self)
-        with self._talk:
-            self._client.ping()
 
     # Keys and values.
 
