@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 
@@ -20,6 +19,7 @@ from tamis.planning.arguments import (
     check_iterable,
     check_number,
     check_parts,
+    check_path,
     check_share,
     check_workload,
     whole,
@@ -436,9 +436,10 @@ class Workload:
         `FormatError` for any other file, or a damaged one.
         """
         _parquet()
+        where = check_path(path)
         try:
             with open_regular(path) as file:
-                table = _read_table(file, os.fsdecode(path))
+                table = _read_table(file, where)
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
@@ -463,7 +464,7 @@ class Workload:
             # pyarrow has a plain OSError, without a number, for a damaged file.
             if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
                 raise
-            raise FormatError(f"{os.fsdecode(path)} is not a saved workload ({error})") from None
+            raise FormatError(f"{where} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
         curve = Steps.of(counts - discount, total=total)
         return cls(curve, values=values, counts=counts, costs=costs, **rest)
