@@ -133,7 +133,7 @@ def test_a_query_does_not_wait_for_a_write(shared):
         assert in_thread(g.get_many, [5, 6, 30_000]) == ["5", "6", None]
         assert in_thread(g.get, 1000) is None
         # Half of the lease is over.
-        g._trust._renew_at = 0.0
+        g._trust.standing.renew_at = 0.0
         g._gate.open_until(0.0)
         assert in_thread(g.get, 6) == "6"
         assert in_thread(g.get, absent_key(g)) is None
@@ -298,9 +298,9 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
     with pytest.raises(tamis.StoreError):
         g.get(1)
     # Half of the lease is over, and it cannot be renewed.
-    with g._trust._state:
-        g._trust._renew_at = 0.0
-        g._trust._set_deadline()
+    with g._trust.standing.lock:
+        g._trust.standing.renew_at = 0.0
+        g._trust.standing.set_deadline()
     if choice == "raise":
         with pytest.raises(tamis.StoreError):
             g.get(key)
@@ -309,7 +309,7 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
         assert g.get_many([key, key]) == [None, None]
     # The lease is over: another guard may have written.
     until(lambda: not _alive(g._trust._renewals))
-    g._trust.lease_until = 0.001
+    g._trust.standing.lease_until = 0.001
     with pytest.raises(tamis.StoreError):
         g.get(key)
     store.down = False
@@ -502,7 +502,7 @@ def test_growth_keeps_the_slot_of_a_put_that_may_still_arrive():
     store.breaks = "late"
     with pytest.raises(tamis.StoreError):
         g.put("late", "y")
-    g.filter.grow(g._trust.remote)
+    g.filter.grow(g._trust.replica.remote)
     assert store.arrive() == 0
     assert g.get("late") == "y"
 
@@ -540,7 +540,7 @@ def test_a_batch_reads_and_learns_each_key_once():
     assert (s.adaptations, s.adaptations_skipped) == (1, 0)
     # The same where the filter is not trusted.
     reads.clear()
-    g._trust.trusted = False
+    g._trust.standing.trusted = False
     g._gate.close()
     g._trust._rebuilds._closed = True
     assert g.get_many(["k1", "k1", wrong]) == ["1", "1", None]
@@ -650,7 +650,7 @@ def test_a_child_process_is_told_to_open_its_own_guard(tmp_path):
     """Also while threads of the parent hold the guard's locks."""
     with tamis.Guard(stores.SQLite(tmp_path / "a.db"), quotient(), max_staleness=0.01) as g:
         g.put(1, "x")
-        with g._trust.regions.locked(), g._trust._state:
+        with g._trust.replica.regions.locked(), g._trust.standing.lock:
             child = os.fork()
             if child == 0:
                 told = 0
@@ -690,20 +690,20 @@ def test_a_rebuilt_filter_is_used_only_once_it_is_level():
         return epoch, parts
 
     store.contents = slow
-    replace, gate, before = g._gate.replace, g._gate, g._trust.epoch
+    replace, gate, before = g._gate.replace, g._gate, g._trust.replica.epoch
 
     class Gate:
         def __getattr__(self, name):
             return getattr(gate, name)
 
         def replace(self, filter):
-            assert g._trust.epoch == before  # which the old filter matches
+            assert g._trust.replica.epoch == before  # which the old filter matches
             denied.extend(key for key in [*range(100), 500] if key not in filter)
             replace(filter)
 
-    g._trust.gate = Gate()
+    g._trust.replica.gate = Gate()
     g.rebuild()
-    g._trust.gate = gate
+    g._trust.replica.gate = gate
     assert not denied
     assert g.get(500) == b"theirs"
     g.close()
@@ -768,14 +768,14 @@ def test_a_delete_after_others_reads_the_index(tmp_path):
         db.executemany("INSERT INTO t VALUES (?, 'x')", [(i,) for i in range(100)])
         store = stores.SQLite(path, table="t", key="k", value="v")
         with tamis.Guard(store, telescoping()) as g:
-            removed, remove = [], g._trust._remove
+            removed, remove = [], g._trust.replica._remove
 
             def by_the_index(filter, keys, attached):
                 if keys:
                     removed.append((keys, attached))
                 return remove(filter, keys, attached)
 
-            g._trust._remove = by_the_index
+            g._trust.replica._remove = by_the_index
             assert g.delete(1)
             assert removed == []
             db.execute("DELETE FROM t WHERE k = 2")
@@ -843,15 +843,15 @@ def test_changes_that_were_applied_in_part_are_not_applied_again(make, error, mo
     store.write(items=range(200))
     assert g.get_many(range(200)) == [b"theirs"] * 200
     store.write(removed=range(0, 200, 2))
-    remove = g._trust._remove
+    remove = g._trust.replica._remove
 
     def interrupted(*arguments):
-        g._trust._remove = remove  # only once
+        g._trust.replica._remove = remove  # only once
         remove(*arguments)
         raise error("now")
 
     monkeypatch.setattr(g._trust._rebuilds, "start", lambda: None)
-    g._trust._remove = interrupted
+    g._trust.replica._remove = interrupted
     with pytest.raises(error):
         g.get(absent_key(g))
     assert not g.stats.trusted

@@ -209,7 +209,7 @@ def test_reads_do_not_wait_for_a_put_that_waits_for_a_stranger(table):
         until(lambda: waiting(table.db) == 1)
         store = g.store
         assert store.get_many([b"there", b"mine", b"theirs"]) == ["by there", None, None]
-        assert store.epoch() == g._trust.epoch
+        assert store.epoch() == g._trust.replica.epoch
         assert store.lease(g._trust.owner, 10)  # a renewal does not wait either
         assert store.changes(store.epoch()) == (store.epoch(), [], [], False)
         assert len(store.run(0, 2**64 - 1)) == 1

@@ -101,7 +101,7 @@ def test_a_lost_epoch_equals_nothing_and_nothing_is_written(opened, client):
             g.store.put_many([1000], ["y"], g._trust.owner)
         assert g.store.get_many([1000]) == [None]
         g._trust._take_lease()  # this guard still holds the lease, by its own clock
-        g._trust._attach()
+        g._trust.replica.attach(g._trust.owner)
         g.put_many((i, "y") for i in range(100, 150))
         assert g.get_many(range(150)) == [None] * 100 + ["y"] * 50
         assert other.get_many(range(100, 150)) == ["y"] * 50

@@ -114,7 +114,7 @@ def test_epochs_name_states_of_the_set(opened):
             assert (epoch not in seen) == change
             assert change or epoch == seen[-1]
             seen.append(epoch)
-        assert g._trust.epoch == epoch
+        assert g._trust.replica.epoch == epoch
 
 
 def test_a_snapshot_outlives_the_process(opened, tmp_path):

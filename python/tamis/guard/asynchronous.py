@@ -115,7 +115,7 @@ class AsyncGuard:
                 guard._gate.count_denied(1)
                 self._sample(guard, [key], [None])
                 return None
-        counts = guard._trust.regions.counts.copy()
+        counts = guard._replica.regions.counts.copy()
         value = (await self._read([lookup.key]))[0]
         if value is not None:
             guard._gate.count_found(1)

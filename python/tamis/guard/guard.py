@@ -182,7 +182,8 @@ class Guard:
             share=bool(share),
             read_only=bool(read_only),
         )
-        self._gate = self._trust.gate
+        self._replica = self._trust.replica
+        self._gate = self._replica.gate
         self._lookup = self._gate.lookup
         self._page: Page | None = None
         # Keys that are tuples or UUIDs have another form for the filter and the store.
@@ -195,7 +196,7 @@ class Guard:
     @property
     def filter(self) -> Any:
         """The current filter; a rebuild replaces it with a new one."""
-        return self._trust.filter
+        return self._replica.filter
 
     # Queries.
 
@@ -212,7 +213,7 @@ class Guard:
             if not self._gate.accepts(lookup):
                 self._gate.count_denied(1)
                 return None
-        counts = self._trust.regions.counts.copy()
+        counts = self._replica.regions.counts.copy()
         value = self.store.get_many([lookup.key])[0]
         if value is not None:
             self._gate.count_found(1)
@@ -245,7 +246,7 @@ class Guard:
         """Return which keys the filter accepts, before their values are read."""
         indices = np.flatnonzero(apply_by_type(filter.contains, given)).tolist()
         accepted = dict(zip(indices, plain_keys([given[i] for i in indices]), strict=True))
-        return Lookups(filter, given, accepted, self._trust.regions.counts.copy())
+        return Lookups(filter, given, accepted, self._replica.regions.counts.copy())
 
     def _answer(
         self, lookups: Lookups, found: dict[PlainKey, Value | None]
@@ -258,7 +259,7 @@ class Guard:
         wrong = [i for i in accepted if answers[i] is None]
         self._gate.count_denied(len(given) - len(accepted))
         self._gate.count_found(len(accepted) - len(wrong))
-        hashes = self._trust.hashes([given[i] for i in wrong])
+        hashes = self._replica.hashes([given[i] for i in wrong])
         self._record(hashes[:, 1].tolist())
         once = list({accepted[i]: n for n, i in enumerate(wrong)}.values())
         # A stack counts all queries that it learns of; others only learn from them.
@@ -319,10 +320,10 @@ class Guard:
             )
 
     def _put(self, keys: list[PlainKey], values: list[Value]) -> None:
-        trust, batch = self._trust, self._gate.batch(keys)
+        trust, replica, batch = self._trust, self._replica, self._gate.batch(keys)
         trust.require_lease()
         try:
-            with trust.regions.write_locked(self._write_regions(batch)):
+            with replica.regions.write_locked(self._write_regions(batch)):
                 new = self._new_keys(keys, batch)
                 inserted, fresh = keys, batch.hashes
                 if len(new) < len(keys):
@@ -332,14 +333,14 @@ class Guard:
                 try:
                     trust.commit(lambda owner: self.store.put_many(keys, values, owner), keys, new)
                 except (LeaseError, TypeError, ValueError):  # nothing was written
-                    trust.remote.end_put(fresh)
-                    trust.remove(inserted)
+                    replica.remote.end_put(fresh)
+                    replica.remove(inserted)
                     raise
                 except BaseException:
-                    trust.doubt(inserted, fresh)
-                    trust.remote.end_put(fresh)
+                    replica.doubt(inserted, fresh)
+                    replica.remote.end_put(fresh)
                     raise
-                trust.remote.end_put(fresh)
+                replica.remote.end_put(fresh)
         except Exception as error:
             # A store that is down is not asked again; the next write does that.
             if not isinstance(error, StoreError):
@@ -366,19 +367,20 @@ class Guard:
         return [existed.pop(key, False) for key in given]
 
     def _delete(self, keys: list[PlainKey]) -> list[bool]:
-        trust, batch, filter = self._trust, self._gate.batch(keys), self.filter
+        trust, replica, filter = self._trust, self._replica, self.filter
+        batch = self._gate.batch(keys)
         trust.require_lease()
         regions = self._write_regions(batch)
         in_runs = isinstance(filter, AdaptiveQuotient)
         if in_runs and regions is not None:
             regions = _run_regions(filter, regions)
-        with trust.regions.write_locked(regions):
+        with replica.regions.write_locked(regions):
             before = None
             if in_runs and filter is self.filter:
-                before = filter.capacity, trust.replays
+                before = filter.capacity, replica.replays
             commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
             existed = commit.existed
-            trust.remove([*compress(keys, existed)], before)
+            replica.remove([*compress(keys, existed)], before)
         return existed
 
     # State.
@@ -388,7 +390,7 @@ class Guard:
         """Counts of queries, reads saved and false positives so far."""
         denied, found = self._gate.denied, self._gate.found
         return self._counters.read(
-            trusted=self._trust.trusted,
+            trusted=self._trust.standing.trusted,
             expected_fpr=self.filter.expected_fpr,
             queries=denied + found,
             reads_saved=denied,
@@ -497,14 +499,14 @@ class Guard:
         if maybe := self._gate.accepted(batch):
             values = self.store.get_many([keys[i] for i in maybe])
             there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        unsettled = self._trust.unsettled
+        unsettled = self._replica.unsettled
         if not (there or unsettled):
             return [*range(len(keys))]
         return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
 
     def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
-        remote = self._trust.remote
-        with self._trust.changing:
+        remote = self._replica.remote
+        with self._replica.changing:
             if len(keys) == 1 or not adapts(self.filter):
                 insert(self.filter, keys, remote)
                 # Only now: the remote must not list a hash that the filter does not hold.
@@ -524,23 +526,23 @@ class Guard:
         ``counts`` are the write counts of the regions before the store was read. A write that is
         under way is not waited for.
         """
-        trust, filter = self._trust, self.filter
-        if not (adapts(filter) and trust.may_adapt()):
+        replica, standing, filter = self._replica, self._trust.standing, self.filter
+        if not (adapts(filter) and self._trust.may_adapt()):
             return
         allowed = self._limit.take(len(keys))
-        regions = trust.regions.of(hashes[:allowed])
+        regions = replica.regions.of(hashes[:allowed])
         adapted = 0
-        with trust.regions.locked(_run_regions(filter, regions), wait=False) as locked:
-            latest = trust.regions.counts
+        with replica.regions.locked(_run_regions(filter, regions), wait=False) as locked:
+            latest = replica.regions.counts
             unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
-            if locked and unchanged and trust.trusted and not trust.behind:
+            if locked and unchanged and standing.trusted and not standing.behind:
                 # A lease that expired meanwhile costs the adaptation, not the query.
-                with trust.changing, suppress(LeaseError):
+                with replica.changing, suppress(LeaseError):
                     adapted = self._adapt_filter(keys, hashes, unchanged)
         self._counters.count(adaptations=adapted, adaptations_skipped=len(keys) - adapted)
 
     def _adapt_filter(self, keys: list[Any], hashes: HashRows, indices: list[int]) -> int:
-        filter, remote = self.filter, self._trust.remote
+        filter, remote = self.filter, self._replica.remote
         if hasattr(filter, "_adapt_hashes"):
             return int(np.sum(filter._adapt_hashes(hashes[indices], remote)))
         wrong = [keys[i] for i in indices]
