@@ -919,9 +919,9 @@ def test_what_is_not_a_key_is_refused_as_by_a_filter(key):
         assert str(raised.value) == str(expected.value)
     with pytest.raises(expected.type) as expected:
         g.filter.contains([key])
-    trust = g._trust
-    for trust.trusted in (True, False):
-        trust._set_deadline()
+    standing = g._trust.standing
+    for standing.trusted in (True, False):
+        standing.set_deadline()
         for use in (lambda: g.get_many([key]), lambda: g.delete_many([key])):
             with pytest.raises(expected.type) as raised:
                 use()

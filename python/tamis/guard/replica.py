@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from tamis._clock import now
 from tamis._locks import Locked
-from tamis._native import Gate
+from tamis._native import REGIONS, Gate
 from tamis.errors import CapacityError, LeaseError
+from tamis.filters.telescoping import AdaptiveQuotient
 from tamis.guard.filling import adapts, insert
 from tamis.guard.identity import index_name
 from tamis.guard.keys import apply_by_type
@@ -202,6 +203,24 @@ class Replica:
 
     # Keys of this guard's own writes.
 
+    def insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
+        """Insert keys for a put, before they are written to the store."""
+        remote = self.remote
+        with self.changing:
+            filter = self.filter
+            if len(keys) == 1 or not adapts(filter):
+                insert(filter, keys, remote)
+                # Only now: the remote must not list a hash that the filter does not hold.
+                remote.begin_put(hashes)
+                return
+            # A filter that grows for the last of these keys must be told of the first ones.
+            remote.begin_put(hashes)
+            try:
+                insert(filter, keys, RemoteWithout(remote, hashes))
+            except BaseException:
+                remote.end_put(hashes)
+                raise
+
     def doubt(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
         """Keep keys in the filter that were inserted for a put with an unknown outcome."""
         for i, key in enumerate(keys):
@@ -238,3 +257,12 @@ class Replica:
             # index, an adaptive filter may not know which slot is the key's, and keeps it.
             with suppress(KeyError, LeaseError, ValueError):
                 filter.remove(key, *remote)
+
+
+def run_regions(filter: Any, regions: list[int]) -> list[int] | None:
+    """Return the regions of all keys that share runs with keys of these; `None` is all of them.
+
+    A run of a quotient filter may reach into the next region; other filters move keys anywhere.
+    """
+    small = filter.capacity < REGIONS * 256
+    return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
