@@ -356,6 +356,29 @@ def test_a_server_that_does_not_answer_is_a_store_error(redis_server, connected)
     assert store.get_many([1]) == [None]
 
 
+def test_a_store_that_cannot_be_opened_closes_its_connection():
+    ended = threading.Event()
+    answers = {b"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", b"PING": b"-ERR refused\r\n"}
+
+    def refuse(server):
+        connection, _ = server.accept()
+        with connection:
+            while commands := connection.recv(4096):
+                for command in commands.split(b"*")[1:]:
+                    name = command.split()[2].upper()
+                    connection.sendall(answers.get(name, b"+OK\r\n"))
+        ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=refuse, args=(server,), daemon=True)
+        thread.start()
+        with pytest.raises(tamis.StoreError, match="refused") as raised:
+            stores.Redis(f"redis://127.0.0.1:{server.getsockname()[1]}", timeout=10)
+        assert ended.wait(5)
+        assert raised.tb  # which keeps the store from being collected
+        thread.join()
+
+
 def test_the_port_of_a_stopped_server_stays_its_own(redis_server):  # noqa: F811
     """Otherwise a process that comes in between keeps it from starting again."""
     port = int(redis_server.url.rpartition(":")[2])
