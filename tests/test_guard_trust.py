@@ -14,6 +14,7 @@ import pytest
 import tamis
 from faulty import Faulty
 from tamis import _native, stores
+from tamis.stores.contract import Changes
 
 
 def quotient(capacity=200):
@@ -159,7 +160,50 @@ def test_a_backlog_is_followed_in_pieces_and_delays_no_query():
     assert g.stats.rebuilds == 1
 
 
+def test_the_lease_opens_no_gate_to_a_filter_that_is_behind():
+    """After others wrote more than one piece under a lease of theirs."""
+    store = Faulty()
+    g = tamis.Guard(store, tamis.Quotient(capacity=10_000, fpr=2**-6), lease=1000)
+    g._trust._follows.close()
+    store.release(g._trust.owner)
+    g._trust.standing.lease_until = 0.001  # long over
+    for i in range(2000):
+        store.write([i])
+    for i in range(1999, 0, -100):
+        assert g.get(i) == b"theirs"
+    until(lambda: g.get(absent_key(g)) is None and g.stats.reads_saved > 0)
+    assert g.get_many(range(2000)) == [b"theirs"] * 2000
+
+
+def test_a_snapshot_counts_only_with_all_changes_since(tmp_path):
+    """A store may say that there are more, as it would have to wait for a write to return them."""
+    store, path = Faulty(), tmp_path / "snapshot"
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        g.put(1, "x")
+    store.write([2])
+    answers = iter([lambda since, *_: Changes(since, [], [], True)])
+    changes = store.changes
+    store.changes = lambda *given: next(answers, changes)(*given)
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        assert g.get_many([1, 2]) == ["x", b"theirs"]
+        assert g.stats.rebuilds == 1
+
+
 # max_staleness.
+
+
+def test_a_filter_that_is_not_trusted_denies_nothing():
+    """Not even within the time for which it would count otherwise."""
+    store = Faulty(shared=True)
+    with tamis.Guard(store, quotient(), max_staleness=1000) as g:
+        key = absent_key(g)
+        assert g.get(key) is None
+        g._trust._rebuilds.close()
+        store._journal.clear()
+        store.write([key])
+        g._trust.follow()
+        assert g.get(key) == b"theirs"
+        assert not g.stats.trusted
 
 
 def test_max_staleness_is_a_duration():
