@@ -250,6 +250,11 @@ MISTAKES = {
         TypeError,
         "ax must be axes of matplotlib, or None, not 'x'",
     ),
+    "a name as the axes of a collection": (
+        lambda: tamis.Collection.build({"a": [1]}).plot("x"),
+        TypeError,
+        "ax must be axes of matplotlib, or None, not 'x'",
+    ),
     "no path to load": (
         lambda: tamis.load(None),
         TypeError,

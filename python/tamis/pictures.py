@@ -191,7 +191,7 @@ def draw_collection(collection: Collection, ax: Any = None) -> Any:
     """Draw the bits per key of each filter, in the file and in memory, by utility."""
     from tamis.collection.prefixes import rate_curve
 
-    ax = figure_axes(6.4, 4.8) if ax is None else ax
+    ax = axes(figure_axes(6.4, 4.8) if ax is None else ax)
     prefixes = collection._prefixes  # another thread may replace them
     counts, utility = np.maximum(prefixes.filters.sizes().counts, 1), prefixes.utility
     full = rate_curve(prefixes.filters.sizes()).bits
