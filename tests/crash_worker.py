@@ -56,7 +56,7 @@ def load(kind, folder, filter, seed):
     random.seed(seed)
     guard = opened(kind, folder, filter)
     guard.store.put_many = half_way(guard.store.put_many)
-    guard._trust.remove = half_way(guard._trust.remove)
+    guard._trust.replica.remove = half_way(guard._trust.replica.remove)
     while True:
         keys = [random.randrange(300) for _ in range(random.choice([1, 1, 5]))]
         action = random.random()

@@ -28,16 +28,20 @@ def _program(name):
     return found
 
 
-def _port():
-    """Find a free port; workers that look for one at the same time find different ones."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    while True:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        # Not the last bit: systems prefer odd ports for servers.
-        if port // 2 % 32 == worker % 32:
-            return port
+def reserve_port():
+    """Bind a socket to a free port, which is a server's to listen on until the socket is closed.
+
+    Linux lets two sockets share a port if both have SO_REUSEADDR, as those of the servers have, and
+    only one of them listens. It gives the port to nobody else, also while the server is stopped.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def port_of(reserved):
+    return reserved.getsockname()[1]
 
 
 @contextmanager
@@ -81,49 +85,48 @@ class Server:
         self.start()
 
 
+@contextmanager
+def _redis_command(folder):
+    """The command of a server that keeps nothing over a restart, its URL, and how to ask for it."""
+    redis = pytest.importorskip("redis")
+    program = _program("redis-server")
+    with reserve_port() as reserved:
+        command = [program, "--port", str(port_of(reserved))]
+        command += ["--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        url = f"redis://127.0.0.1:{port_of(reserved)}"
+
+        def ready():
+            with redis.Redis.from_url(url) as client:
+                client.ping()
+
+        yield command, url, ready
+
+
 @pytest.fixture
 def redis_server(tmp_path):
-    """A Redis server of the test's own, which keeps nothing over a restart."""
-    redis = pytest.importorskip("redis")
-    port = _port()
-    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
-    command += ["--save", "", "--dir", str(tmp_path)]
-    url = f"redis://127.0.0.1:{port}"
-
-    def ready():
-        with redis.Redis.from_url(url) as client:
-            client.ping()
-
-    server = Server(command, ready)
-    server.url = url
-    server.start()
-    yield server
-    server.stop()
+    """A Redis server of the test's own."""
+    with _redis_command(tmp_path) as (command, url, ready):
+        server = Server(command, ready)
+        server.url = url
+        server.start()
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
-    redis = pytest.importorskip("redis")
-    port = _port()
-    command = [_program("redis-server"), "--port", str(port), "--bind", "127.0.0.1"]
-    command += ["--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
-    url = f"redis://127.0.0.1:{port}"
-
-    def ready():
-        with redis.Redis.from_url(url) as client:
-            client.ping()
-
-    with _running(command, ready):
+    folder = tmp_path_factory.mktemp("redis")
+    with _redis_command(folder) as (command, url, ready), _running(command, ready):
         yield url
 
 
 @contextmanager
 def _postgres_command():
     """A new database cluster: the command that serves it, and its URL."""
-    initdb, postgres, port = _program("initdb"), _program("postgres"), _port()
-    url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
+    initdb, postgres = _program("initdb"), _program("postgres")
     # A folder of its own below /tmp: the path to a socket must be short, and open to its owner.
-    with TemporaryDirectory(prefix="tamis-postgres-") as folder:
+    with TemporaryDirectory(prefix="tamis-postgres-") as folder, reserve_port() as reserved:
+        port = port_of(reserved)
         user = []
         if os.geteuid() == 0:  # the server refuses to run as root
             user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
@@ -136,6 +139,7 @@ def _postgres_command():
             cwd=folder,
         )
         command = [*user, postgres, "-D", data, "-p", str(port), "-F", "-k", folder]
+        url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
         yield [*command, "-c", "listen_addresses=127.0.0.1"], url
 
 

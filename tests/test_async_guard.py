@@ -199,10 +199,10 @@ async def test_a_cancelled_write_of_unknown_outcome_is_settled(caplog):
                 break
             await asyncio.sleep(0.05)
         assert "the connection broke" in caplog.text
-        assert b"a" in g.guard._trust.unsettled
+        assert b"a" in g.guard._trust.replica.unsettled
         store.fails = None
         await g.put("b", "2")
-        assert b"a" not in g.guard._trust.unsettled
+        assert b"a" not in g.guard._trust.replica.unsettled
         assert await g.get_many(["a", "b"]) == [None, "2"]
         assert len(g.filter) == 1
 

@@ -696,6 +696,10 @@ def test_wrong_arguments_are_one_line(run, line):
         ("build keys.txt --fpr 0.1 -o nofolder/out.tamis", "the folder 'nofolder' does not exist"),
         ("plan 1000 --fpr 0.1 --max-checks 0", "tamis: --max-checks "),
         ("advise 1000 --miss-cost soon", "tamis: --miss-cost "),
+        (
+            "advise 1000 --fpr 0.1 --bits-per-key 8",
+            "pass at most one of --fpr, --bits-per-key and --budget",
+        ),
         ("dedup log.txt", "pass exactly one of --window and --gap"),
         ("dedup log.txt --window -1", "tamis: --window "),
         ("dedup log.txt --gap 10", "--gap requires --bits"),

@@ -12,6 +12,9 @@ import pytest
 import tamis
 from servers import postgres_url  # noqa: F401
 from tamis import stores
+from tamis.stores._composite import pack
+from tamis.stores._postgres_columns import PostgresColumns
+from tamis.stores._sqlite_columns import SQLiteColumns
 
 _names = itertools.count()
 
@@ -526,3 +529,23 @@ def test_django_connections(database):
         assert g.get("a") == "1"
     with pytest.raises(ValueError, match="a connection of Django must be for"):
         other(connection, table="t", key="k", value="v")
+
+
+BYTES_AND_NUMBERS = [
+    SQLiteColumns(("a", "b"), ["blob", "integer"], [None, None], own=False),
+    PostgresColumns(("a", "b"), ["bytea", "integer"], own=False),
+]
+
+
+@pytest.mark.parametrize("columns", BYTES_AND_NUMBERS, ids=["sqlite", "postgres"])
+def test_what_several_columns_cannot_hold_is_absent(columns):
+    key = columns.to_plain((b"x", 5))
+    assert columns.to_column(key) == "b78,i5"
+    assert columns.row_key("b78,i5") == [b"x", 5]
+    assert columns.from_plain(columns.from_column("b78,i5")) == (b"x", 5)
+    for parts in ([5, 5], [b"x", b"y"], [b"x", 2**63], [b"x"], [b"x", 5, 6]):
+        assert columns.to_column(pack(parts).encode()) is None
+    for wrong in (7, b"x", b"\xff"):  # which a table with other key columns may have
+        assert columns.to_column(wrong) is None
+    with pytest.raises(TypeError, match=r"column 'a' and 'b' of 't' cannot hold the key \(5, 5\)"):
+        columns.require_column(pack([5, 5]).encode(), "t")

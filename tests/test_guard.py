@@ -313,8 +313,8 @@ def test_the_remote_lists_a_pending_put_once():
     put_many = store.put_many
 
     def count():
-        run = g._trust.remote.run(0, 2**64 - 1).tolist()
-        scan = [row for part in g._trust.remote.scan() for row in part.tolist()]
+        run = g._trust.replica.remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g._trust.replica.remote.scan() for row in part.tolist()]
         assert len(run) == len(scan)
         seen.append([run.count(row) + scan.count(row) for row in coming])
 
@@ -336,7 +336,7 @@ def test_the_remote_lists_a_pending_put_once():
 def test_growth_keeps_the_slot_of_a_pending_put():
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
-    regions = g._trust.regions.of(tamis.hash_keys(range(200), seed=3))
+    regions = g._trust.replica.regions.of(tamis.hash_keys(range(200), seed=3))
     coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
     put_many, capacity = store.put_many, g.filter.capacity
     putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
@@ -919,9 +919,9 @@ def test_what_is_not_a_key_is_refused_as_by_a_filter(key):
         assert str(raised.value) == str(expected.value)
     with pytest.raises(expected.type) as expected:
         g.filter.contains([key])
-    trust = g._trust
-    for trust.trusted in (True, False):
-        trust._set_deadline()
+    standing = g._trust.standing
+    for standing.trusted in (True, False):
+        standing.set_deadline()
         for use in (lambda: g.get_many([key]), lambda: g.delete_many([key])):
             with pytest.raises(expected.type) as raised:
                 use()

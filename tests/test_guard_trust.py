@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import tamis
 from faulty import Faulty
 from tamis import _native, stores
+from tamis.stores.contract import Changes
 
 
 def quotient(capacity=200):
@@ -132,7 +134,7 @@ def test_a_query_does_not_wait_for_a_write(shared):
         assert in_thread(g.get_many, [5, 6, 30_000]) == ["5", "6", None]
         assert in_thread(g.get, 1000) is None
         # Half of the lease is over.
-        g._trust._renew_at = 0.0
+        g._trust.standing.renew_at = 0.0
         g._gate.open_until(0.0)
         assert in_thread(g.get, 6) == "6"
         assert in_thread(g.get, absent_key(g)) is None
@@ -158,7 +160,50 @@ def test_a_backlog_is_followed_in_pieces_and_delays_no_query():
     assert g.stats.rebuilds == 1
 
 
+def test_the_lease_opens_no_gate_to_a_filter_that_is_behind():
+    """After others wrote more than one piece under a lease of theirs."""
+    store = Faulty()
+    g = tamis.Guard(store, tamis.Quotient(capacity=10_000, fpr=2**-6), lease=1000)
+    g._trust._follows.close()
+    store.release(g._trust.owner)
+    g._trust.standing.lease_until = 0.001  # long over
+    for i in range(2000):
+        store.write([i])
+    for i in range(1999, 0, -100):
+        assert g.get(i) == b"theirs"
+    until(lambda: g.get(absent_key(g)) is None and g.stats.reads_saved > 0)
+    assert g.get_many(range(2000)) == [b"theirs"] * 2000
+
+
+def test_a_snapshot_counts_only_with_all_changes_since(tmp_path):
+    """A store may say that there are more, as it would have to wait for a write to return them."""
+    store, path = Faulty(), tmp_path / "snapshot"
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        g.put(1, "x")
+    store.write([2])
+    answers = iter([lambda since, *_: Changes(since, [], [], True)])
+    changes = store.changes
+    store.changes = lambda *given: next(answers, changes)(*given)
+    with tamis.Guard(store, quotient(), snapshot=path) as g:
+        assert g.get_many([1, 2]) == ["x", b"theirs"]
+        assert g.stats.rebuilds == 1
+
+
 # max_staleness.
+
+
+def test_a_filter_that_is_not_trusted_denies_nothing():
+    """Not even within the time for which it would count otherwise."""
+    store = Faulty(shared=True)
+    with tamis.Guard(store, quotient(), max_staleness=1000) as g:
+        key = absent_key(g)
+        assert g.get(key) is None
+        g._trust._rebuilds.close()
+        store._journal.clear()
+        store.write([key])
+        g._trust.follow()
+        assert g.get(key) == b"theirs"
+        assert not g.stats.trusted
 
 
 def test_max_staleness_is_a_duration():
@@ -297,9 +342,9 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
     with pytest.raises(tamis.StoreError):
         g.get(1)
     # Half of the lease is over, and it cannot be renewed.
-    with g._trust._state:
-        g._trust._renew_at = 0.0
-        g._trust._set_deadline()
+    with g._trust.standing.lock:
+        g._trust.standing.renew_at = 0.0
+        g._trust.standing.set_deadline()
     if choice == "raise":
         with pytest.raises(tamis.StoreError):
             g.get(key)
@@ -308,7 +353,7 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
         assert g.get_many([key, key]) == [None, None]
     # The lease is over: another guard may have written.
     until(lambda: not _alive(g._trust._renewals))
-    g._trust.lease_until = 0.001
+    g._trust.standing.lease_until = 0.001
     with pytest.raises(tamis.StoreError):
         g.get(key)
     store.down = False
@@ -501,7 +546,7 @@ def test_growth_keeps_the_slot_of_a_put_that_may_still_arrive():
     store.breaks = "late"
     with pytest.raises(tamis.StoreError):
         g.put("late", "y")
-    g.filter.grow(g._trust.remote)
+    g.filter.grow(g._trust.replica.remote)
     assert store.arrive() == 0
     assert g.get("late") == "y"
 
@@ -539,7 +584,7 @@ def test_a_batch_reads_and_learns_each_key_once():
     assert (s.adaptations, s.adaptations_skipped) == (1, 0)
     # The same where the filter is not trusted.
     reads.clear()
-    g._trust.trusted = False
+    g._trust.standing.trusted = False
     g._gate.close()
     g._trust._rebuilds._closed = True
     assert g.get_many(["k1", "k1", wrong]) == ["1", "1", None]
@@ -649,7 +694,7 @@ def test_a_child_process_is_told_to_open_its_own_guard(tmp_path):
     """Also while threads of the parent hold the guard's locks."""
     with tamis.Guard(stores.SQLite(tmp_path / "a.db"), quotient(), max_staleness=0.01) as g:
         g.put(1, "x")
-        with g._trust.regions.locked(), g._trust._state:
+        with g._trust.replica.regions.locked(), g._trust.standing.lock:
             child = os.fork()
             if child == 0:
                 told = 0
@@ -689,20 +734,20 @@ def test_a_rebuilt_filter_is_used_only_once_it_is_level():
         return epoch, parts
 
     store.contents = slow
-    replace, gate, before = g._gate.replace, g._gate, g._trust.epoch
+    replace, gate, before = g._gate.replace, g._gate, g._trust.replica.epoch
 
     class Gate:
         def __getattr__(self, name):
             return getattr(gate, name)
 
         def replace(self, filter):
-            assert g._trust.epoch == before  # which the old filter matches
+            assert g._trust.replica.epoch == before  # which the old filter matches
             denied.extend(key for key in [*range(100), 500] if key not in filter)
             replace(filter)
 
-    g._trust.gate = Gate()
+    g._trust.replica.gate = Gate()
     g.rebuild()
-    g._trust.gate = gate
+    g._trust.replica.gate = gate
     assert not denied
     assert g.get(500) == b"theirs"
     g.close()
@@ -735,19 +780,27 @@ def test_expected_rates_follow_every_change():
         assert f.expected_fpr == tamis.from_bytes(f.to_bytes()).expected_fpr
 
 
-def test_expected_rates_are_not_computed_all_the_time():
+def test_expected_rates_are_not_computed_all_the_time(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(
+        tamis.guard.statistics, "time", SimpleNamespace(perf_counter=lambda: clock[0])
+    )
+
     class Slow:
         computed = 0
 
         @property
         def expected_fpr(self):
             self.computed += 1
-            time.sleep(0.01)
+            clock[0] += 0.01
             return 0.5
 
     rate, slow = tamis.guard.statistics.ExpectedRate(), Slow()
     assert [rate.read(slow) for _ in range(50)] == [0.5] * 50
-    assert slow.computed == 1
+    clock[0] += 0.99
+    assert (rate.read(slow), slow.computed) == (0.5, 1)
+    clock[0] += 0.02  # now a hundred times as long as it took has passed
+    assert (rate.read(slow), slow.computed) == (0.5, 2)
     assert rate.read(Slow()) == 0.5
 
 
@@ -759,14 +812,14 @@ def test_a_delete_after_others_reads_the_index(tmp_path):
         db.executemany("INSERT INTO t VALUES (?, 'x')", [(i,) for i in range(100)])
         store = stores.SQLite(path, table="t", key="k", value="v")
         with tamis.Guard(store, telescoping()) as g:
-            removed, remove = [], g._trust._remove
+            removed, remove = [], g._trust.replica._remove
 
             def by_the_index(filter, keys, attached):
                 if keys:
                     removed.append((keys, attached))
                 return remove(filter, keys, attached)
 
-            g._trust._remove = by_the_index
+            g._trust.replica._remove = by_the_index
             assert g.delete(1)
             assert removed == []
             db.execute("DELETE FROM t WHERE k = 2")
@@ -834,15 +887,15 @@ def test_changes_that_were_applied_in_part_are_not_applied_again(make, error, mo
     store.write(items=range(200))
     assert g.get_many(range(200)) == [b"theirs"] * 200
     store.write(removed=range(0, 200, 2))
-    remove = g._trust._remove
+    remove = g._trust.replica._remove
 
     def interrupted(*arguments):
-        g._trust._remove = remove  # only once
+        g._trust.replica._remove = remove  # only once
         remove(*arguments)
         raise error("now")
 
     monkeypatch.setattr(g._trust._rebuilds, "start", lambda: None)
-    g._trust._remove = interrupted
+    g._trust.replica._remove = interrupted
     with pytest.raises(error):
         g.get(absent_key(g))
     assert not g.stats.trusted

@@ -150,6 +150,156 @@ MISTAKES = {
         TypeError,
         "path must be a path, an engine of SQLAlchemy or a connection of Django, not None",
     ),
+    "no items to put": (
+        lambda: tamis.Guard(tamis.stores.Memory()).put_many(None),
+        TypeError,
+        "items must be a mapping of keys to values, or pairs of a key and a value, not None",
+    ),
+    "no keys to delete": (
+        lambda: tamis.Guard(tamis.stores.Memory()).delete_many(None),
+        TypeError,
+        "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, not None",
+    ),
+    "no keys to get": (
+        lambda: tamis.Guard(tamis.stores.Memory()).get_many(None),
+        TypeError,
+        "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, not None",
+    ),
+    "no keys of a window": (
+        lambda: tamis.Windowed.build(None, fpr=0.1),
+        TypeError,
+        "keys must be a list, a NumPy array, an Arrow column or another iterable of keys, not None",
+    ),
+    "an unknown set": (
+        lambda: tamis.Collection.build({"a": [1], "b": [2]}).drop(["unknown"]),
+        KeyError,
+        "sets must be among the 2 names, such as 'a', not 'unknown'",
+    ),
+    "a set of an empty collection": (
+        lambda: tamis.Collection.build({}).drop(["unknown"]),
+        KeyError,
+        "sets must be names of sets, of which there are none, not 'unknown'",
+    ),
+    "no set to drop": (
+        lambda: tamis.Collection.build({"a": [1]}).drop([None]),
+        TypeError,
+        "sets must be a list of names or numbers, not [None]",
+    ),
+    "an unknown run": (
+        lambda: tamis.Collection.build({"a": [1]}, kind="stacked").drop(["unknown"]),
+        KeyError,
+        "runs must be among the 1 names, such as 'a', not 'unknown'",
+    ),
+    "no run to drop": (
+        lambda: tamis.Collection.build({"a": [1]}, kind="stacked").drop(None),
+        TypeError,
+        "runs must be a list of names or numbers, not None",
+    ),
+    "sets without names, within a budget": (
+        lambda: tamis.Collection.build(None, budget="1kB"),
+        TypeError,
+        "sets must be a mapping from names, or pairs of a name and a set, not None (NoneType)",
+    ),
+    "a number that is no open file": (
+        lambda: tamis.Collection.build({"a": [1]}).write(-1),
+        ValueError,
+        "descriptor must be from 0 to 2147483647, not -1",
+    ),
+    "a number as a document": (
+        lambda: tamis.text.SearchIndex.build({"a": "b"}).drop(-1),
+        TypeError,
+        "name must be a str, not -1 (int)",
+    ),
+    "no source": (
+        lambda: tamis.parquet.SkippingIndex.build(None, columns="user"),
+        TypeError,
+        "source must be a path, a pattern or a list of them, not None",
+    ),
+    "a number of columns": (
+        lambda: tamis.parquet.SkippingIndex.build("a.parquet", columns=2),
+        ValueError,
+        "columns must be one or more distinct names, not 2",
+    ),
+    "text as fractions": (
+        lambda: tamis.plan_stable("x", [1.0], bits=1000, fpr=0.1, gap=100),
+        TypeError,
+        "p_j must be a list of fractions, not 'x'",
+    ),
+    "text as scores": (
+        lambda: tamis.StableLearned.plan("x", [0.5], bits=1000, fpr=0.1, gap=100),
+        TypeError,
+        "member_scores must be a list of scores, not 'x'",
+    ),
+    "no plan of a stable filter": (
+        lambda: tamis.StableLearned(None, None),
+        TypeError,
+        "plan must be a plan of StableLearned.plan, not None",
+    ),
+    "no plan of a stack": (
+        lambda: tamis.Stacked.from_plan(None, ["a"]),
+        TypeError,
+        "plan must be a tamis.Plan, as tamis.plan returns, not None",
+    ),
+    "a name without a filter": (
+        lambda: tamis.compare({"a": None}),
+        TypeError,
+        "filters['a'] must be a filter, a plan or a choice of an advice, not NoneType",
+    ),
+    "a name as the axes": (
+        lambda: tamis.compare([BLOOM], ax="x"),
+        TypeError,
+        "ax must be axes of matplotlib, or None, not 'x'",
+    ),
+    "a name as the axes of a collection": (
+        lambda: tamis.Collection.build({"a": [1]}).plot("x"),
+        TypeError,
+        "ax must be axes of matplotlib, or None, not 'x'",
+    ),
+    "no path to load": (
+        lambda: tamis.load(None),
+        TypeError,
+        "path must be the path of a file, not None",
+    ),
+    "no path to save to": (
+        lambda: BLOOM.save(None),
+        TypeError,
+        "path must be the path of a file, not None",
+    ),
+    "a number as a folder": (
+        lambda: tamis.Sharded.from_batches([["a"]], fpr=0.1, directory=5),
+        TypeError,
+        "directory must be the path of a folder, not 5",
+    ),
+    "no batches of queries": (
+        lambda: tamis.Workload.from_batches(None),
+        TypeError,
+        "batches must be an iterable of batches of queries, not None",
+    ),
+    "one share": (
+        lambda: tamis.Workload.from_queries(["a"]).quantiles(0.5),
+        TypeError,
+        "shares must be a list of numbers from 0 to 1, not 0.5",
+    ),
+    "no workload to compare with": (
+        lambda: tamis.Workload.from_queries(["a"]).drift(None),
+        TypeError,
+        "other must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), not None",
+    ),
+    "a number as a table": (
+        lambda: tamis.stores.SQLite("a.db", table=1, key="k", value="v"),
+        TypeError,
+        "table must be a str, or None, not 1",
+    ),
+    "a number as the name of a key": (
+        lambda: tamis.stores.SQLite("a.db", table="t", key=1, value="v"),
+        TypeError,
+        "key must be the name of a column, or a list of names, not 1",
+    ),
+    "a number as the name of a store": (
+        lambda: tamis.stores.Redis(name=1),
+        TypeError,
+        "name must be a str, not 1",
+    ),
     "no needs": (
         lambda: tamis.advise(5, bits_per_key=10, needs=None),
         TypeError,

@@ -58,7 +58,7 @@ def test_a_scrape_has_the_statistics_of_each_guard():
     assert samples["tamis_guard_reads_wasted_total", "one"] > 0
     assert samples["tamis_guard_rebuild_seconds_total", "one"] > 0
     assert samples["tamis_guard_memory_bytes", "one"] == -(-one.filter.size_in_bits // 8)
-    one._trust._distrust("of a test")
+    one._trust.replica.distrust("of a test")
     one.close()
     assert {name for _, name in scraped(registry)} == {"two"}
     two.close()
@@ -69,7 +69,7 @@ def test_a_filter_that_is_not_in_use_shows():
     registry = prometheus_client.CollectorRegistry()
     registry.register(tamis.metrics.Collector(g))
     g._trust._rebuilds.close()
-    g._trust._distrust("of a test")
+    g._trust.replica.distrust("of a test")
     assert scraped(registry)["tamis_guard_trusted", "g"] == 0.0
     g.close()
 
@@ -123,6 +123,6 @@ def test_lines_of_one_kind_are_limited(caplog, monkeypatch):
 def test_a_guard_that_is_distrusted_again_and_again_logs_once(caplog):
     with guard("noisy") as g, caplog.at_level(logging.WARNING, logger="tamis.guard"):
         for _ in range(50):
-            g._trust._distrust("of a test")
+            g._trust.replica.distrust("of a test")
             g._trust.rebuild()
     assert caplog.text.count("noisy: all queries go to the store") == 1

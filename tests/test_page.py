@@ -121,7 +121,7 @@ def test_the_numbers_on_the_page_are_those_of_the_statistics(browser):
         assert float(shown(browser)["rebuild_seconds"][0]) == g.stats.rebuild_seconds
         assert browser.find_element("id", "trust").text == "filter trusted"
         g._trust._rebuilds.close()
-        g._trust._distrust("of a test")
+        g._trust.replica.distrust("of a test")
         until(lambda: browser.find_element("id", "trust").text == "all queries go to the store")
         # What other filters would have done, from a sample, in the background.
         rows = until(lambda: browser.find_elements("css selector", "#others tbody tr"))

@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import socket
 import threading
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -22,9 +24,20 @@ def hasher(seed):
 
 
 @pytest.fixture
-def opened(redis_url):  # noqa: F811
+def connected():
+    """Stores, of a URL, that are closed after the test."""
+    with ExitStack() as ending:
+
+        def connect(url, **options):
+            return ending.enter_context(closing(stores.Redis(url, **options)))
+
+        yield connect
+
+
+@pytest.fixture
+def opened(redis_url, connected):  # noqa: F811
     name = f"redis test {next(_names)}"
-    return lambda **options: stores.Redis(redis_url, name=name, **{"grace": 0, **options})
+    return lambda **options: connected(redis_url, name=name, **{"grace": 0, **options})
 
 
 @pytest.fixture
@@ -88,7 +101,7 @@ def test_a_lost_epoch_equals_nothing_and_nothing_is_written(opened, client):
             g.store.put_many([1000], ["y"], g._trust.owner)
         assert g.store.get_many([1000]) == [None]
         g._trust._take_lease()  # this guard still holds the lease, by its own clock
-        g._trust._attach()
+        g._trust.replica.attach(g._trust.owner)
         g.put_many((i, "y") for i in range(100, 150))
         assert g.get_many(range(150)) == [None] * 100 + ["y"] * 50
         assert other.get_many(range(100, 150)) == ["y"] * 50
@@ -243,12 +256,12 @@ def test_the_holder_gets_a_lost_lease_back_at_once(opened, client, clock):
     assert not two.lease("two", 10)
 
 
-def test_a_restarted_server_ends_no_lease_early(redis_server, clock):  # noqa: F811
+def test_a_restarted_server_ends_no_lease_early(redis_server, connected, clock):  # noqa: F811
     server = redis_server
-    one = writer(stores.Redis(server.url, grace=0), "one", 3600)
+    one = writer(connected(server.url, grace=0), "one", 3600)
     one.put_many([1], ["x"], "one")
     server.restart()
-    two = stores.Redis(server.url)
+    two = connected(server.url)
     assert not two.lease("two", 3600)
     with pytest.raises(tamis.LeaseError):
         one.put_many([2], ["x"], "one")
@@ -297,9 +310,9 @@ def test_guards_follow_a_restarted_server(redis_server):  # noqa: F811
     two.close()
 
 
-def test_a_server_that_is_down_is_a_store_error(redis_server):  # noqa: F811
+def test_a_server_that_is_down_is_a_store_error(redis_server, connected):  # noqa: F811
     server = redis_server
-    store = stores.Redis(server.url.replace("//", "//default:secret-word@"), timeout=2, grace=0)
+    store = connected(server.url.replace("//", "//default:secret-word@"), timeout=2, grace=0)
     writer(store, "one").put_many([1], ["x"], "one")
     server.stop()
     for call in (
@@ -329,11 +342,11 @@ def test_a_server_that_is_down_is_a_store_error(redis_server):  # noqa: F811
     assert raised.value.__cause__ is None
 
 
-def test_a_server_that_does_not_answer_is_a_store_error(redis_server):  # noqa: F811
+def test_a_server_that_does_not_answer_is_a_store_error(redis_server, connected):  # noqa: F811
     import signal
 
     server = redis_server
-    store = stores.Redis(server.url, timeout=2)
+    store = connected(server.url, timeout=2)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         with pytest.raises(tamis.StoreError):
@@ -343,9 +356,41 @@ def test_a_server_that_does_not_answer_is_a_store_error(redis_server):  # noqa: 
     assert store.get_many([1]) == [None]
 
 
-def test_signals_of_changes_and_of_a_new_connection(redis_server):  # noqa: F811
+def test_a_store_that_cannot_be_opened_closes_its_connection():
+    ended = threading.Event()
+    answers = {b"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", b"PING": b"-ERR refused\r\n"}
+
+    def refuse(server):
+        connection, _ = server.accept()
+        with connection:
+            while commands := connection.recv(4096):
+                for command in commands.split(b"*")[1:]:
+                    name = command.split()[2].upper()
+                    connection.sendall(answers.get(name, b"+OK\r\n"))
+        ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=refuse, args=(server,), daemon=True)
+        thread.start()
+        with pytest.raises(tamis.StoreError, match="refused") as raised:
+            stores.Redis(f"redis://127.0.0.1:{server.getsockname()[1]}", timeout=10)
+        assert ended.wait(5)
+        assert raised.tb  # which keeps the store from being collected
+        thread.join()
+
+
+def test_the_port_of_a_stopped_server_stays_its_own(redis_server):  # noqa: F811
+    """Otherwise a process that comes in between keeps it from starting again."""
+    port = int(redis_server.url.rpartition(":")[2])
+    redis_server.stop()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    redis_server.start()
+
+
+def test_signals_of_changes_and_of_a_new_connection(redis_server, connected):  # noqa: F811
     server = redis_server
-    store = stores.Redis(server.url, grace=0)
+    store = connected(server.url, grace=0)
     before = set(threading.enumerate())  # perhaps of guards that other tests left open
     woken = threading.Event()
     end = store.watch(woken.set)
@@ -381,17 +426,17 @@ def test_a_forked_child_is_another_owner(opened):
     store.put_many([3], ["z"], "one")
 
 
-def test_a_lease_of_an_earlier_run_does_not_write(redis_server, clock):  # noqa: F811
+def test_a_lease_of_an_earlier_run_does_not_write(redis_server, connected, clock):  # noqa: F811
     """A server that comes back with an earlier state may have granted the lease since."""
     import redis
 
     server = redis_server
-    one = writer(stores.Redis(server.url, grace=0), "one", 10)
+    one = writer(connected(server.url, grace=0), "one", 10)
     one.put_many([1], ["x"], "one")
     with redis.Redis.from_url(server.url) as client:
         client.save()
     one.release("one")
-    two = writer(stores.Redis(server.url), "two", 10)
+    two = writer(connected(server.url), "two", 10)
     two.put_many([2], ["x"], "two")
     epoch = two.epoch()
     server.restart()

@@ -170,7 +170,7 @@ def test_a_snapshot_that_is_not_shared_is_paid_by_each(tmp_path):
 def test_a_guard_that_only_reads_never_takes_the_lease(tmp_path):
     path = tmp_path / "data.db"
     with tamis.Guard(stores.SQLite(path), empty_filter(), read_only=True) as g:
-        assert not g._trust.holds_lease()
+        assert not g._trust.standing.holds_lease()
         with pytest.raises(tamis.LeaseError, match="this guard is read-only"):
             g.put("a", "x")
         with pytest.raises(tamis.LeaseError, match="this guard is read-only"):
@@ -260,7 +260,7 @@ def test_a_process_that_is_gone_leaves_the_lease_to_another(tmp_path, monkeypatc
             os._exit(0)  # without releasing the lease
     assert os.waitpid(child, 0)[1] == 0
     with writer(tmp_path, lease=0.4) as g:
-        until(g._trust.holds_lease)
+        until(g._trust.standing.holds_lease)
         g.put("b", "y")
         assert g.get_many(["a", "b", "c"]) == ["x", "y", None]
 

@@ -79,7 +79,7 @@ class Clock:
 def test_a_lease_is_granted_to_others_once_it_is_over(pair, monkeypatch):
     one, two = pair
     start = 1000.0
-    monkeypatch.setattr("tamis.stores.sqlite.now", lambda: start)
+    monkeypatch.setattr("tamis.stores._sqlite_lease.now", lambda: start)
     assert one.lease("one", 60)
     for seconds, granted in ((59.9, False), (60.1, True)):
         start = 1000.0 + seconds
@@ -92,7 +92,7 @@ def test_a_lease_of_another_boot_is_watched(pair, monkeypatch, known):
     monkeypatch.setattr(time, "clock_gettime", clock)
     one, two = pair
     for boot in ("before", "after") if known else (None,):
-        monkeypatch.setattr(stores.sqlite, "clock_id", lambda boot=boot: boot)
+        monkeypatch.setattr(stores._sqlite_lease, "clock_id", lambda boot=boot: boot)
         if boot != "after":
             assert one.lease("one", 10)
     clock.now = 5.0  # the clock of a boot starts from zero

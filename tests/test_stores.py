@@ -114,7 +114,7 @@ def test_epochs_name_states_of_the_set(opened):
             assert (epoch not in seen) == change
             assert change or epoch == seen[-1]
             seen.append(epoch)
-        assert g._trust.epoch == epoch
+        assert g._trust.replica.epoch == epoch
 
 
 def test_a_snapshot_outlives_the_process(opened, tmp_path):
@@ -332,6 +332,36 @@ def test_errors_of_rocksdb_are_store_errors(tmp_path):
         with pytest.raises(tamis.StoreError, match=r"RocksDB database .*data' failed: ") as raised:
             call()
         assert raised.value.__cause__ is not None
+
+
+def test_rocksdb_is_closed_while_others_read(tmp_path):
+    """The driver refuses to close a database that another thread is reading from."""
+    pytest.importorskip("rocksdict")
+    keys = list(range(20_000))
+
+    def read(store, begun, errors):
+        try:
+            while True:
+                begun.set()
+                store.get_many(keys)
+        except tamis.StoreError as error:
+            errors.append(error)
+
+    for _ in range(5):
+        store = stores.RocksDB(tmp_path / "data")
+        errors = []
+        threads = []
+        for _ in range(3):
+            begun = threading.Event()
+            threads.append(threading.Thread(target=read, args=(store, begun, errors)))
+            threads[-1].start()
+            assert begun.wait(20)
+        store.close()
+        store.close()
+        for thread in threads:
+            thread.join()
+        assert len(errors) == 3
+    stores.RocksDB(tmp_path / "data").close()
 
 
 def test_rocksdb_names_what_it_cannot_open(tmp_path):

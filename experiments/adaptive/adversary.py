@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from experiments.adaptive.filters import NAMES, OURS, SEED, Filter, draw_rates, legend, percent
+from experiments.adaptive.filters import NAMES, OURS, SEED, Filter, percent
+from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
@@ -55,10 +56,8 @@ def figure4_adversary(quick: bool) -> Evidence:
         "this one, measures 0, 0.18 and 81 % at 10, 20 and 50.",
     )
 
-    def draw(figure: Any) -> None:
-        ax = figure.subplots()
-        draw_rates(ax, rows, "adversary", x="Q/S")
-        ax.set(xlabel="|Q|/|S|", ylabel="false-positive rate in the last round")
-        legend(figure)
+    def draw(_: int, ax: Any) -> None:
+        labels = "|Q|/|S|", "false-positive rate in the last round"
+        curves(ax, rows, x="Q/S", y="rate", by="filter", title="adversary", labels=labels)
 
-    return Evidence(rows, [verdict], draw)
+    return Evidence(rows, [verdict], panels(1, draw))

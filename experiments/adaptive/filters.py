@@ -31,13 +31,6 @@ CUCKOOS: dict[str, dict[str, Any]] = {
 """11 bits per slot, fingerprints and selectors together."""
 
 NAMES = (*QUOTIENTS, *CUCKOOS)
-COLOURS = dict(
-    zip(
-        NAMES,
-        ("#1f77b4", "#17a2b8", "#d9480f", "#adb5bd", "#868e96", "#495057", "#2b8a3e", "#7b3fa0"),
-        strict=True,
-    )
-)
 
 
 class Filter:
@@ -115,31 +108,6 @@ def rates(
 def at(rows: Sequence[Mapping[str, Any]], ratio: float) -> dict[str, float]:
     """Return the rates at a ratio of queries to keys, by filter."""
     return {row["filter"]: row["rate"] for row in rows if row["A/S"] == ratio}
-
-
-def draw_rates(
-    ax: Any, rows: Sequence[Mapping[str, Any]], title: str, x: str = "A/S", y: str = "rate"
-) -> None:
-    """Draw a line per filter, in the axes of the paper."""
-    for name in dict.fromkeys(row["filter"] for row in rows):
-        points = [(row[x], row[y]) for row in rows if row["filter"] == name]
-        ax.plot(
-            *zip(*points, strict=True),
-            "o-",
-            label=name,
-            color=COLOURS.get(name),
-            markersize=3.5,
-            linewidth=2.2 if name in (OURS, "TAF") else 1.3,
-        )
-    ax.set_title(title, fontsize=10)
-    ax.grid(alpha=0.25)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def legend(figure: Any) -> None:
-    """Name the lines once, below the axes."""
-    lines, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
 
 def percent(rate: float) -> str:

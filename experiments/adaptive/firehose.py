@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from experiments import data
-from experiments.adaptive.filters import OURS, SEED, at, draw_rates, legend, percent, rates
+from experiments.adaptive.filters import NAMES, OURS, SEED, at, percent, rates
+from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
@@ -95,17 +96,22 @@ def _power(rows: Sequence[dict[str, Any]]) -> Verdict:
 
 
 def _draw(rows: Sequence[dict[str, Any]]) -> Any:
-    def draw(figure: Any) -> None:
-        names = list(dict.fromkeys(row["data"] for row in rows))
-        figure.set_size_inches(4.2 * max(len(names), 1.5), 4)
-        axes = figure.subplots(1, len(names), squeeze=False)[0]
-        for ax, name in zip(axes, names, strict=True):
-            draw_rates(ax, _of(rows, name), name)
-            ax.set(xlabel="A/S", yscale="log")
-        axes[0].set_ylabel("false-positive rate")
-        legend(figure)
+    names = list(dict.fromkeys(row["data"] for row in rows))
 
-    return draw
+    def draw(i: int, ax: Any) -> None:
+        curves(
+            ax,
+            _of(rows, names[i]),
+            x="A/S",
+            y="rate",
+            by="filter",
+            order=NAMES,
+            title=names[i],
+            labels=("A/S", "" if i else "false-positive rate"),
+            logy=True,
+        )
+
+    return panels(len(names), draw)
 
 
 TRACES = {

@@ -14,10 +14,9 @@ from experiments.adaptive.filters import (
     SEED,
     Filter,
     at,
-    draw_rates,
-    legend,
     percent,
 )
+from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
@@ -55,11 +54,18 @@ def repeated(quick: bool) -> Evidence:
         "of elements that moved. The authors' C measures 0.039 and 0.093 %.",
     )
 
-    def draw(figure: Any) -> None:
-        ax = figure.subplots()
-        draw_rates(ax, rows, "uniform queries, ten times each")
+    def draw(_: int, ax: Any) -> None:
+        curves(
+            ax,
+            rows,
+            x="A/S",
+            y="rate",
+            by="filter",
+            title="uniform queries, ten times each",
+            labels=("A/S", "false-positive rate"),
+            logx=10,
+            logy=True,
+        )
         ax.axhline(floor, color="#000000", linestyle=":", linewidth=1)
-        ax.set(xlabel="A/S", ylabel="false-positive rate", yscale="log", xscale="log")
-        legend(figure)
 
-    return Evidence(rows, [verdict], draw)
+    return Evidence(rows, [verdict], panels(1, draw))

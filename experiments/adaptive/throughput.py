@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from experiments.adaptive.filters import COLOURS, OURS, SEED, draw_rates, legend
+from experiments.adaptive.filters import OURS, SEED
+from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
@@ -33,7 +34,6 @@ FILTERS: dict[str, Callable[[int], Any]] = {
     "RSQF": _quotient(tamis.Quotient),
     "cuckoo, for vacuum": lambda n: tamis.Cuckoo(n, bits_per_key=12.7, seed=SEED),
 }
-COLOURS |= {"uTAF": "#b8860b", "RSQF": "#495057", "cuckoo, for vacuum": "#2b8a3e"}
 
 
 def seconds(f: Any, queries: np.ndarray, remote: Hashes | None) -> float:
@@ -113,17 +113,10 @@ def figure5(quick: bool) -> Evidence:
         ),
     ]
 
-    def draw(figure: Any) -> None:
-        figure.set_size_inches(8, 4)
-        for ax, what, title in zip(
-            figure.subplots(1, 2),
-            ("insert_mops", "query_mops"),
-            ("inserts", "queries"),
-            strict=True,
-        ):
-            draw_rates(ax, rows, title, x="load", y=what)
-            ax.set(xlabel="load factor", ylabel="millions per second")
-            ax.set_ylim(bottom=0)
-        legend(figure)
+    def draw(i: int, ax: Any) -> None:
+        title, what = (("inserts", "insert_mops"), ("queries", "query_mops"))[i]
+        labels = "load factor", "millions per second"
+        curves(ax, rows, x="load", y=what, by="filter", title=title, labels=labels)
+        ax.set_ylim(bottom=0)
 
-    return Evidence(rows, verdicts, draw)
+    return Evidence(rows, verdicts, panels(2, draw))

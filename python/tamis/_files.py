@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tamis._types import FilePath
+from tamis.planning.arguments import check_path
 
 TEMPORARY = re.compile(r"\.tamis-[0-9a-f]{16}\.saving")
 """The names of temporary files."""
@@ -85,7 +86,7 @@ def _mode_of(path: FilePath) -> int | None:
 
 def _mode_of_regular(path: FilePath) -> int:
     # A number would be a descriptor, of a file that somebody else uses.
-    mode = os.stat(os.fspath(path)).st_mode
+    mode = os.stat(check_path(path)).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
     if not stat.S_ISREG(mode):

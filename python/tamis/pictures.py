@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tamis.planning.arguments import shown
 from tamis.planning.formats import format_duration
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
     named = _named(filters)
     if not named:
         raise ValueError("filters must not be empty")
-    ax = axes() if ax is None else ax
+    ax = axes(ax)
     points = [(_bits(each), _rate(each)) for _, each in named]
     front = pareto(points)
     if len(front) > 1:
@@ -89,8 +90,15 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
     return ax
 
 
-def axes() -> Any:
-    """Return new axes, or raise ImportError that names the extra to install."""
+def axes(ax: Any = None) -> Any:
+    """Return the axes to draw on: these, or new ones.
+
+    Where matplotlib is missing, ImportError names the extra to install.
+    """
+    if ax is not None:
+        if not hasattr(ax, "plot"):
+            raise TypeError(f"ax must be axes of matplotlib, or None, not {shown(ax)}")
+        return ax
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -100,7 +108,7 @@ def axes() -> Any:
 
 def draw_plan(plan: Plan, ax: Any = None) -> Any:
     """Plot the rate of a plan by ψ, the fraction of queries for stored negatives."""
-    ax = axes() if ax is None else ax
+    ax = axes(ax)
     ax.plot([0, 1], [plan.rate_at(0), plan.rate_at(1)])
     ax.plot([plan.psi], [plan.expected_fpr], "o", label=f"planned: {plan.expected_fpr:.3g}")
     ax.plot([0], [plan.fpr_bound], "s", label=f"under any workload: {plan.fpr_bound:.3g}")
@@ -115,7 +123,7 @@ def draw_plan(plan: Plan, ax: Any = None) -> Any:
 
 def draw_history(windows: list[Window], expected: float, ax: Any = None) -> Any:
     """Plot the rate of each window of queries, and the mean so far; return the axes."""
-    ax = axes() if ax is None else ax
+    ax = axes(ax)
     windows = _joined(windows)
     ends = [each.queries for each in windows]
     ax.step(
@@ -154,7 +162,7 @@ def _joined(windows: list[Window]) -> list[Window]:
 
 def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     """Plot the cost of a query with each choice, best first; return the axes."""
-    ax = axes() if ax is None else ax
+    ax = axes(ax)
     rows = list(range(len(choices)))
     measured = any(each.measured_cost is not None for each in choices)
     seen: dict[str, str] = {}
@@ -183,7 +191,7 @@ def draw_collection(collection: Collection, ax: Any = None) -> Any:
     """Draw the bits per key of each filter, in the file and in memory, by utility."""
     from tamis.collection.prefixes import rate_curve
 
-    ax = figure_axes(6.4, 4.8) if ax is None else ax
+    ax = axes(figure_axes(6.4, 4.8) if ax is None else ax)
     prefixes = collection._prefixes  # another thread may replace them
     counts, utility = np.maximum(prefixes.filters.sizes().counts, 1), prefixes.utility
     full = rate_curve(prefixes.filters.sizes()).bits
@@ -251,6 +259,8 @@ def svg(ax: Any) -> str:
 
 def _named(filters: Iterable[Sized] | Mapping[str, Sized]) -> list[tuple[str, Sized]]:
     if isinstance(filters, Mapping):
+        for name, each in filters.items():
+            _check_sized(f"filters[{name!r}]", each)
         return list(filters.items())
     if not isinstance(filters, Iterable):
         raise TypeError(
@@ -259,12 +269,14 @@ def _named(filters: Iterable[Sized] | Mapping[str, Sized]) -> list[tuple[str, Si
         )
     given: list[Any] = list(filters)
     for index, each in enumerate(given):
-        if not (hasattr(each, "bits_per_key") and hasattr(each, "expected_fpr")):
-            kind = type(each).__name__
-            raise TypeError(
-                f"filters[{index}] must be a filter, a plan or a choice of an advice, not {kind}"
-            )
+        _check_sized(f"filters[{index}]", each)
     return [(getattr(each, "name", None) or type(each).__name__, each) for each in given]
+
+
+def _check_sized(name: str, each: Any) -> None:
+    if not (hasattr(each, "bits_per_key") and hasattr(each, "expected_fpr")):
+        kind = type(each).__name__
+        raise TypeError(f"{name} must be a filter, a plan or a choice of an advice, not {kind}")
 
 
 def _measured(each: Any) -> bool:

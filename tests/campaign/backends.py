@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from campaign.proxy import Proxy
-from servers import _port, _program
+from servers import _program, port_of, reserve_port
 from tamis.stores.contract import decode_key, decode_value
 
 TIMEOUT = {"timeout": 1.0}
@@ -137,8 +137,10 @@ class SQLite:
 class _Server:
     """A server process that can be killed, stopped and started again, behind a proxy."""
 
-    def __init__(self, command, ready, *, env, user=None, stop_at_once=signal.SIGKILL):
+    def __init__(self, command, ready, reserved, *, env, user=None, stop_at_once=signal.SIGKILL):
+        """``reserved`` keeps its port until the server is closed."""
         self._command, self._ready, self._env, self._user = command, ready, env, user
+        self._reserved = reserved
         self.stop_at_once = stop_at_once
         self.process = None
 
@@ -182,6 +184,7 @@ class _Server:
 
     def close(self):
         """End the server, also in the middle of a fault, and without giving up control."""
+        self._reserved.close()
         self.signal(signal.SIGCONT)
         if self.process is not None:
             self.process.send_signal(self.stop_at_once)
@@ -209,12 +212,13 @@ class Redis:
         self.folder, self.options = folder, {}
         self.loses = persistence != "aof"
         self.rolls_back = persistence == "rdb"
-        self.port = _port()
-        command = [_program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1"]
+        program, reserved = _program("redis-server"), reserve_port()
+        self.port = port_of(reserved)
+        command = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(folder), "--save", "1 1" if persistence == "rdb" else ""]
         if persistence == "aof":
             command += ["--appendonly", "yes", "--appendfsync", "always"]
-        self.server = _Server(command, self._ping, env=env)
+        self.server = _Server(command, self._ping, reserved, env=env)
         self.proxy = Proxy(self.port)
 
     async def start(self):
@@ -262,15 +266,16 @@ class Postgres:
     def __init__(self, folder: Path, env: dict, *, shared: bool):
         self.folder, self.shared = folder, shared
         self.options = {"table": "items", "key": "name", "value": "body"} if shared else {}
-        self.port = _port()
         self._user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
         self._initdb, postgres = _program("initdb"), _program("postgres")
+        reserved = reserve_port()
+        self.port = port_of(reserved)
         command = [postgres, "-D", f"{folder}/pg", "-p", str(self.port), "-F", "-k", ""]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_wal_size=16MB"]
         # Of an "immediate" shutdown, after which the server has to recover. Killed, it would leave
         # processes behind that keep it from starting again.
         self.server = _Server(
-            command, self._ask, env=env, user=self._user, stop_at_once=signal.SIGQUIT
+            command, self._ask, reserved, env=env, user=self._user, stop_at_once=signal.SIGQUIT
         )
         self.proxy = Proxy(self.port)
 

@@ -195,17 +195,21 @@ def _message(error: Exception) -> str:
 def _with_options(message: str, arguments: Sequence[str]) -> str:
     """Replace the names of Python arguments in a message by the options of the command.
 
-    A name that is also an English word is replaced only where it is the subject of the message.
+    A name that is also an English word is replaced only where it is the subject of the message, or
+    in a list of arguments.
 
     >>> _with_options("bits_per_key is -1.0; ...", ["build", "keys.txt"])
     '--bits-per-key is -1.0; ...'
     >>> _with_options("the capacity is too low", ["build", "keys.txt"])
     'the capacity is too low'
+    >>> _with_options("pass at most one of fpr, bits_per_key and budget", ["advise", "1000"])
+    'pass at most one of --fpr, --bits-per-key and --budget'
     """
+    lists = re.match(r"pass (exactly|at most) one of ", message) is not None
     for param in _command(arguments).params:
         if isinstance(param, click.Option) and param.name:
             name, option = re.escape(param.name), max(param.opts, key=len)
-            word = "_" not in name and name != "fpr"
+            word = "_" not in name and name != "fpr" and not lists
             pattern = (
                 rf"(^|(?<= and )){name}(?= (is|has|must)\b)" if word else rf"(?<![\w-]){name}\b"
             )

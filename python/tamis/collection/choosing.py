@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tamis import _native
-from tamis.collection.storage import Hashed, Sets
+from tamis.collection.storage import Hashed, Sets, pairs
 from tamis.collection.utility import Utility
 from tamis.planning.collection.choosing import Chosen, choose_kind
 from tamis.planning.collection.curves import Floats
@@ -32,7 +32,7 @@ def choose_for(
     If there are more than `MOST_KEYS` keys, those of the first sets decide: more sets at the same
     budget have higher rates, of which ribbons have the lower.
     """
-    given = iter(sets.items() if isinstance(sets, Mapping) else sets)
+    given = pairs(sets, "set")
     seen = list[tuple[Any, Hashed]]()
     total, whole = 0, True
     for name, keys in given:

@@ -43,7 +43,14 @@ from tamis.collection.utility import (
     with_unseen,
 )
 from tamis.pictures import draw_collection
-from tamis.planning.arguments import MOST_BYTES, check_number, check_parts, parse_budget, whole
+from tamis.planning.arguments import (
+    MOST_BYTES,
+    check_number,
+    check_parts,
+    parse_budget,
+    shown,
+    whole,
+)
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
@@ -328,6 +335,7 @@ class Collection:
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
+        descriptor = whole("descriptor", descriptor, 2**31 - 1)
         prefixes = self._prefixes
         prefixes.filters.write(descriptor, prefixes.utility.astype(np.float64))
 
@@ -610,7 +618,14 @@ class Collection:
         names = self.names
         if not isinstance(sets, Iterable) or isinstance(sets, str):
             raise TypeError(f"{argument} must be a list of names or numbers, not {sets!r}")
-        ids = [names.find(each) if isinstance(each, str) else int(each) for each in sets]
+        try:
+            ids = [
+                names.find(each, argument) if isinstance(each, str) else int(each) for each in sets
+            ]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{argument} must be a list of names or numbers, not {shown(sets)}"
+            ) from None
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
         return ids

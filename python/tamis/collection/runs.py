@@ -13,10 +13,10 @@ from tamis import _native
 from tamis._files import open_regular, save_whole
 from tamis._types import FilePath, Key, Keys
 from tamis.collection.run import Opened, Run, hash_runs, plan_filters, read_runs, write_runs
-from tamis.collection.storage import path_in_errors, read_limit
+from tamis.collection.storage import path_in_errors, read_limit, unknown_name
 from tamis.collection.utility import Utility, as_weights
 from tamis.filters.stacked import Stacked
-from tamis.planning.arguments import check_workload, parse_budget
+from tamis.planning.arguments import check_iterable, check_workload, parse_budget, shown, whole
 from tamis.planning.collection.allocation import utilities, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -111,6 +111,7 @@ class Runs:
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file."""
+        descriptor = whole("descriptor", descriptor, 2**31 - 1)
         write_runs(descriptor, self._content)
 
     def candidates(self, key: Key, limit: int | None = None) -> list[str]:
@@ -276,7 +277,13 @@ class Runs:
 
     def _ids(self, runs: Iterable[str] | npt.NDArray[np.integer[Any]]) -> set[int]:
         places = {run.name: id for id, run in enumerate(self._runs)}
-        ids = {places[run] if isinstance(run, str) else int(run) for run in runs}
+        check_iterable("runs", runs, "a list of names or numbers")
+        try:
+            ids = {places[run] if isinstance(run, str) else int(run) for run in runs}
+        except KeyError as error:
+            raise unknown_name(error.args[0], list(places), "runs") from None
+        except (TypeError, ValueError):
+            raise TypeError(f"runs must be a list of names or numbers, not {shown(runs)}") from None
         if ids and not 0 <= min(ids) <= max(ids) < len(self):
             raise ValueError(f"runs must have numbers from 0 to {len(self) - 1}")
         return ids

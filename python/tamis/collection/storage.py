@@ -19,7 +19,7 @@ from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
-from tamis.planning.arguments import one_of, shown, whole
+from tamis.planning.arguments import check_path, one_of, shown, whole
 from tamis.planning.collection import sliced
 from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats, Weights
@@ -49,7 +49,7 @@ def create_filters(
     """
     folder = None
     if path is not None and not is_object(path, filesystem):
-        folder = Path(os.path.realpath(os.fsdecode(path))).parent
+        folder = Path(os.path.realpath(check_path(path))).parent
     with tempfile.TemporaryFile(prefix=".tamis-", dir=folder) as spill:
         return _native.Filters(spill.fileno(), seed, key, texts)
 
@@ -132,6 +132,32 @@ def path_in_errors(path: FilePath | ObjectFile) -> Iterator[None]:
         raise FormatError(f"{name}: {error}") from None
 
 
+def pairs(
+    items: Mapping[str, Item] | Iterable[tuple[str, Item]], what: str
+) -> Iterator[tuple[str, Item]]:
+    """Yield named items, given as a mapping or as pairs."""
+    wrong: object = items
+    if isinstance(items, Iterable):
+        for wrong in items.items() if isinstance(items, Mapping) else items:
+            if not (isinstance(wrong, tuple | list) and len(wrong) == 2):
+                break
+            yield wrong[0], wrong[1]
+        else:
+            return
+    raise TypeError(
+        f"{what}s must be a mapping from names, or pairs of a name and a {what}, "
+        f"not {shown(wrong)} ({type(wrong).__name__})"
+    )
+
+
+def unknown_name(name: str, names: Sequence[str], argument: str) -> KeyError:
+    """Return the error for a name that nothing has."""
+    if not names:
+        return KeyError(f"{argument} must be names of sets, of which there are none, not {name!r}")
+    known = f"among the {len(names):,} names, such as {names[0]!r}"
+    return KeyError(f"{argument} must be {known}, not {name!r}")
+
+
 class Names(Sequence[str]):
     """The names of sets, by number or by an array of numbers."""
 
@@ -160,11 +186,13 @@ class Names(Sequence[str]):
     def __repr__(self) -> str:
         return f"<{len(self):,} names>"
 
-    def find(self, name: str) -> int:
+    def find(self, name: str, argument: str = "name") -> int:
         """Return the number of a name; `KeyError` if there is none."""
+        if not isinstance(name, str):
+            raise TypeError(f"{argument} must be a str, not {shown(name)} ({type(name).__name__})")
         id = self._filters.find(name)
         if id is None:
-            raise KeyError(name)
+            raise unknown_name(name, self, argument)
         return id
 
     def check_new(
@@ -174,18 +202,7 @@ class Names(Sequence[str]):
 
         Each must be added before the next is requested.
         """
-        if not isinstance(items, Iterable):
-            raise TypeError(
-                f"{what}s must be a mapping from names, or pairs of a name and a {what}, "
-                f"not {shown(items)} ({type(items).__name__})"
-            )
-        for pair in items.items() if isinstance(items, Mapping) else items:
-            if not (isinstance(pair, tuple | list) and len(pair) == 2):
-                raise TypeError(
-                    f"{what}s must be a mapping from names, or pairs of a name and a {what}, "
-                    f"not {shown(pair)} ({type(pair).__name__})"
-                )
-            name, item = pair
+        for name, item in pairs(items, what):
             if not isinstance(name, str):
                 raise TypeError(f"name must be a str, not {name!r} of type {type(name).__name__}")
             if self._filters.find(name) is not None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -14,6 +13,7 @@ from tamis import _native
 from tamis._objects import is_object, public_name
 from tamis._types import FilePath
 from tamis.errors import FormatError
+from tamis.planning.arguments import check_path
 from tamis.planning.kinds import BY_NUMBER, KINDS
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def load(
             return _public(_open_object(path, filesystem, mmap, key), expect)
         if filesystem is not None:
             raise TypeError(f"path must be a str with filesystem, not {path!r}")
-        return _public(_native.open_file(os.fsdecode(path), mmap, key), expect)
+        return _public(_native.open_file(check_path(path), mmap, key), expect)
     except FormatError as error:
         raise FormatError(f"{public_name(path)}: {error}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -16,7 +15,7 @@ from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
-from tamis.planning.arguments import thread_count, whole
+from tamis.planning.arguments import check_iterable, check_path, thread_count, whole
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -79,10 +78,10 @@ class Sharded(_native.Sharded, Filter):
         >>> len(Sharded.from_batches([[1, 2], [2, 3]], fpr=0.01))
         3
         """
-        if not isinstance(batches, Iterable):
-            raise TypeError(f"batches must be an iterable of batches of keys, not {batches!r}")
+        check_iterable("batches", batches, "an iterable of batches of keys")
         with tempfile.TemporaryDirectory(
-            prefix="tamis-", dir=None if directory is None else os.fsdecode(directory)
+            prefix="tamis-",
+            dir=None if directory is None else check_path(directory, "directory", "folder"),
         ) as folder:
             files = [str(Path(folder) / str(i)) for i in range(_partitions(shards))]
             spill = _native.Spill(len(files), files, seed, key)
@@ -106,8 +105,7 @@ class Sharded(_native.Sharded, Filter):
         >>> f.shards, bool(f.contains(range(1000)).all())
         (4, True)
         """
-        if not isinstance(shards, Iterable):
-            raise TypeError(f"shards must be an iterable or a mapping of shards, not {shards!r}")
+        check_iterable("shards", shards, "an iterable or a mapping of shards")
         given = list(shards.items() if isinstance(shards, Mapping) else enumerate(shards))
         if not given:
             raise ValueError("shards is empty; pass at least one")

@@ -15,7 +15,7 @@ from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
-from tamis.planning.arguments import one_of
+from tamis.planning.arguments import one_of, shown
 from tamis.planning.stable.drift import Drift, compare
 from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
 from tamis.planning.stable.scores import plan_scores
@@ -77,6 +77,8 @@ class StableLearned(_native.StableLearned, Scored):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter from a plan; ``decrement`` is that of `tamis.StableBloom`."""
+        if not isinstance(plan, StablePlan):
+            raise TypeError(f"plan must be a plan of StableLearned.plan, not {shown(plan)}")
         if len(plan.borders) + 1 != len(plan.groups):
             raise ValueError("plan has no borders; make it with StableLearned.plan")
         one_of("decrement", decrement, get_args(Decrement))

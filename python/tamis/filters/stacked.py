@@ -9,6 +9,7 @@ from tamis import _native
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.filters.stacking import Recipe, StackBuild
+from tamis.planning.arguments import shown
 from tamis.planning.kinds import BY_NUMBER
 from tamis.planning.plan import Plan
 
@@ -106,6 +107,8 @@ class Stacked(_native.Stacked, Filter):
         layers get coarser. ``capacity`` is the number of keys to make room for, if keys will be
         added.
         """
+        if not isinstance(plan, Plan):
+            raise TypeError(f"plan must be a tamis.Plan, as tamis.plan returns, not {shown(plan)}")
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(
             cls._plan_kernel(distinct, plan=plan, negatives=negatives, capacity=capacity)

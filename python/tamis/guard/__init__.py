@@ -15,13 +15,15 @@ the filter from ever denying a key that the store has:
   a few times per ``max_staleness``.
 
 The proof is in docs/guard.md. `guard.py` answers queries and writes, most of them in native code
-(`src/python/gate.rs`); `trust.py` decides whether the filter can be trusted, and replays or
-rebuilds; `following.py` and `background.py` do that in threads, and `sharing.py` shares the
-snapshot among processes. `regions.py` has the locks and the
-filter's view of the store's hashes, `choosing.py` chooses filters, `filling.py` builds them from
-stores, `identity.py` and `snapshot.py` match them to stores and keep them between runs,
-`statistics.py` counts, `limit.py` limits adaptations and `logs.py` log lines. `asynchronous.py` is
-the guard for asyncio. `page.py` serves a page, from what `sampling.py` keeps for it.
+(`src/python/gate.rs`). `replica.py` has the filter and the epoch that it matches, and gets changes
+into it; `standing.py` knows until when its "no" counts; `trust.py` takes the lease, and replays or
+rebuilds. `following.py` and `background.py` do that in threads, and `sharing.py` shares the
+snapshot among processes. `regions.py` has the locks and the filter's view of the store's hashes,
+`adapting.py` tells the filter of false positives, `choosing.py` chooses filters, `filling.py`
+builds them from stores, `identity.py` and `snapshot.py` match them to stores and keep them between
+runs, `statistics.py` counts and compares rates, `limit.py` limits adaptations and `logs.py` log
+lines. `asynchronous.py` is the guard for asyncio. `page.py` serves a page, from what `sampling.py`
+keeps for it.
 """
 
 from tamis.guard.asynchronous import AsyncGuard

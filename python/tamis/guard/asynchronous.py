@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tamis._native import plain_keys
 from tamis.guard.choosing import check_is_store
-from tamis.guard.guard import Guard, read_pairs
-from tamis.guard.keys import to_list
+from tamis.guard.guard import Guard
+from tamis.guard.keys import read_pairs, to_list
 from tamis.guard.statistics import GuardStats, Window
 from tamis.planning.arguments import whole
 from tamis.stores._readers import Reader, open_reader
@@ -115,15 +115,15 @@ class AsyncGuard:
                 guard._gate.count_denied(1)
                 self._sample(guard, [key], [None])
                 return None
-        counts = guard._trust.regions.counts.copy()
+        counts = guard._replica.regions.counts.copy()
         value = (await self._read([lookup.key]))[0]
         if value is not None:
             guard._gate.count_found(1)
             return value
         hashes = lookup.hashes
-        guard._record(hashes[:, 1].tolist())
+        guard._rates.record(hashes[:, 1].tolist())
         self._sample(guard, [key], [None])
-        await self._in_thread(lambda: guard._adapt([plain], hashes, counts))
+        await self._in_thread(lambda: guard._adapter.adapt([plain], hashes, counts))
         return None
 
     async def get_many(self, keys: GivenKeys) -> list[Value | None]:
@@ -140,14 +140,14 @@ class AsyncGuard:
         if filter is None:
             if not await self._in_thread(guard._trust.refresh):
                 return await self._pass_on(guard, given, plain_keys(asked))
-            filter = guard.filter
+            filter = guard._replica.filter
         lookups = guard._look_up(filter, asked)
         distinct = lookups.distinct
         found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
         answers, lesson = guard._answer(lookups, found)
         self._sample(guard, given, answers)
         if lesson.keys:
-            await self._in_thread(lambda: guard._adapt(*lesson))
+            await self._in_thread(lambda: guard._adapter.adapt(*lesson))
         return answers
 
     async def contains(self, key: GivenKey) -> bool:

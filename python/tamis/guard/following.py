@@ -61,7 +61,7 @@ class Follower:
                 if not failed:
                     trust.log.error("following the store failed", exc_info=True)
                 failed = True
-            latest = trust.gate.denied + trust.gate.found
+            latest = trust.replica.gate.denied + trust.replica.gate.found
             idle, answered = latest == answered, latest
             wait = max(self._interval, _IDLE) if idle or failed else self._interval
             del trust

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from tamis._native import REGIONS, Batch, plain_key, plain_keys
+from tamis._native import Batch, plain_key, plain_keys
 from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
+from tamis.filters import Filter
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
+from tamis.guard.adapting import Adapter
 from tamis.guard.choosing import check_is_filter, check_is_store, choose_filter
-from tamis.guard.filling import adapts, insert
-from tamis.guard.keys import apply_by_type, to_list
-from tamis.guard.limit import Limit
+from tamis.guard.keys import apply_by_type, read_pairs, to_list
 from tamis.guard.logs import Log
-from tamis.guard.regions import Regions, RemoteWithout
+from tamis.guard.replica import run_regions
 from tamis.guard.statistics import (
     Counters,
-    ExpectedRate,
     GuardStats,
-    History,
-    RateMonitor,
+    Rates,
     Window,
 )
 from tamis.guard.trust import OnFailure, Trust
@@ -164,10 +161,6 @@ class Guard:
             raise ValueError("pass bits_per_key and workload only without a filter")
         if filter is not None:
             check_is_filter(filter)
-        self._limit = Limit(adaptations_per_second)
-        self._on_rate, self._monitor, self._history = on_rate, RateMonitor(), History()
-        self._expected = ExpectedRate()
-        self._recording, self._recorded = threading.Lock(), (0, 0)
         self._counters = Counters()
         self._trust = Trust(
             store,
@@ -182,8 +175,11 @@ class Guard:
             share=bool(share),
             read_only=bool(read_only),
         )
-        self._gate = self._trust.gate
+        self._replica = self._trust.replica
+        self._gate = self._replica.gate
         self._lookup = self._gate.lookup
+        self._adapter = Adapter(self._trust, self._counters, adaptations_per_second)
+        self._rates = Rates(self._gate, self._counters, on_rate, self._log)
         self._page: Page | None = None
         # Keys that are tuples or UUIDs have another form for the filter and the store.
         translates = getattr(store, "translates_keys", False)
@@ -193,9 +189,10 @@ class Guard:
         self._from_plain = store.from_plain if translates else None  # type: ignore[attr-defined]
 
     @property
-    def filter(self) -> Any:
+    def filter(self) -> Filter:
         """The current filter; a rebuild replaces it with a new one."""
-        return self._trust.filter
+        filter: Filter = self._replica.filter
+        return filter
 
     # Queries.
 
@@ -212,14 +209,14 @@ class Guard:
             if not self._gate.accepts(lookup):
                 self._gate.count_denied(1)
                 return None
-        counts = self._trust.regions.counts.copy()
+        counts = self._replica.regions.counts.copy()
         value = self.store.get_many([lookup.key])[0]
         if value is not None:
             self._gate.count_found(1)
             return value
         hashes = lookup.hashes
-        self._record(hashes[:, 1].tolist())
-        self._adapt([key], hashes, counts)
+        self._rates.record(hashes[:, 1].tolist())
+        self._adapter.adapt([key], hashes, counts)
         return None
 
     def get_many(self, keys: GivenKeys) -> list[Value | None]:
@@ -234,18 +231,18 @@ class Guard:
         if filter is None:
             if not self._trust.refresh():
                 return self._pass_on(plain_keys(given))
-            filter = self.filter
+            filter = self._replica.filter
         lookups = self._look_up(filter, given)
         answers, lesson = self._answer(lookups, self._read(lookups.distinct))
         if lesson.keys:
-            self._adapt(*lesson)
+            self._adapter.adapt(*lesson)
         return answers
 
     def _look_up(self, filter: Any, given: list[Any]) -> Lookups:
         """Return which keys the filter accepts, before their values are read."""
         indices = np.flatnonzero(apply_by_type(filter.contains, given)).tolist()
         accepted = dict(zip(indices, plain_keys([given[i] for i in indices]), strict=True))
-        return Lookups(filter, given, accepted, self._trust.regions.counts.copy())
+        return Lookups(filter, given, accepted, self._replica.regions.counts.copy())
 
     def _answer(
         self, lookups: Lookups, found: dict[PlainKey, Value | None]
@@ -258,8 +255,8 @@ class Guard:
         wrong = [i for i in accepted if answers[i] is None]
         self._gate.count_denied(len(given) - len(accepted))
         self._gate.count_found(len(accepted) - len(wrong))
-        hashes = self._trust.hashes([given[i] for i in wrong])
-        self._record(hashes[:, 1].tolist())
+        hashes = self._replica.hashes([given[i] for i in wrong])
+        self._rates.record(hashes[:, 1].tolist())
         once = list({accepted[i]: n for n, i in enumerate(wrong)}.values())
         # A stack counts all queries that it learns of; others only learn from them.
         told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
@@ -319,27 +316,27 @@ class Guard:
             )
 
     def _put(self, keys: list[PlainKey], values: list[Value]) -> None:
-        trust, batch = self._trust, self._gate.batch(keys)
+        trust, replica, batch = self._trust, self._replica, self._gate.batch(keys)
         trust.require_lease()
         try:
-            with trust.regions.write_locked(self._write_regions(batch)):
+            with replica.regions.write_locked(self._write_regions(batch)):
                 new = self._new_keys(keys, batch)
                 inserted, fresh = keys, batch.hashes
                 if len(new) < len(keys):
                     inserted, fresh = [keys[i] for i in new], fresh[new]
                 if new:
-                    self._insert(inserted, fresh)
+                    replica.insert(inserted, fresh)
                 try:
                     trust.commit(lambda owner: self.store.put_many(keys, values, owner), keys, new)
                 except (LeaseError, TypeError, ValueError):  # nothing was written
-                    trust.remote.end_put(fresh)
-                    trust.remove(inserted)
+                    replica.remote.end_put(fresh)
+                    replica.remove(inserted)
                     raise
                 except BaseException:
-                    trust.doubt(inserted, fresh)
-                    trust.remote.end_put(fresh)
+                    replica.doubt(inserted, fresh)
+                    replica.remote.end_put(fresh)
                     raise
-                trust.remote.end_put(fresh)
+                replica.remote.end_put(fresh)
         except Exception as error:
             # A store that is down is not asked again; the next write does that.
             if not isinstance(error, StoreError):
@@ -366,19 +363,20 @@ class Guard:
         return [existed.pop(key, False) for key in given]
 
     def _delete(self, keys: list[PlainKey]) -> list[bool]:
-        trust, batch, filter = self._trust, self._gate.batch(keys), self.filter
+        trust, replica, filter = self._trust, self._replica, self._replica.filter
+        batch = self._gate.batch(keys)
         trust.require_lease()
         regions = self._write_regions(batch)
         in_runs = isinstance(filter, AdaptiveQuotient)
         if in_runs and regions is not None:
-            regions = _run_regions(filter, regions)
-        with trust.regions.write_locked(regions):
+            regions = run_regions(filter, regions)
+        with replica.regions.write_locked(regions):
             before = None
-            if in_runs and filter is self.filter:
-                before = filter.capacity, trust.replays
+            if in_runs and filter is replica.filter:
+                before = filter.capacity, replica.replays
             commit = trust.commit(lambda owner: self.store.delete_many(keys, owner))
             existed = commit.existed
-            trust.remove([*compress(keys, existed)], before)
+            replica.remove([*compress(keys, existed)], before)
         return existed
 
     # State.
@@ -388,7 +386,7 @@ class Guard:
         """Counts of queries, reads saved and false positives so far."""
         denied, found = self._gate.denied, self._gate.found
         return self._counters.read(
-            trusted=self._trust.trusted,
+            trusted=self._trust.standing.trusted,
             expected_fpr=self.filter.expected_fpr,
             queries=denied + found,
             reads_saved=denied,
@@ -412,8 +410,7 @@ class Guard:
     @property
     def history(self) -> list[Window]:
         """The false-positive rate over time, in windows of consecutive queries."""
-        self._record([])
-        return self._history.read()
+        return self._rates.history()
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the observed and the expected false-positive rate over time; return the axes."""
@@ -497,110 +494,7 @@ class Guard:
         if maybe := self._gate.accepted(batch):
             values = self.store.get_many([keys[i] for i in maybe])
             there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
-        unsettled = self._trust.unsettled
+        unsettled = self._replica.unsettled
         if not (there or unsettled):
             return [*range(len(keys))]
         return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
-
-    def _insert(self, keys: list[PlainKey], hashes: HashRows) -> None:
-        remote = self._trust.remote
-        with self._trust.changing:
-            if len(keys) == 1 or not adapts(self.filter):
-                insert(self.filter, keys, remote)
-                # Only now: the remote must not list a hash that the filter does not hold.
-                remote.begin_put(hashes)
-                return
-            # A filter that grows for the last of these keys must be told of the first ones.
-            remote.begin_put(hashes)
-            try:
-                insert(self.filter, keys, RemoteWithout(remote, hashes))
-            except BaseException:
-                remote.end_put(hashes)
-                raise
-
-    def _adapt(self, keys: list[Any], hashes: HashRows, counts: list[int]) -> None:
-        """Adapt the filter to false positives, except where a write came after the query.
-
-        ``counts`` are the write counts of the regions before the store was read. A write that is
-        under way is not waited for.
-        """
-        trust, filter = self._trust, self.filter
-        if not (adapts(filter) and trust.may_adapt()):
-            return
-        allowed = self._limit.take(len(keys))
-        regions = trust.regions.of(hashes[:allowed])
-        adapted = 0
-        with trust.regions.locked(_run_regions(filter, regions), wait=False) as locked:
-            latest = trust.regions.counts
-            unchanged = [i for i, r in enumerate(regions) if counts[r] == latest[r]]
-            if locked and unchanged and trust.trusted and not trust.behind:
-                # A lease that expired meanwhile costs the adaptation, not the query.
-                with trust.changing, suppress(LeaseError):
-                    adapted = self._adapt_filter(keys, hashes, unchanged)
-        self._counters.count(adaptations=adapted, adaptations_skipped=len(keys) - adapted)
-
-    def _adapt_filter(self, keys: list[Any], hashes: HashRows, indices: list[int]) -> int:
-        filter, remote = self.filter, self._trust.remote
-        if hasattr(filter, "_adapt_hashes"):
-            return int(np.sum(filter._adapt_hashes(hashes[indices], remote)))
-        wrong = [keys[i] for i in indices]
-        return int(np.sum(apply_by_type(lambda some: filter.adapt_many(some, remote), wrong)))
-
-    def _record(self, wrong: list[int]) -> None:
-        """Count false positives, each given by a word of its hash, and what was counted natively.
-
-        Report when the rate of recent queries rises above the expected one, and when it is back.
-        """
-        if wrong:
-            self._counters.count(queries=len(wrong), false_positives=len(wrong))
-            self._counters.count_repeats(wrong)
-        with self._recording:
-            denied, found = self._gate.denied, self._gate.found
-            saved, read = denied - self._recorded[0], found - self._recorded[1]
-            self._recorded = denied, found
-        if wrong:
-            self._history.record(saved + read + len(wrong), saved + len(wrong), len(wrong))
-        else:
-            self._history.record_saved(saved + read, saved)
-        window = self._monitor.record(saved, wrong, lambda: self._expected.read(self.filter))
-        if window is None:
-            return
-        if self._on_rate is not None:
-            self._on_rate(window)
-            return
-        now = "above the expected one" if self._monitor.above else "back to normal"
-        self._log.warning(
-            f"false-positive rate is {now}: %.3g observed (%.3g to %.3g), %.3g expected",
-            window.observed_fpr,
-            *window.interval,
-            window.expected_fpr,
-        )
-
-
-def _run_regions(filter: Any, regions: list[int]) -> list[int] | None:
-    """Return the regions of all keys that share runs with keys of these; `None` is all of them.
-
-    A run of a quotient filter may reach into the next region; other filters move keys anywhere.
-    """
-    small = filter.capacity < REGIONS * 256
-    return None if small or not isinstance(filter, AdaptiveQuotient) else Regions.near(regions)
-
-
-def read_pairs(items: Any) -> tuple[list[GivenKey], list[Value]]:
-    """Return keys and values, given as a mapping or as pairs."""
-    pairs = items.items() if hasattr(items, "items") else items
-    wrong = items
-    if isinstance(pairs, Iterable):
-        keys, values = [], []
-        for wrong in pairs:
-            try:
-                key, value = wrong
-            except (TypeError, ValueError):
-                break
-            keys.append(key)
-            values.append(value)
-        else:
-            return keys, values
-    raise TypeError(
-        f"items must be a mapping of keys to values, or pairs of a key and a value, not {wrong!r}"
-    )

@@ -1,14 +1,14 @@
-"""Batches of keys that mix text and integers, which no typed column can hold."""
+"""Batches of keys as callers give them, also of text and integers, which no column can hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tamis._native import hash_keys
-from tamis.stores.contract import GivenKeys
+from tamis.stores.contract import GivenKey, GivenKeys, Value
 
 
 def split_by_type(keys: Sequence[Any]) -> list[Sequence[int]]:
@@ -41,3 +41,23 @@ def to_list(keys: GivenKeys) -> list[Any]:
             objects: list[Any] = getattr(keys, name)()
             return objects
     return list(keys)  # type: ignore[arg-type]
+
+
+def read_pairs(items: Any) -> tuple[list[GivenKey], list[Value]]:
+    """Return keys and values, given as a mapping or as pairs."""
+    pairs = items.items() if hasattr(items, "items") else items
+    wrong = items
+    if isinstance(pairs, Iterable):
+        keys, values = [], []
+        for wrong in pairs:
+            try:
+                key, value = wrong
+            except (TypeError, ValueError):
+                break
+            keys.append(key)
+            values.append(value)
+        else:
+            return keys, values
+    raise TypeError(
+        f"items must be a mapping of keys to values, or pairs of a key and a value, not {wrong!r}"
+    )

@@ -37,7 +37,7 @@ class Sharing:
         """What identifies the snapshot that this guard took over last."""
         self._epoch, self._capacity = "0.", 0
         try:
-            if trust.holds_lease():
+            if trust.standing.holds_lease():
                 self._publish(trust)
         except OSError as error:  # of a full disk, for example
             trust.log.warning("the snapshot could not be shared: %s", error)
@@ -64,7 +64,7 @@ class Sharing:
                 if start >= next_lease:
                     next_lease = start + self._lease / 4
                     trust.try_lease()
-                if trust.holds_lease():
+                if trust.standing.holds_lease():
                     if self._has_changed(trust):
                         self._publish(trust)
                 else:
@@ -78,12 +78,12 @@ class Sharing:
 
     def _has_changed(self, trust: Trust) -> bool:
         """Return whether enough has changed since the last snapshot, or the filter has grown."""
-        changes = epoch_number(trust.epoch) - epoch_number(self._epoch)
-        grown = trust.filter.capacity != self._capacity
-        return trust.trusted and (grown or not 0 <= changes < _LEAST_CHANGES)
+        changes = epoch_number(trust.replica.epoch) - epoch_number(self._epoch)
+        grown = trust.replica.filter.capacity != self._capacity
+        return trust.standing.trusted and (grown or not 0 <= changes < _LEAST_CHANGES)
 
     def _publish(self, trust: Trust) -> None:
-        self._epoch, self._capacity = trust.epoch, trust.filter.capacity
+        self._epoch, self._capacity = trust.replica.epoch, trust.replica.filter.capacity
         trust.save()
 
     def _take_over(self, trust: Trust) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from tamis._native import Gate
+from tamis.guard.logs import Log
 from tamis.planning.rates import interval
 
 
@@ -232,3 +234,54 @@ class RateMonitor:
                 return None
             self.above = above
             return window
+
+
+class Rates:
+    """Keeps the history of a guard's false-positive rate, and reports when it is too high."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        counters: Counters,
+        on_rate: Callable[[GuardStats], object] | None,
+        log: Log,
+    ) -> None:
+        self._gate, self._counters, self._on_rate, self._log = gate, counters, on_rate, log
+        self._monitor, self._history = RateMonitor(), History()
+        self._expected = ExpectedRate()
+        self._recording, self._recorded = threading.Lock(), (0, 0)
+
+    def history(self) -> list[Window]:
+        """Return the rate over time, in windows of consecutive queries."""
+        self.record([])
+        return self._history.read()
+
+    def record(self, wrong: list[int]) -> None:
+        """Count false positives, each given by a word of its hash, and what was counted natively.
+
+        Report when the rate of recent queries rises above the expected one, and when it is back.
+        """
+        if wrong:
+            self._counters.count(queries=len(wrong), false_positives=len(wrong))
+            self._counters.count_repeats(wrong)
+        with self._recording:
+            denied, found = self._gate.denied, self._gate.found
+            saved, read = denied - self._recorded[0], found - self._recorded[1]
+            self._recorded = denied, found
+        if wrong:
+            self._history.record(saved + read + len(wrong), saved + len(wrong), len(wrong))
+        else:
+            self._history.record_saved(saved + read, saved)
+        window = self._monitor.record(saved, wrong, lambda: self._expected.read(self._gate.filter))
+        if window is None:
+            return
+        if self._on_rate is not None:
+            self._on_rate(window)
+            return
+        now = "above the expected one" if self._monitor.above else "back to normal"
+        self._log.warning(
+            f"false-positive rate is {now}: %.3g observed (%.3g to %.3g), %.3g expected",
+            window.observed_fpr,
+            *window.interval,
+            window.expected_fpr,
+        )

@@ -23,7 +23,14 @@ from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_na
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
-from tamis.planning.arguments import check_number, check_parts, parse_budget, whole
+from tamis.planning.arguments import (
+    check_iterable,
+    check_number,
+    check_parts,
+    parse_budget,
+    shown,
+    whole,
+)
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
@@ -118,7 +125,10 @@ class SkippingIndex:
         ``recheck``, a check is valid for this many seconds. Row groups are read on ``threads``
         (default: one per core). ``progress`` shows a progress bar (default: on a terminal).
         """
-        names = [columns] if isinstance(columns, str) else list(columns or ())
+        if isinstance(columns, str):
+            names = [columns]
+        else:
+            names = list(columns) if isinstance(columns, Iterable) else []
         named = all(isinstance(name, str) for name in names)
         if not names or not named or len(set(names)) < len(names):
             raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
@@ -371,8 +381,13 @@ class SkippingIndex:
         state = self._state
         places = {file.path: number for number, file in enumerate(state.manifest.files)}
         rows = check_number("rows", rows, "a number from 0 on", least=0)
+        what = "an iterable of row groups, as row_groups returns"
+        check_iterable("groups", groups, what)
         used = []
-        for path, number in groups:
+        for group in groups:
+            if not (isinstance(group, tuple | list) and len(group) == 2):
+                raise TypeError(f"groups must be {what}, not {shown(group)}")
+            path, number = group
             owner = places.get(path)
             if owner is not None and 0 <= number < state.manifest.files[owner].groups:
                 used.append(int(state.starts[owner]) + number)

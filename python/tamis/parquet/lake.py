@@ -6,7 +6,7 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -224,7 +224,10 @@ class Lake:
 
 def source_names(source: Source) -> list[str]:
     """Return sources as a list of paths."""
-    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if isinstance(source, str | os.PathLike):
+        given = [source]
+    else:
+        given = list(source) if isinstance(source, Iterable) else []
     if not given or not all(isinstance(each, str | os.PathLike) for each in given):
         raise TypeError(f"source must be a path, a pattern or a list of them, not {source!r}")
     return [os.fspath(each) for each in given]

@@ -13,6 +13,7 @@ from tamis._files import save_whole
 from tamis._objects import Object, is_object, locate, public_name, save_object, upload
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath
+from tamis.planning.arguments import check_path
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Location:
             return cls(path, filesystem, cache, locate(path, filesystem))
         if filesystem is not None:
             raise TypeError(f"path must be a str with index_filesystem, not {path!r}")
-        return cls(os.fsdecode(path))
+        return cls(check_path(path))
 
     @property
     def name(self) -> str:

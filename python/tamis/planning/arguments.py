@@ -76,11 +76,11 @@ def check_share(name: str, value: object) -> float:
     return check_number(name, value, "a number from 0 to 1", least=0, most=1)
 
 
-def check_workload(workload: object, *, optional: bool = True) -> None:
+def check_workload(workload: object, name: str = "workload", *, optional: bool = True) -> None:
     """Refuse anything but a `tamis.Workload`, or None, such as the queries themselves."""
     if not (optional and workload is None) and not hasattr(workload, "curve"):
         raise TypeError(
-            "workload must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), "
+            f"{name} must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), "
             f"not {type(workload).__name__}"
         )
 
@@ -110,6 +110,25 @@ MOST_SECONDS = 10**6
 
 MOST_KEYS = 2**48 - 1
 """The largest capacity of a filter."""
+
+
+def check_path(path: object, name: str = "path", what: str = "file") -> str:
+    """Return the path of a file, or a folder, as a str.
+
+    >>> check_path(None)
+    Traceback (most recent call last):
+    ...
+    TypeError: path must be the path of a file, not None
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(f"{name} must be the path of a {what}, not {shown(path)}")
+    return os.fsdecode(path)
+
+
+def check_iterable(name: str, value: object, what: str) -> None:
+    """Refuse what cannot be iterated over; ``what`` says what is accepted."""
+    if not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be {what}, not {shown(value)}")
 
 
 def one_of(name: str, value: object, choices: Iterable[object]) -> None:

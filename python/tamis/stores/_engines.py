@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tamis.planning.arguments import shown
+from tamis.stores.contract import check_address
 
 _OR = ", an engine of SQLAlchemy or a connection of Django"
 _FIELDS = ("HOST", "PORT", "USER", "PASSWORD")
@@ -53,13 +53,6 @@ def postgres_conninfo(database: Any) -> Any:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     fields |= {k: v for k, v in options.items() if k in known and isinstance(v, (str, int))}
     return make_conninfo(**{k: v for k, v in fields.items() if v not in (None, "")})
-
-
-def check_address(name: str, given: Any, kinds: Any, accepted: str) -> Any:
-    """Return where a database is, if that has an accepted type: a setting may be missing."""
-    if not isinstance(given, kinds):
-        raise TypeError(f"{name} must be {accepted}, not {shown(given)}")
-    return given
 
 
 def _is_engine(database: Any) -> bool:

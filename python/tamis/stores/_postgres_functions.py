@@ -7,11 +7,20 @@ snapshot of its own, taken after the lock, so it sees all that others committed 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from tamis.stores._postgres_arrays import Array
 from tamis.stores._postgres_tables import advisory_lock, logged, quote
+from tamis.stores.contract import batches
 
 _VERSION = "2"
+
+Call = tuple[str, tuple[Any, ...]]
+"""A statement that calls a function, and its parameters after the owner's name."""
+
+_ARRAYS: dict[type, str] = {bytes: "bytea", str: "text"}
+"""Types of values that the functions take, and PostgreSQL's name of each."""
 
 NO_LEASE, NOT_HELD, NOT_LOGGED = -1, -2, -3
 """Returned instead of a row's number if another guard holds the lease, if none does, and if there
@@ -23,13 +32,48 @@ def name(schema: str, table: str, part: str) -> str:
     return schema + quote(f"tamis_{table}_{part}")
 
 
-def call(function: str, *types: str) -> str:
+class Calls:
+    """The statements that call the functions of a table, and their parameters."""
+
+    def __init__(self, schema: str, table: str, key_type: str) -> None:
+        put, delete = (name(schema, table, part) for part in ("put", "delete"))
+        self._type = key_type
+        self._delete, self._delete_one = _call(delete, key_type), _call_for_one(delete, key_type)
+        self._put = {kind: _call(put, key_type, sql) for kind, sql in _ARRAYS.items()}
+        self._put_one = {kind: _call_for_one(put, key_type, sql) for kind, sql in _ARRAYS.items()}
+
+    @staticmethod
+    def take(values: Iterable[Any]) -> bool:
+        """Return whether functions can put these values."""
+        return {*map(type, values)} <= _ARRAYS.keys()
+
+    def put(self, columns: list[Any], values: list[Any], most: int) -> list[Call]:
+        """Return the calls that put keys, of at most so many each."""
+        if len(columns) == 1:
+            return [(self._put_one[type(values[0])], (columns[0], values[0]))]
+        calls: list[Call] = []
+        for kind, sql in _ARRAYS.items():
+            indices = [i for i, value in enumerate(values) if type(value) is kind]
+            for part in batches(indices, most):
+                keys = Array(self._type, [columns[i] for i in part])
+                calls.append((self._put[kind], (keys, Array(sql, [values[i] for i in part]))))
+        return calls
+
+    def delete(self, columns: list[Any], most: int) -> list[Call]:
+        """Return the calls that delete keys, of at most so many each."""
+        if len(columns) == 1:
+            return [(self._delete_one, (columns[0],))]
+        parts = [*batches(columns, most)] or [[]]
+        return [(self._delete, (Array(self._type, part),)) for part in parts]
+
+
+def _call(function: str, *types: str) -> str:
     """Return the statement that calls a function with arrays of these types."""
     marks = ", ".join(f"%b::{type}[]" for type in types)
     return f"SELECT * FROM {function}(%b::bytea, {marks})"
 
 
-def call_for_one(function: str, *types: str) -> str:
+def _call_for_one(function: str, *types: str) -> str:
     """Return the same for one key, whose parameters are no arrays: the driver is slow at those."""
     marks = ", ".join(f"ARRAY[%b::{type}]" for type in types)
     return f"SELECT * FROM {function}(%b::bytea, {marks})"

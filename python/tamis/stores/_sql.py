@@ -21,18 +21,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, NamedTuple
-from uuid import UUID
 
-import numpy as np
-
-from tamis._native import plain_key
 from tamis.errors import LeaseError
-from tamis.stores._composite import check_parts, pack, unpack
+from tamis.stores._key_columns import KeyColumns
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._lease import WatchedLease
+from tamis.stores._signed import to_signed
 from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
 from tamis.stores.contract import (
     Changes,
@@ -41,13 +38,9 @@ from tamis.stores.contract import (
     PlainKey,
     Store,
     Value,
-    decode_key,
     decode_value,
     lease_error,
 )
-
-SIGN = 1 << 63
-"""SQL integers are signed: a word of a hash is stored less this, which keeps the order."""
 
 TRIM_EVERY = 1000
 """Rows after which triggers trim the journal."""
@@ -95,6 +88,12 @@ class Journaled(Store, ABC):
                 "pass all of table, key and value to guard an existing table, or none of them to "
                 f"use a table of the guard's own; not table={table!r}, key={key!r}, value={value!r}"
             )
+        for name, given in {"table": table, "value": value, "where": where}.items():
+            if not isinstance(given, str | None):
+                raise TypeError(f"{name} must be a str, or None, not {given!r}")
+        names = key if isinstance(key, Collection) else ()
+        if key is not None and not (names and all(isinstance(name, str) for name in names)):
+            raise TypeError(f"key must be the name of a column, or a list of names, not {key!r}")
         if where is not None and table is None:
             raise ValueError("pass where only with table, key and value of an existing table")
         if where is not None and not where.strip():
@@ -117,7 +116,8 @@ class Journaled(Store, ABC):
         self._tail = Tail(0, self._hash_columns)
         self._child = ""
         """What follows the owner's name in a forked child."""
-        self._type: str
+        self._columns: KeyColumns
+        """How the table holds keys, once its columns are known."""
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
@@ -132,7 +132,7 @@ class Journaled(Store, ABC):
 
     def _values_of(self, keys: Sequence[PlainKey], rows: Sequence[Any]) -> list[Value | None]:
         """Return the value of each key in rows of a key and a value."""
-        values = {self._from_column(key): self._load_value(value) for key, value in rows}
+        values = {self._columns.from_column(key): self._load_value(value) for key, value in rows}
         return [values.get(key) for key in keys]
 
     def epoch(self) -> str:
@@ -166,9 +166,9 @@ class Journaled(Store, ABC):
             return Changes(since, [], [], True)
         return Changes(
             end,
-            [self._from_column(key) for _, _, key, added in rows if added],
+            [self._columns.from_column(key) for _, _, key, added in rows if added],
             [
-                self._from_column(key)
+                self._columns.from_column(key)
                 for _, _, key, added in rows
                 if added is not None and not added
             ],
@@ -251,10 +251,6 @@ class Journaled(Store, ABC):
         """Return the key, as the index has it, and a value of the rows with one of ``keys``."""
 
     @abstractmethod
-    def _to_column(self, key: PlainKey) -> Any:
-        """Return a key as the column stores it, or `None` if the column cannot hold it."""
-
-    @abstractmethod
     def _update_index(
         self,
         db: Any,
@@ -293,16 +289,6 @@ class Journaled(Store, ABC):
                     f"not {column!r}"
                 )
 
-    def _require_column(self, key: PlainKey) -> Any:
-        if (column := self._to_column(key)) is None:
-            columns = " and ".join(map(repr, self._keys))
-            types = f", of type {self._type}," if len(self._keys) == 1 else ""
-            raise TypeError(
-                f"column {columns} of {self._table!r}{types} cannot hold the key "
-                f"{self.from_plain(key) if self.translates_keys else key!r}"
-            )
-        return column
-
     def _check_written(self, keys: Sequence[PlainKey], found: Set[PlainKey]) -> None:
         """Raise `ValueError` if a put wrote a row that does not satisfy the condition."""
         for key in keys:
@@ -327,33 +313,11 @@ class Journaled(Store, ABC):
 
     def to_plain(self, key: Any) -> PlainKey:
         """Return a key as filters hash it and as the other methods take it."""
-        if len(self._keys) == 1:
-            return self._plain_part(0, key)
-        parts = check_parts(key, self._keys)
-        return pack([self._plain_part(i, part) for i, part in enumerate(parts)]).encode()
+        return self._columns.to_plain(key)
 
     def from_plain(self, key: PlainKey) -> Any:
         """Return a key as a caller has it: of several columns, a tuple; text as bytes."""
-        if len(self._keys) == 1:
-            return self._given_part(0, key)
-        parts = unpack(key.decode())  # type: ignore[union-attr]
-        return tuple(self._given_part(i, part) for i, part in enumerate(parts))
-
-    def _plain_part(self, column: int, part: Any) -> PlainKey:
-        """Return a part of a key as filters hash it."""
-        return plain_key(part)
-
-    def _given_part(self, column: int, part: PlainKey) -> Any:
-        return part
-
-    def _from_column(self, column: Any) -> PlainKey:
-        if isinstance(column, str):
-            return column.encode()
-        if isinstance(column, int):
-            return column
-        if isinstance(column, UUID):
-            return column.bytes
-        return bytes(column) if self.shared else decode_key(bytes(column))
+        return self._columns.from_plain(key)
 
     def _load_value(self, value: Any) -> Any:
         if not self.shared:
@@ -405,7 +369,7 @@ class Journaled(Store, ABC):
 
     def _hash_columns(self, columns: Sequence[Any]) -> HashRows:
         assert self._hasher is not None
-        return self._hasher(self._plain(columns))
+        return self._hasher(self._columns.from_columns(columns))
 
     def _write_index(self, owner: str) -> None:
         """Apply the journal to the index; `LeaseError` without the lease."""
@@ -492,24 +456,20 @@ class Journaled(Store, ABC):
                 return
             parts = [self._listed(rows)]
         added, removed = net_changes(parts)
-        self._update_index(db, self._plain(added), added, self._plain(removed), removed)
+        added_keys, removed_keys = map(self._columns.from_columns, (added, removed))
+        self._update_index(db, added_keys, added, removed_keys, removed)
         self._write_note(db, "indexed", b"%d" % state.last)
 
     def _reindex(self, db: Any) -> None:
         db.execute(f"DELETE FROM {self._t_hash}", ())
         for keys in self._read_keys(db):
-            self._update_index(db, self._plain(keys), keys, [], [])
+            self._update_index(db, self._columns.from_columns(keys), keys, [], [])
         self._write_note(db, "indexed", b"%d" % epoch_number(self._last_epoch(db)))
-
-    def _plain(self, columns: Sequence[Any]) -> list[PlainKey]:
-        if not self.shared:
-            return [decode_key(bytes(column)) for column in columns]
-        return [self._from_column(column) for column in columns]
 
     def _words(self, keys: Sequence[PlainKey]) -> Any:
         """Return the signed words of the hashes of keys."""
         assert self._hasher is not None
-        return (self._hasher(keys) ^ np.uint64(SIGN)).view(np.int64)
+        return to_signed(self._hasher(keys))
 
     def _in_child(self) -> None:
         """Write as another owner, in a forked child."""
@@ -525,9 +485,3 @@ def _epoch(row: Sequence[Any]) -> str:
 def is_broken(rows: Sequence[Any]) -> bool:
     """Return whether changes are unknown: the table was truncated, or had no triggers."""
     return any(key is None and added is not None for _, _, key, added in rows)
-
-
-def from_signed(rows: Sequence[Sequence[int]]) -> HashRows:
-    """Return the hashes of rows of two signed words, as the index stores them."""
-    words = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    return words.view(np.uint64) ^ np.uint64(SIGN)

@@ -257,3 +257,11 @@ def drop_triggers(db: sqlite3.Connection, base: str) -> None:
     """Drop the triggers that exist."""
     for name in ("insert", "delete", "leave", "enter", "trim"):
         db.execute(f"DROP TRIGGER IF EXISTS {quote(f'{base}_{name}')}")
+
+
+def drop(db: sqlite3.Connection, base: str) -> None:
+    """Drop the tables beside a table, and the triggers."""
+    drop_triggers(db, base)
+    for part in ("hash", "journal", "note"):
+        db.execute(f"DROP TABLE {quote(f'{base}_{part}')}")
+    db.execute(f"DROP TABLE IF EXISTS {quote(f'{base}_member')}")

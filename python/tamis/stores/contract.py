@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tamis._types import Key, Keys
 from tamis.errors import LeaseError, StoreError
-from tamis.planning.arguments import MOST_SECONDS, check_number
+from tamis.planning.arguments import MOST_SECONDS, check_number, shown
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -233,6 +233,13 @@ def schema_error(store: str, error: BaseException) -> StoreError:
     """Return the error for a table that is no longer as it was when the store was opened."""
     detail = " ".join(str(error).split())
     return StoreError(f"{store} was changed since the store was opened: {detail}")
+
+
+def check_address(name: str, given: Any, kinds: Any, accepted: str) -> Any:
+    """Return where a database is, if that has an accepted type: a setting may be missing."""
+    if not isinstance(given, kinds):
+        raise TypeError(f"{name} must be {accepted}, not {shown(given)}")
+    return given
 
 
 def check_timeout(timeout: float | None) -> float | None:

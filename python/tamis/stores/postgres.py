@@ -4,36 +4,32 @@ The tables beside the guarded one are those of `tamis.stores.SQLite`: an index b
 that triggers write, and notes. Rows of the journal must be numbered in the order of their commits,
 or a reader would miss a row that is committed late. So whoever writes a row holds an advisory lock
 from before its number is drawn until the end of the transaction.
-
-The lease is watched, not compared with the server's clock, which may step (see `_lease.py`). It has
-two notes: ``lease`` is its owner, whose row every write locks in share mode until its commit, so
-that nobody takes the lease meanwhile; ``renewal`` changes with each renewal, which therefore waits
-for no write.
 """
 
 from __future__ import annotations
 
-import secrets
-import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from uuid import UUID
 
-from tamis._native import plain_key
 from tamis.errors import StoreError
 from tamis.planning.arguments import whole
 from tamis.stores import _fork
 from tamis.stores import _postgres_arrays as arrays
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
-from tamis.stores._composite import pack, unpack, uuid_bytes
+from tamis.stores._composite import pack
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._pool import Pool
 from tamis.stores._postgres_arrays import Array
-from tamis.stores._sql import SIGN, Journaled, State, from_signed, is_broken
+from tamis.stores._postgres_columns import PostgresColumns
+from tamis.stores._postgres_functions import Call, Calls
+from tamis.stores._postgres_lease import release_lease, take_lease
+from tamis.stores._postgres_watch import listen
+from tamis.stores._signed import SIGN, from_signed
+from tamis.stores._sql import Journaled, State, is_broken
 from tamis.stores._tail import LONGEST
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
@@ -46,22 +42,12 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     check_timeout,
-    encode_key,
-    encode_keys,
     encode_values,
     lease_error,
 )
 
 _LARGEST = JOURNAL // 2
 """Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
-
-_ARRAYS: dict[type, str] = {bytes: "bytea", str: "text"}
-"""Types of values that the functions take, and PostgreSQL's name of each."""
-
-_Call = tuple[str, tuple[Any, ...]]
-"""A statement that calls a function, and its parameters after the owner's name."""
-
-_RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
 
 class Postgres(Journaled):
@@ -122,12 +108,12 @@ class Postgres(Journaled):
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
         """Write distinct keys and their values in one transaction."""
-        columns = self._to_columns(keys)
+        columns = self._columns.to_columns(keys)
         if None in columns:
-            self._require_column(keys[columns.index(None)])
+            self._columns.require_column(keys[columns.index(None)], self._table)
         stored = list(values) if self.shared else encode_values(values)
-        if self._functions and {*map(type, stored)} <= _ARRAYS.keys():
-            calls = self._put_calls(columns, stored)
+        if self._functions and self._calls.take(stored):
+            calls = self._calls.put(columns, stored, _LARGEST)
             return self._write(owner, columns, True, lambda name: self._call(name, calls))
         rows = [*zip(keys, columns, stored, strict=True)]
         return self._write(
@@ -136,46 +122,29 @@ class Postgres(Journaled):
 
     def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
         """Delete distinct keys in one transaction."""
-        columns = self._to_columns(keys)
+        columns = self._columns.to_columns(keys)
         held = [column for column in columns if column is not None]
         if self._functions:
-            if len(held) == 1:
-                calls = [(self._delete_one, (held[0],))]
-            else:
-                parts = [*batches(held, _LARGEST)] or [[]]
-                calls = [(self._delete_call, (Array(self._type, part),)) for part in parts]
+            calls = self._calls.delete(held, _LARGEST)
             return self._write(owner, columns, False, lambda name: self._call(name, calls))
         return self._write(
             owner, columns, False, lambda name: self._run(name, held, self._delete_rows)
         )
-
-    def _put_calls(self, columns: list[Any], stored: list[Any]) -> list[_Call]:
-        """Return the calls of functions that put keys, whose values are bytes or text."""
-        if len(columns) == 1:
-            return [(self._put_calls_of[type(stored[0])][1], (columns[0], stored[0]))]
-        calls: list[_Call] = []
-        for kind, name in _ARRAYS.items():
-            indices = [i for i, value in enumerate(stored) if type(value) is kind]
-            for part in batches(indices, _LARGEST):
-                keys = Array(self._type, [columns[i] for i in part])
-                values = Array(name, [stored[i] for i in part])
-                calls.append((self._put_calls_of[kind][0], (keys, values)))
-        return calls
 
     def _insert_rows(self, db: Any, rows: Sequence[tuple[PlainKey, Any, Any]]) -> None:
         marks = ", ".join(["%s"] * (len(self._keys) + 1))
         db.cursor().executemany(
             f"INSERT INTO {self._t} ({self._k}, {self._v}) VALUES ({marks}) "
             f"ON CONFLICT ({self._k}) DO UPDATE SET {self._v} = excluded.{self._v}",
-            [(*self._row_key(column), value) for _, column, value in rows],
+            [(*self._columns.row_key(column), value) for _, column, value in rows],
         )
         if self._where:
             keys = [key for key, _, _ in rows]
             found = self._select_rows(db, keys, "NULL")
-            self._check_written(keys, {self._from_column(key) for key, _ in found})
+            self._check_written(keys, {self._columns.from_column(key) for key, _ in found})
 
     def _delete_rows(self, db: Any, columns: Sequence[Any]) -> None:
-        matches, arrays = self._among(list(columns))
+        matches, arrays = self._columns.among(list(columns))
         db.execute(f"DELETE FROM {self._t} WHERE {matches}{self._and_where}", arrays)
 
     def _write(
@@ -229,7 +198,7 @@ class Postgres(Journaled):
             f"{self._pool.where} loses the triggers on {self._table!r} again and again"
         )
 
-    def _call(self, owner: str, calls: list[_Call]) -> list[list[Any]]:
+    def _call(self, owner: str, calls: list[Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
         with self._pool.connection() as db:
@@ -284,7 +253,7 @@ class Postgres(Journaled):
             try:
                 yield []  # so that the connection is closed even if nobody reads on
                 for part in self._read_keys(db):
-                    yield [self._from_column(key) for key in part]
+                    yield self._columns.from_columns(part)
             except self._psycopg.Error as error:
                 self._pool.translate(error)
                 raise
@@ -316,90 +285,25 @@ class Postgres(Journaled):
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` when keys have changed, and after each new connection to the server."""
 
-        def listen(ended: threading.Event) -> None:
-            while not ended.is_set():
-                try:
-                    with self._pool.connect() as db:
-                        db.execute(f"LISTEN {tables.channel(self._table)}")
-                        wake()
-                        self._await_signals(db, wake, ended)
-                except (StoreError, self._psycopg.Error, OSError, ValueError):
-                    ended.wait(0.1)  # and the pool waits longer and longer
+        def listen_until(ended: threading.Event) -> None:
+            listen(self._pool, self._psycopg.Error, tables.channel(self._table), wake, ended)
 
-        return start_watching("tamis-postgres-watch", listen)
-
-    @staticmethod
-    def _await_signals(db: Any, wake: Callable[[], None], ended: threading.Event) -> None:
-        quiet = 0
-        while not ended.is_set():
-            if select.select([db.fileno()], [], [], 0.25)[0]:
-                quiet = 0
-            elif (quiet := quiet + 1) % 40 == 0:
-                db.execute("SELECT 1")  # a connection that is lost without a word
-            db.pgconn.consume_input()
-            woken = False
-            while db.pgconn.notifies() is not None:
-                woken = True
-            if woken:
-                wake()
+        return start_watching("tamis-postgres-watch", listen_until)
 
     # The lease.
 
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease, unless another guard may believe that it holds it."""
         name = (owner + self._child).encode()
-        renewal = f"{secrets.token_hex(8)} {seconds}".encode()
-        note = self._t_note
         with self._reading() as db, self._pipeline(db), db.transaction():
-            # A lease that a crash of the server took back would be granted twice.
-            db.execute("SET LOCAL synchronous_commit = on")
-            db.execute("SET LOCAL lock_timeout = '1s'")
-            renewed = db.execute(
-                f"WITH held AS (SELECT FROM {note} WHERE name = 'lease' AND value = %s FOR SHARE) "
-                f"INSERT INTO {note} SELECT 'renewal', %s FROM held "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value RETURNING 1",
-                (name, renewal),
-            ).fetchone()
-            if renewed:
-                return True
-            record = dict(
-                db.execute(
-                    f"SELECT name, value FROM {note} WHERE name IN ('lease', 'renewal')"
-                ).fetchall()
-            )
-            if "lease" in record:
-                length = float(bytes(record.get("renewal", b"- 0")).split()[1])
-                if not self._watched.is_over(record, max(length, seconds)):
-                    return False
-            return self._take_lease(db, record, name, renewal)
+            rollback = self._psycopg.Rollback
+            return take_lease(db, rollback, self._t_note, name, seconds, self._watched)
         return False  # it was not the same any more
-
-    def _take_lease(self, db: Any, record: dict[str, bytes], name: bytes, renewal: bytes) -> bool:
-        """Replace what was read of the lease, if it is still the same."""
-        for part, value in (("lease", name), ("renewal", renewal)):
-            if part in record:
-                taken = db.execute(
-                    f"UPDATE {self._t_note} SET value = %s WHERE name = %s AND value = %s "
-                    "RETURNING 1",
-                    (value, part, record[part]),
-                ).fetchone()
-            else:
-                taken = db.execute(
-                    f"INSERT INTO {self._t_note} VALUES (%s, %s) ON CONFLICT DO NOTHING "
-                    "RETURNING 1",
-                    (part, value),
-                ).fetchone()
-            if not taken:
-                raise self._psycopg.Rollback
-        return True
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._reading() as db:
-            db.execute(
-                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = %s",
-                ((owner + self._child).encode(),),
-            )
+            release_lease(db, self._t_note, (owner + self._child).encode())
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
@@ -444,35 +348,24 @@ class Postgres(Journaled):
             self._name_tables(self._schema, self._table)
             tables.check_name(self._table, self._base)
             self._journal_lock = f"SELECT {tables.advisory_lock(self._table)}"
-            self._types, self._value_type = ["bytea"], "bytea"
+            types, value_type = ["bytea"], "bytea"
             if self.shared:
                 columns = tables.columns_of(db, self._t)
                 self._check_columns(columns)
                 tables.check_keys(db, self._t, self._keys, columns)
-                self._types = [columns[key] for key in self._keys]
-                self._value_type = columns[self._value]
-                self.translates_keys = len(self._keys) > 1 or self._types == ["uuid"]
-            # Of the key in the tables beside: packed, if there are several columns.
-            self._type = self._types[0] if len(self._types) == 1 else "text"
+                types = [columns[key] for key in self._keys]
+                value_type = columns[self._value]
+                self.translates_keys = len(self._keys) > 1 or types == ["uuid"]
+            self._columns: PostgresColumns = PostgresColumns(self._keys, types, own=not self.shared)
+            self._type = self._columns.type
             self._logged = f"SELECT {tables.logged(self._schema, self._base, self._table)}"
             self._epoch_query = (
                 f"SELECT seq, token, {tables.logged(self._schema, self._base, self._table)} "
                 f"FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
             )
             self._functions = len(self._keys) == 1 and not self._where
-            version = functions.version(self._type, self._value_type)
-            put, delete = (
-                functions.name(self._schema, self._table, part) for part in ("put", "delete")
-            )
-            self._delete_call = functions.call(delete, self._type)
-            self._delete_one = functions.call_for_one(delete, self._type)
-            self._put_calls_of = {
-                type: (
-                    functions.call(put, self._type, name),
-                    functions.call_for_one(put, self._type, name),
-                )
-                for type, name in _ARRAYS.items()
-            }
+            version = functions.version(self._type, value_type)
+            self._calls = Calls(self._schema, self._table, self._type)
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
             if exists and (
                 (self._read_note(db, "layout"), self._read_note(db, "functions"))
@@ -494,13 +387,13 @@ class Postgres(Journaled):
             if self._functions:
                 # They may be those of an earlier version, or for columns of other types.
                 functions.drop(db, self._schema, self._table)
-                key, value = (self._keys[0], self._type), (self._value, self._value_type)
+                key, value = (self._keys[0], self._type), (self._value, value_type)
                 functions.create(db, self._schema, self._table, key, value)
                 self._write_note(db, "functions", version)
 
     def _create_log(self, db: Any) -> None:
         tables.create(
-            db, self._schema, self._base, self._table, self._keys, self._types, self._where
+            db, self._schema, self._base, self._table, self._keys, self._columns.types, self._where
         )
 
     def _is_logged(self, db: Any) -> bool:
@@ -508,65 +401,16 @@ class Postgres(Journaled):
 
     _quote = staticmethod(tables.quote)
 
-    def _plain_part(self, column: int, part: Any) -> PlainKey:
-        if self._types[column] == "uuid":
-            return uuid_bytes(part, self._keys[column])
-        return plain_key(str(part) if isinstance(part, UUID) else part)
-
-    def _given_part(self, column: int, part: PlainKey) -> Any:
-        if isinstance(part, bytes) and self._types[column] == "uuid":
-            return UUID(bytes=part)
-        return part
-
-    def _to_column(self, key: PlainKey) -> Any:
-        if not self.shared:
-            return encode_key(key)
-        if len(self._keys) > 1:
-            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
-        return _as_type(key, self._type)
-
-    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
-        """Return keys as the column stores them; `None` where it cannot hold one."""
-        return encode_keys(keys) if not self.shared else [self._to_column(key) for key in keys]
-
-    def _parts(self, key: PlainKey) -> list[Any] | None:
-        """Return the parts of a packed key as the columns store them, if they can hold them."""
-        try:
-            parts = unpack(key.decode())  # type: ignore[union-attr]
-        except (AttributeError, ValueError):
-            return None
-        if len(parts) != len(self._keys):
-            return None
-        held = [_as_type(part, type) for part, type in zip(parts, self._types, strict=True)]
-        return None if None in held else held
-
-    def _row_key(self, column: Any) -> list[Any]:
-        """Return the values of the table's key columns for a key as the index has it."""
-        if len(self._keys) == 1:
-            return [column]
-        parts = self._parts(column.encode())
-        assert parts is not None
-        return parts
-
-    def _among(self, columns: list[Any]) -> tuple[str, list[Any]]:
-        """Return the condition that a row's key is among these, and its parameters."""
-        if len(self._keys) == 1:
-            return f"{self._k} = ANY(%b::{self._type}[])", [Array(self._type, columns)]
-        rows = [self._row_key(column) for column in columns]
-        parts = [Array(type, [row[i] for row in rows]) for i, type in enumerate(self._types)]
-        marks = ", ".join(f"%b::{type}[]" for type in self._types)
-        return f"({self._k}) IN (SELECT * FROM unnest({marks}))", parts
-
     def _selection(self, keys: Sequence[PlainKey], value: str) -> tuple[str, list[Any]] | None:
         """Return the query of the rows with one of ``keys`` and its parameters, if there are any.
 
         It returns the key, as the index has it, and a value.
         """
-        held = [column for key in keys if (column := self._to_column(key)) is not None]
+        held = [column for key in keys if (column := self._columns.to_column(key)) is not None]
         if not held:
             return None
-        matches, arrays = self._among(held)
-        key = tables.packed(self._keys, self._types)
+        matches, arrays = self._columns.among(held)
+        key = tables.packed(self._keys, self._columns.types)
         return f"SELECT {key}, {value} FROM {self._t} WHERE {matches}{self._and_where}", arrays
 
     def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
@@ -584,7 +428,7 @@ class Postgres(Journaled):
             if len(self._keys) == 1:
                 yield [key for (key,) in rows]
             else:
-                yield [pack([self._from_column(part) for part in row]) for row in rows]
+                yield [pack([self._columns.from_column(part) for part in row]) for row in rows]
             rows = db.execute(first + after + order, rows[-1]).fetchall()
 
     # The journal and the index.
@@ -647,19 +491,3 @@ def _checked(cursor: Any) -> list[Any]:
     if rows[0][0] < 0:
         raise lease_error(None if rows[0][0] == functions.NOT_HELD else "")
     return rows
-
-
-def _as_type(key: PlainKey, type: str) -> Any:
-    """Return a key as a column of a type stores it, or `None` if it cannot hold it."""
-    kind = tables.KINDS[type]
-    if isinstance(key, int):
-        fits = kind == "integer" and -1 << _RANGES[type] <= key < 1 << _RANGES[type]
-        return key if fits else None
-    if kind == "text":
-        try:
-            return None if b"\0" in key else key.decode()
-        except UnicodeDecodeError:
-            return None
-    if kind == "uuid":
-        return UUID(bytes=key) if len(key) == 16 else None
-    return key if kind == "bytea" else None

@@ -23,7 +23,6 @@ from tamis.errors import LeaseError, StoreError
 from tamis.planning.arguments import check_number
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
-from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     entry_hashes,
     entry_keys,
@@ -47,6 +46,7 @@ from tamis.stores.contract import (
     Value,
     attach_error,
     batches,
+    check_address,
     check_timeout,
     decode_key,
     encode_keys,
@@ -87,6 +87,8 @@ class Redis(Store):
         be new, or that never loses a write (``appendfsync always``).
         """
         check_address("url", url, str, 'a URL such as "redis://localhost:6379"')
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not {name!r}")
         try:
             import redis
             from redis.backoff import NoBackoff
@@ -136,9 +138,13 @@ class Redis(Store):
         self._index_name = b""
         self._lease = Lease(self._call, self._client, self._w, name, grace)
         self._child = ""
+        try:
+            with self._talk:
+                self._client.ping()
+        except BaseException:
+            self._client.close()
+            raise
         _fork.register(self)
-        with self._talk:
-            self._client.ping()
 
     # Keys and values.
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from tamis._clock import now
 from tamis._types import FilePath
 from tamis.errors import StoreError
 from tamis.stores import _fork
-from tamis.stores._engines import check_address
 from tamis.stores._keyvalue import (
     changes_without_journal,
     entry_hashes,
@@ -40,11 +41,15 @@ from tamis.stores.contract import (
     Store,
     Value,
     attach_error,
+    check_address,
     decode_key,
     encode_keys,
     encode_values,
     lease_error,
 )
+
+_LONGEST_CALL = 30.0
+"""Seconds for which `RocksDB.close` waits for the calls of other threads."""
 
 _LAZY = b" lazy"
 """Ends the index's name in the notes: versions that update the index with each write rebuild it."""
@@ -222,9 +227,12 @@ class RocksDB(Store):
         return noted
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, once the calls of other threads have ended."""
+        with self._lock:
+            db, self._db = self._db, _Closed()
+            self._index.db = self._db
         with self._driver:
-            self._db.close()
+            _close_when_idle(db)
 
     def forget_connections(self) -> object:
         """Refuse to work in a forked child, as only one process can use the database."""
@@ -305,6 +313,29 @@ class _Driver:
             return
         if isinstance(error, Exception) and not isinstance(error, StoreError):
             raise StoreError(f"RocksDB database {self._path!r} failed: {error}") from error
+
+
+def _close_when_idle(db: Any) -> None:
+    """Close a database, which it refuses while another thread is in a call."""
+    until = now() + _LONGEST_CALL
+    while True:
+        try:
+            db.close()
+            return
+        except RuntimeError as error:
+            if "borrowed" not in str(error) or now() > until:
+                raise
+        time.sleep(0.001)
+
+
+class _Closed:
+    """The database after it was closed: no call begins any more."""
+
+    def close(self) -> None:
+        """Do nothing, as guards that share a store close it one after the other."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("the store is closed")
 
 
 class _OfParent:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import numpy as np
 
-from tamis._clock import clock_id, now
-from tamis._native import plain_key
 from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
-from tamis.stores._composite import unpack
 from tamis.stores._engines import sqlite_path
-from tamis.stores._sql import SIGN, Journaled, State, from_signed
+from tamis.stores._signed import SIGN, from_signed
+from tamis.stores._sql import Journaled, State
+from tamis.stores._sqlite_columns import SQLiteColumns
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
+from tamis.stores._sqlite_lease import release_lease, take_lease
 from tamis.stores._sqlite_own import JOURNAL_COLUMNS, OwnTable, read_journal
 from tamis.stores._tail import LONGEST, Rows
 from tamis.stores.contract import (
@@ -32,8 +31,6 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     check_timeout,
-    encode_key,
-    encode_keys,
     encode_values,
     schema_error,
 )
@@ -73,7 +70,9 @@ class SQLite(Journaled):
         ``path`` may also be an engine of SQLAlchemy or a connection of Django, whose file is opened
         once more.
         """
-        super().__init__(table and table.removeprefix("main."), key, value, where)
+        if isinstance(table, str):
+            table = table.removeprefix("main.")
+        super().__init__(table, key, value, where)
         self._logs_all = not self.shared
         self._own = OwnTable(self._t, self._t_journal)
         if not self.shared:
@@ -101,13 +100,7 @@ class SQLite(Journaled):
         except BaseException:
             self.close()
             raise
-        # The column's affinity must not turn text into a number, nor a float equal an integer.
-        matches = []
-        for i, (column, type) in enumerate(zip(self._keys, self._types, strict=True), 1):
-            name = self._quote(column)
-            same = "" if type == "text" else f" AND typeof({name}) = typeof(?{i})"
-            matches.append(f"{name} = ?{i}{same}")
-        self._delete = f"DELETE FROM {self._t} WHERE {' AND '.join(matches)}{self._and_where}"
+        self._delete = f"DELETE FROM {self._t} WHERE {self._columns.match()}{self._and_where}"
         _fork.register(self)
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
@@ -137,7 +130,7 @@ class SQLite(Journaled):
                 else:
                     rows: Any = zip(columns, stored, strict=True)
                     if len(self._keys) > 1:
-                        rows = ((*self._row_key(column), value) for column, value in rows)
+                        rows = ((*self._columns.row_key(column), value) for column, value in rows)
                     written = self._write(db, self._upsert, rows, state, columns, True)
                     self._check_where(db, keys)
             self._list(written, state)
@@ -152,16 +145,16 @@ class SQLite(Journaled):
             self._index_if_due(owner)
             with self._writing() as db:
                 state, packs = self._begin_write(db, owner)
-                given, forms = keys, self._to_columns(keys)
-                mixed = self._is_mixed(db)
+                given, forms = keys, self._columns.to_columns(keys)
+                mixed = self._columns.are_mixed(db, self._t)
                 if mixed or None in forms:
-                    forms_of = self._forms if mixed else self._only_form
+                    forms_of = self._columns.forms if mixed else self._columns.only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
                 if packs:
                     written = _packed(self._own.delete(db, forms, state.last), state)
                 else:
-                    rows = self._row_keys(forms)
+                    rows = self._columns.row_keys(forms)
                     written = self._write(db, self._delete, rows, state, forms, False)
             self._list(written, state)
         if len(written.changed) == len(forms) == len(keys):
@@ -175,7 +168,7 @@ class SQLite(Journaled):
         self._restore_log()
         if self._connections.in_memory:
             with self._reading() as db:
-                keys = [self._from_column(key) for part in self._read_keys(db) for key in part]
+                keys = [k for part in self._read_keys(db) for k in self._columns.from_columns(part)]
                 return self._last_epoch(db), batches(keys)
         db = self._connections.connect()
         try:
@@ -191,7 +184,7 @@ class SQLite(Journaled):
                 yield []  # so that the connection is closed even if nobody reads on
                 try:
                     for part in self._read_keys(db):
-                        yield [self._from_column(key) for key in part]
+                        yield self._columns.from_columns(part)
                 except sqlite3.DatabaseError as error:
                     self._connections.translate(error)
                     raise
@@ -238,48 +231,20 @@ class SQLite(Journaled):
             raise
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, which expires by a clock that the processes of a boot share.
-
-        A lease of another boot, or of a system without such a clock, is watched for its length.
-        """
+        """Take or renew the lease, unless another guard may believe that it holds it."""
+        name = (owner + self._child).encode()
         with self._writing() as db:
-            # In this order: the lease lasts at least until the guard stops to believe in it.
-            until = now() + seconds
-            record = db.execute(
-                f"SELECT l.value, l.until, c.value, c.until FROM {self._t_note} l "
-                f"LEFT JOIN {self._t_note} c ON c.name = 'clock' WHERE l.name = 'lease'"
-            ).fetchone()
-            clock = (clock_id() or "").encode()
-            name = (owner + self._child).encode()
-            if record is not None and record[0] != name:
-                _, other_until, other_clock, length = record
-                if clock and other_clock == clock:
-                    over = other_until <= now()
-                else:
-                    over = self._watched.is_over(record, max(length or 0.0, seconds))
-                if not over:
-                    return False
-            db.executemany(
-                f"INSERT OR REPLACE INTO {self._t_note} VALUES (?, ?, ?)",
-                [("lease", name, until), ("clock", clock, seconds)],
-            )
-            return True
+            return take_lease(db, self._t_note, name, seconds, self._watched)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._writing() as db:
-            db.execute(
-                f"DELETE FROM {self._t_note} WHERE name = 'lease' AND value = ?",
-                ((owner + self._child).encode(),),
-            )
+            release_lease(db, self._t_note, (owner + self._child).encode())
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
         with self._writing() as db:
-            tables.drop_triggers(db, self._base)
-            for table in (self._t_hash, self._t_journal, self._t_note):
-                db.execute(f"DROP TABLE {table}")
-            db.execute(f"DROP TABLE IF EXISTS {tables.quote(f'{self._base}_member')}")
+            tables.drop(db, self._base)
         self.close()
 
     def close(self) -> None:
@@ -320,15 +285,15 @@ class SQLite(Journaled):
 
     def _create_tables(self, db: sqlite3.Connection) -> None:
         """Create the tables and triggers that do not exist yet."""
-        self._types: list[str] = ["blob"]
-        self._uuids: list[str | None] = [None]
+        types: list[str] = ["blob"]
+        uuids: list[str | None] = [None]
         if self.shared:
             columns = tables.table_columns(db, self._table)
             self._check_columns(columns)
             tables.check_unique(db, self._table, self._keys, columns)
-            self._types = [tables.key_type(key, columns) for key in self._keys]
-            self._uuids = [tables.uuid_form(columns[key][0]) for key in self._keys]
-            self.translates_keys = len(self._keys) > 1 or self._uuids != [None]
+            types = [tables.key_type(key, columns) for key in self._keys]
+            uuids = [tables.uuid_form(columns[key][0]) for key in self._keys]
+            self.translates_keys = len(self._keys) > 1 or uuids != [None]
             if self._where:
                 tables.check_condition(db, self._table, self._where)
         else:
@@ -336,7 +301,7 @@ class SQLite(Journaled):
                 f"CREATE TABLE IF NOT EXISTS {self._t} (key BLOB PRIMARY KEY, value BLOB) "
                 "WITHOUT ROWID"
             )
-        self._type = self._types[0]
+        self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
         tables.create_tables(db, self._base)
         self._check_definition(db)
         layout = tables.LAYOUT if self.shared else tables.OWN_LAYOUT
@@ -348,9 +313,10 @@ class SQLite(Journaled):
         if not self.shared:
             tables.let_journal_pack(db, self._base)
             return
-        tables.create_triggers(db, self._base, self._table, self._keys, self._types, self._where)
+        keys, types = self._keys, self._columns.types
+        tables.create_triggers(db, self._base, self._table, keys, types, self._where)
         if self._where:
-            tables.create_members(db, self._base, self._table, self._keys, self._types, self._where)
+            tables.create_members(db, self._base, self._table, keys, types, self._where)
 
     def _is_logged(self, db: sqlite3.Connection) -> bool:
         return self._logged_by_triggers(db) is not None
@@ -380,98 +346,30 @@ class SQLite(Journaled):
 
     # Keys in the table.
 
-    def _plain_part(self, column: int, part: Any) -> PlainKey:
-        if isinstance(part, UUID):
-            form = self._uuids[column] or ("bytes" if self._types[column] == "blob" else "text")
-            part = {"hex": part.hex, "text": str(part), "bytes": part.bytes}[form]
-        return plain_key(part)
-
-    def _to_column(self, key: PlainKey) -> Any:
-        if not self.shared:
-            return encode_key(key)
-        if len(self._keys) > 1:
-            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
-        return _as_type(key, self._type)
-
-    def _to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
-        """Return keys as the column stores them; `None` where it cannot hold one."""
-        if not self.shared:
-            return encode_keys(keys)
-        if self._types == ["text"]:
-            with suppress(AttributeError, UnicodeDecodeError):  # integers, and what is no text
-                return [key.decode() for key in keys]  # type: ignore[union-attr]
-        return [self._to_column(key) for key in keys]
-
-    def _parts(self, key: PlainKey) -> list[Any] | None:
-        """Return the parts of a packed key as the columns store them, if they can hold them."""
-        try:
-            packed = unpack(key.decode())  # type: ignore[union-attr]
-        except (AttributeError, ValueError):
-            return None
-        if len(packed) != len(self._keys):
-            return None
-        parts = [
-            # Unlike a key of one column, a part has the column's own type.
-            None if isinstance(part, int) != (type == "integer") else _as_type(part, type)
-            for part, type in zip(packed, self._types, strict=True)
-        ]
-        return None if None in parts else parts
-
-    def _row_keys(self, columns: list[Any]) -> Iterable[Sequence[Any]]:
-        return zip(columns, strict=True) if len(self._keys) == 1 else map(self._row_key, columns)
-
-    def _row_key(self, column: Any) -> list[Any]:
-        """Return the values of the table's key columns for a key as the index has it."""
-        if len(self._keys) == 1:
-            return [column]
-        parts = self._parts(column.encode())
-        assert parts is not None
-        return parts
-
-    def _forms(self, key: PlainKey) -> list[Any]:
-        """Return what may stand for a key in the table.
-
-        SQLite's columns hold values of any type, so bytes may be a blob or text. No other form of
-        an integer is found in a column of text, which turns integers into text.
-        """
-        if not self.shared or isinstance(key, int) or len(self._keys) > 1:
-            return self._only_form(key)
-        return [key] if (text := _text(key)) is None else [key, text]
-
-    def _only_form(self, key: PlainKey) -> list[Any]:
-        return [] if (column := self._to_column(key)) is None else [column]
-
-    def _is_mixed(self, db: sqlite3.Connection) -> bool:
-        """Return whether the column holds bytes in another form than the one that is written.
-
-        In SQLite's order, which the unique index has, numbers come before text before blobs.
-        """
-        if not self.shared or len(self._keys) > 1:
-            return False
-        other = {"text": ">= x''", "integer": ">= ''", "blob": ">= '' AND {} < x''"}[self._type]
-        query = f"SELECT 1 FROM {self._t} WHERE {self._k} {other.format(self._k)} LIMIT 1"
-        return db.execute(query).fetchone() is not None
-
     def _columns_of(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> list[Any]:
-        """Return keys as the table has them already, or as the column stores them."""
-        columns = self._to_columns(keys)
-        if not self._is_mixed(db):
+        """Return keys as the table has them already, or as the column holds them."""
+        held = self._columns
+        columns = held.to_columns(keys)
+        if not held.are_mixed(db, self._t):
             if None in columns:
-                self._require_column(keys[columns.index(None)])
+                held.require_column(keys[columns.index(None)], self._table)
             return columns
-        there = {self._from_column(row[0]): row[0] for row in self._select_rows(db, keys, "NULL")}
-        return [there[key] if key in there else self._require_column(key) for key in keys]
+        rows = self._select_rows(db, keys, "NULL")
+        there = {held.from_column(column): column for column, _ in rows}
+        return [
+            there[key] if key in there else held.require_column(key, self._table) for key in keys
+        ]
 
     def _select_rows(
         self, db: sqlite3.Connection, keys: Sequence[PlainKey], value: str
     ) -> list[Any]:
         rows: list[Any] = []
-        forms = [form for key in keys for form in self._forms(key)]
-        width = len(self._keys)
+        held, width = self._columns, len(self._keys)
+        forms = [form for key in keys for form in held.forms(key)]
         mark = "?" if width == 1 else f"({', '.join('?' * width)})"
         # With the table's name: SQLite takes a column that is not there for a string otherwise.
         row = f"{self._t}."
-        key = tables.packed(self._keys, self._types, row)
+        key = tables.packed(self._keys, held.types, row)
         names = ", ".join(row + self._quote(name) for name in self._keys)
         columns, values = (names, "") if width == 1 else (f"({names})", "VALUES ")
         value = value if value == "NULL" else row + value
@@ -481,20 +379,20 @@ class SQLite(Journaled):
                 f"SELECT {key}, {value} FROM {self._t} "
                 f"WHERE {columns} IN ({values}{marks}){self._and_where}"
             )
-            rows += db.execute(query, [part for form in batch for part in self._row_key(form)])
+            rows += db.execute(query, [part for form in batch for part in held.row_key(form)])
         # An integer is found where the column holds the same number as a float, too.
         return [row for row in rows if not isinstance(row[0], float)] if self.shared else rows
 
     def _check_where(self, db: sqlite3.Connection, keys: Sequence[PlainKey]) -> None:
         """Raise `ValueError` if a row that was just written does not satisfy the condition."""
         if self._where:
-            found = {self._from_column(key) for key, _ in self._select_rows(db, keys, "NULL")}
-            self._check_written(keys, found)
+            rows = self._select_rows(db, keys, "NULL")
+            self._check_written(keys, {self._columns.from_column(key) for key, _ in rows})
 
     def _read_keys(self, db: sqlite3.Connection) -> Iterator[list[Any]]:
         rows = db.execute(
-            f"SELECT {tables.packed(self._keys, self._types)} FROM {self._t} "
-            f"WHERE {tables.are_key(self._keys, self._types)}{self._and_where}"
+            f"SELECT {tables.packed(self._keys, self._columns.types)} FROM {self._t} "
+            f"WHERE {tables.are_key(self._keys, self._columns.types)}{self._and_where}"
         )
         while batch := rows.fetchmany(BATCH):
             yield [key for (key,) in batch]
@@ -598,17 +496,3 @@ def _packed(rows: Rows | None, state: State) -> _Written:
         if rows is None
         else _Written(rows.columns, rows.epoch, rows)
     )
-
-
-def _as_type(key: PlainKey, type: str) -> Any:
-    """Return a key as a column of a type stores it, or `None` if it cannot hold it."""
-    if isinstance(key, int):
-        return key if type != "text" and -SIGN <= key < SIGN else None
-    return {"text": _text(key), "blob": key}.get(type)
-
-
-def _text(key: Any) -> str | None:
-    try:
-        return key.decode() if isinstance(key, bytes) else None
-    except UnicodeDecodeError:
-        return None

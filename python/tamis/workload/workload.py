@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 
@@ -15,7 +14,16 @@ from tamis._columns import as_list, pyarrow, show_key
 from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
 from tamis.pictures import axes
-from tamis.planning.arguments import MOST_KEYS, check_number, check_parts, check_share, whole
+from tamis.planning.arguments import (
+    MOST_KEYS,
+    check_iterable,
+    check_number,
+    check_parts,
+    check_path,
+    check_share,
+    check_workload,
+    whole,
+)
 from tamis.planning.formats import facts_html, format_rate
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
@@ -123,9 +131,11 @@ class Workload:
         room = whole("room", room, MOST_KEYS)
         if room == 0:
             raise ValueError(f"room must be from 1 to {MOST_KEYS}, not 0")
+        check_iterable("batches", batches, "an iterable of batches of queries")
         counter = ValueCounts(room, keys)
         spent = None if costs is None else QueryCosts(room, keys)
         if spent is not None and costs is not None:
+            check_iterable("costs", costs, "an iterable of batches of costs, or None")
             batches = spent.counting(batches, (_weights("costs", each) for each in costs))
         for batch in batches:
             counter.add(batch)
@@ -361,6 +371,7 @@ class Workload:
         >>> Workload.zipf(1.0, 10**8, 5 * 10**7).quantiles([0.5, 0.9, 0.99])
         [7493, 14960009, None]
         """
+        check_iterable("shares", shares, "a list of numbers from 0 to 1")
         known = 1 - self.unseen
         return [
             self.curve.rank(share) if check_share("shares", share) <= known else None
@@ -378,6 +389,7 @@ class Workload:
         >>> d.total_variation, d.psi(1)
         (0.5, (0.75, 0.25))
         """
+        check_workload(other, "other", optional=False)
         if self._values is None or other._values is None:
             return by_rank(self.curve, other.curve)
         return by_value(self._values, self._frequencies(), other._values, other._frequencies())
@@ -424,9 +436,10 @@ class Workload:
         `FormatError` for any other file, or a damaged one.
         """
         _parquet()
+        where = check_path(path)
         try:
             with open_regular(path) as file:
-                table = _read_table(file, os.fsdecode(path))
+                table = _read_table(file, where)
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
@@ -451,17 +464,16 @@ class Workload:
             # pyarrow has a plain OSError, without a number, for a damaged file.
             if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
                 raise
-            raise FormatError(f"{os.fsdecode(path)} is not a saved workload ({error})") from None
+            raise FormatError(f"{where} is not a saved workload ({error})") from None
         values = table["value"] if "value" in table.column_names else None
         curve = Steps.of(counts - discount, total=total)
         return cls(curve, values=values, counts=counts, costs=costs, **rest)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the frequency of each rank on logarithmic scales; return the axes."""
+        ax = axes(ax)
         ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
         frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
-        if ax is None:
-            ax = axes()
         ax.loglog(ranks, frequencies)
         for share in (0.25, 0.5, 0.75, 0.9):
             if (rank := self.quantiles([share])[0]) is not None and rank > 0:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning import stable, windowed
-from tamis.planning.arguments import MOST_KEYS, check_rate, one_of, whole
+from tamis.planning.arguments import MOST_KEYS, check_rate, one_of, shown, whole
 from tamis.planning.stable import Size
 from tamis.planning.stable.search import optimal
 
@@ -194,8 +194,16 @@ def fnr_at(groups: Sequence[Group], gap: float) -> float:
     return float(sum(g.members * _denied(g.size, g.answer, g.members * gap) for g in groups))
 
 
+def floats(name: str, values: Any, what: str) -> Floats:
+    """Return an argument as an array of numbers; ``what`` says of which."""
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a list of {what}, not {shown(values)}") from None
+
+
 def _checked(name: str, shares: Any) -> Floats:
-    array = np.asarray(shares, dtype=float)
+    array = floats(name, shares, "fractions")
     if array.ndim != 1 or not 1 <= array.size <= 64:
         raise ValueError(f"{name} must have from 1 to 64 fractions, not shape {array.shape}")
     if not (array >= 0).all() or abs(array.sum() - 1) > 0.01:

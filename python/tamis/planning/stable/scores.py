@@ -21,6 +21,7 @@ from tamis.planning.stable.groups import (
     Method,
     StablePlan,
     describe,
+    floats,
     fnr_at,
     groups_of,
     paper_sizes,
@@ -183,7 +184,7 @@ class _Planner:
 
 
 def _sample(name: str, scores: Any) -> Floats:
-    array = np.asarray(scores, dtype=float)
+    array = floats(name, scores, "scores")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} must be a list of scores, not an array of shape {array.shape}")
     if not ((array >= 0) & (array <= 1)).all():

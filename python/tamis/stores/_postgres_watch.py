@@ -1,0 +1,47 @@
+"""Signals of a PostgreSQL server, which triggers send when keys have changed."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tamis.errors import StoreError
+from tamis.stores._pool import Pool
+
+_QUIET = 40
+"""Quarters of a second after which a connection that sends nothing is checked."""
+
+
+def listen(
+    pool: Pool,
+    errors: type[Exception],
+    channel: str,
+    wake: Callable[[], None],
+    ended: threading.Event,
+) -> None:
+    """Call ``wake`` after each signal, and each new connection, until ``ended`` is set."""
+    while not ended.is_set():
+        try:
+            with pool.connect() as db:
+                db.execute(f"LISTEN {channel}")
+                wake()
+                _await_signals(db, wake, ended)
+        except (StoreError, errors, OSError, ValueError):
+            ended.wait(0.1)  # and the pool waits longer and longer
+
+
+def _await_signals(db: Any, wake: Callable[[], None], ended: threading.Event) -> None:
+    quiet = 0
+    while not ended.is_set():
+        if select.select([db.fileno()], [], [], 0.25)[0]:
+            quiet = 0
+        elif (quiet := quiet + 1) % _QUIET == 0:
+            db.execute("SELECT 1")  # a connection that is lost without a word
+        db.pgconn.consume_input()
+        woken = False
+        while db.pgconn.notifies() is not None:
+            woken = True
+        if woken:
+            wake()
