@@ -26,6 +26,7 @@
 //! | [`learned`]    | a classifier, and a filter per region of scores  | Vaidya et al. 2021                |
 //! | [`hyperloglog`] | how many distinct hashes there are, about        | Flajolet et al. 2007, Ertl 2017   |
 //! | [`pages`]      | checks of untrusted Parquet pages                | parquet-format                    |
+//! | [`ordered`]    | large batches, in the order of a filter's memory |                                   |
 //! | [`kernel`]     | the trait of all kernels; how parts are opened   |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |

@@ -345,7 +345,7 @@ def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
     ax.text(len(names) - 0.5, WITHIN, " 10 %", color="#d1495b", va="center", fontsize=9)
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_formatter(lambda value, _: f"{value:.2g}")
+    ax.yaxis.set_minor_formatter(lambda value, _: f"{value:.3g}")
     ax.set_xticks(range(len(names)), [name.replace("_", " ") for name in names])
     ax.set_ylabel("cost of the first choice / best cost measured")
     ax.grid(axis="y", alpha=0.25)
