@@ -10,11 +10,12 @@ the rounds: of builds with all cores, and of queries in batches of 4 million key
 integers, the least of four. The ratios are to the smallest size.
 
 A small filter is in a cache and a large one is not, so queries of the large one take longer,
-whatever the kind. The column "read" says how much: one random read per key from an array of the
-filter's size, with as many threads. It is a rough measure: the reads of the small array vary two-
-or threefold between runs, with what else uses the cache, and a query makes several. "memory" marks
-queries whose ratio is above 2 but not above that of these reads, "over" what is above both, and
-builds above 2.
+whatever the kind. Most kinds answer such batches in the order of their memory (`src/ordered.rs`);
+Bloom filters that are not blocked, and AdaptiveCuckoo, look all over it for each key. The column
+"read" says how much memory alone costs: one random read per key from an array of the filter's size,
+with as many threads. It is a rough measure: the reads of the small array vary two- or threefold
+between runs, with what else uses the cache, and a query makes several. "memory" marks queries whose
+ratio is above 2 but not above that of these reads, "over" what is above both, and builds above 2.
 
 The last lines compare the sharded ribbon with the plain one. A kind for which the machine has too
 little memory is left out. With ``--results``, each measurement is appended to that file, and those

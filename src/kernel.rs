@@ -101,10 +101,6 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// Reads through one of `parts` equal parts of its memory, where many places are asked for next.
     fn read_through(&self, _part: usize, _parts: usize) {}
-    /// [`Kernel::contains`] for hashes whose places were read through.
-    fn contains_near(&self, hashes: &[Hash128], out: &mut [bool]) {
-        self.contains(hashes, out);
-    }
     /// Prefetches what the first of these hashes need, which are queried soon.
     fn fetch(&self, _hashes: &[Hash128]) {}
     /// [`Kernel::contains`] for one hash: the same, without what only many pay for.

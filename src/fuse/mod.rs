@@ -275,23 +275,19 @@ impl Fuse {
     }
 
     /// Answers with the slots per key known to the compiler, and the bits of a slot where they are
-    /// whole bytes. `NEAR` is whether the slots are in a cache.
-    fn query<const K: usize, const NEAR: bool>(&self, hashes: &[Hash128], out: &mut [bool]) {
+    /// whole bytes.
+    fn query<const K: usize>(&self, hashes: &[Hash128], out: &mut [bool]) {
         match self.shape.fingerprint_bits {
-            8 => self.ask_with::<K, 8, NEAR>(hashes, out),
-            16 => self.ask_with::<K, 16, NEAR>(hashes, out),
-            32 => self.ask_with::<K, 32, NEAR>(hashes, out),
-            _ => self.ask_with::<K, 0, NEAR>(hashes, out),
+            8 => self.ask_with::<K, 8>(hashes, out),
+            16 => self.ask_with::<K, 16>(hashes, out),
+            32 => self.ask_with::<K, 32>(hashes, out),
+            _ => self.ask_with::<K, 0>(hashes, out),
         }
     }
 
-    fn ask_with<const K: usize, const R: u32, const NEAR: bool>(
-        &self,
-        hashes: &[Hash128],
-        out: &mut [bool],
-    ) {
+    fn ask_with<const K: usize, const R: u32>(&self, hashes: &[Hash128], out: &mut [bool]) {
         let (map, table) = (self.map, self.table.as_slice());
-        if NEAR || table.len() <= CACHED {
+        if table.len() <= CACHED {
             for (&hash, out) in hashes.iter().zip(out) {
                 *out = map.differ::<K, R>(table, hash) == 0;
             }
@@ -304,14 +300,6 @@ impl Fuse {
             *out = map.differ::<K, R>(table, hash) == 0;
         }
     }
-
-    fn answer<const NEAR: bool>(&self, hashes: &[Hash128], out: &mut [bool]) {
-        match (self.count, self.shape.arity) {
-            (0, _) => out.fill(false),
-            (_, 3) => self.query::<3, NEAR>(hashes, out),
-            _ => self.query::<4, NEAR>(hashes, out),
-        }
-    }
 }
 
 impl Kernel for Fuse {
@@ -320,7 +308,11 @@ impl Kernel for Fuse {
     }
 
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
-        self.answer::<false>(hashes, out);
+        match (self.count, self.shape.arity) {
+            (0, _) => out.fill(false),
+            (_, 3) => self.query::<3>(hashes, out),
+            _ => self.query::<4>(hashes, out),
+        }
     }
 
     fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
@@ -330,10 +322,6 @@ impl Kernel for Fuse {
 
     fn read_through(&self, part: usize, parts: usize) {
         self.table.read_through(self.table.part(part, parts));
-    }
-
-    fn contains_near(&self, hashes: &[Hash128], out: &mut [bool]) {
-        self.answer::<true>(hashes, out);
     }
 
     fn fetch(&self, hashes: &[Hash128]) {
