@@ -16,7 +16,7 @@ const CACHED: u64 = 1 << 25;
 const PART: u64 = 5 << 19;
 /// The most hashes that wait: 40 MiB with their indices.
 const MOST_WAITING: usize = 1 << 21;
-/// Hashes that must wait for each part: for fewer, reading all of it is in vain.
+/// Hashes that must wait for each part: for fewer, reading all of it is wasted.
 const LEAST_PER_PART: usize = 1 << 12;
 /// Hashes whose places are found at a time.
 const CHUNK: usize = 1 << 10;

@@ -71,6 +71,22 @@ def test_repeated_keys_do_not_change_a_large_filter(arity, count):
     assert objects.contains(keys).all()
 
 
+@pytest.mark.parametrize(("arity", "count"), [(3, 154_301), (4, 136_021)])
+def test_a_budget_is_for_the_distinct_keys_of_a_large_set(arity, count):
+    """The next number of segments comes with a few more slots per key."""
+    keys = np.random.default_rng(count).integers(-(1 << 62), 1 << 62, count)
+    least = planning.size(count, fpr=0.5, arity=arity).bits / count
+    more = next(
+        keys[:i]
+        for i in range(1, 5000)
+        if planning.size(count + i, fpr=0.5, arity=arity).bits / (count + i) > least
+    )
+    f = tamis.Fuse.build(np.concatenate([keys, more]), bits_per_key=least, arity=arity)
+    assert len(f) == count
+    with pytest.raises(ValueError, match=f"for a fuse filter of {count} keys, not 1.0"):
+        tamis.Fuse.build(np.concatenate([keys, keys[5:6]]), bits_per_key=1, arity=arity)
+
+
 @pytest.mark.parametrize("arity", ARITIES)
 def test_every_size_up_to_two_thousand(arity):
     """Keys a short distance apart, each given twice."""

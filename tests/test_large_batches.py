@@ -1,6 +1,7 @@
 """Batches that are answered in the order of the filter's memory: none of the answers changes."""
 
 import numpy as np
+import pytest
 
 import tamis
 
@@ -17,3 +18,11 @@ def test_a_large_batch_is_answered_as_small_ones_are():
     small = [f.contains(some) for some in np.array_split(asked, 300)]
     assert (answers == np.concatenate(small)).all()
     assert 0 < answers[asked >= count].mean() < 2**-7
+    # As many as several threads share, and what is no key among those of the last thread.
+    many = np.tile(asked, 15)
+    assert (f.contains(many) == np.tile(answers, 15)).all()
+    bad = len(many) - 1000
+    pa = pytest.importorskip("pyarrow")
+    column = pa.array(many, mask=np.arange(len(many)) == bad)
+    with pytest.raises(TypeError, match=rf"keys\[{bad}\] is null"):
+        f.contains(column)

@@ -381,9 +381,9 @@ class Filter(Stored):
     def contains(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """Return for each key whether it may be in the set.
 
-        Millions of keys are answered with all cores. A filter that is larger than the caches
-        answers them in the order of its memory, which takes up to 20 bytes per key meanwhile, at
-        most 45 MiB per core.
+        An array or Arrow column of millions of keys is answered with all cores. Most filters that
+        are larger than the caches answer it in the order of their memory, which takes up to 23
+        bytes per key meanwhile, at most 45 MiB per core.
         """
 
     @property

@@ -8,6 +8,7 @@ use super::keys::{self, Secret, hasher};
 use crate::distinct::Highs;
 use crate::fuse::{Fuse as Kernel, Shape};
 use crate::kernel::Kernel as _;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// From this many keys on, they are tried before they are counted. Fewer are soon counted, and more
@@ -69,8 +70,15 @@ impl Fuse {
             if let Some(highs) =
                 Highs::new(highs).filter(|highs| !py.detach(|| highs.seem_repeated()))
             {
-                let shape = size(highs.len())?.shape()?;
-                if let Some(kernel) = py.detach(|| Kernel::of_highs(shape, &highs, threads))? {
+                // A size that is refused for a number of keys may be accepted for fewer distinct ones.
+                let planned = match size(highs.len()) {
+                    Err(error) if !error.is_instance_of::<PyValueError>(py) => return Err(error),
+                    planned => planned.ok(),
+                };
+                if let Some(size) = planned
+                    && let shape = size.shape()?
+                    && let Some(kernel) = py.detach(|| Kernel::of_highs(shape, &highs, threads))?
+                {
                     let capacity = kernel.count();
                     return Ok(Handle::empty(kernel, capacity, hasher));
                 }
