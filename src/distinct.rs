@@ -49,6 +49,8 @@ pub struct Partitions<T: Item = Hash128> {
     lengths: Vec<usize>,
     /// What a partition has no room for: only keys that are repeated often, or not uniform, get here.
     overflow: Vec<Vec<T>>,
+    /// Whether there was no memory for some of that.
+    lost: bool,
     shift: u32,
 }
 
@@ -67,6 +69,7 @@ impl<T: Item> Partitions<T> {
             room,
             lengths: vec![0; count],
             overflow,
+            lost: false,
             shift: 64 - count.ilog2(),
         })
     }
@@ -84,10 +87,18 @@ impl<T: Item> Partitions<T> {
             if length < self.room {
                 self.hashes[at * self.room + length] = hash;
                 self.lengths[at] = length + 1;
-            } else {
+            } else if self.overflow[at].try_reserve(1).is_ok() {
                 self.overflow[at].push(hash);
+            } else {
+                self.lost = true;
             }
         }
+    }
+
+    /// How many hashes, repetitions included.
+    fn len(&self) -> usize {
+        let overflow: usize = self.overflow.iter().map(Vec::len).sum();
+        self.lengths.iter().sum::<usize>() + overflow
     }
 
     /// All hashes of a partition, in two parts.
@@ -101,15 +112,15 @@ impl<T: Item> Partitions<T> {
 pub struct Highs(Vec<Partitions<u64>>);
 
 impl Highs {
-    /// Of at least one thread, or `None`.
+    /// Of at least one thread, and all that it collected, or `None`.
     pub fn new(collected: Vec<Partitions<u64>>) -> Option<Highs> {
-        (!collected.is_empty()).then_some(Highs(collected))
+        let whole = !collected.is_empty() && !collected.iter().any(|from| from.lost);
+        whole.then_some(Highs(collected))
     }
 
     /// How many, repetitions included.
     pub fn len(&self) -> usize {
-        let overflow = |from: &Partitions<u64>| from.overflow.iter().map(Vec::len).sum::<usize>();
-        self.0.iter().map(|from| from.lengths.iter().sum::<usize>() + overflow(from)).sum()
+        self.0.iter().map(Partitions::len).sum()
     }
 
     /// Whether there are none.
@@ -157,6 +168,9 @@ impl Distinct {
     pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Result<Distinct> {
         if collected.is_empty() {
             collected.push(Partitions::new(0, 0)?);
+        }
+        if collected.iter().any(|from| from.lost) {
+            return Err(no_memory(collected.iter().map(Partitions::len).sum()));
         }
         let first = &collected[0];
         let (shift, room, count) = (first.shift, first.room, first.lengths.len());

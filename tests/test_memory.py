@@ -102,3 +102,30 @@ def test_peaks():
 
 if __name__ == "__main__":
     measure()
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import tamis
+keys = np.full(4_000_000, 7)
+tamis.Ribbon.build(np.arange(300_000), fpr=0.01)
+size = next(line for line in open("/proc/self/status") if line.startswith("VmSize"))
+limit = 1024 * int(size.split()[1]) + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for kind in (tamis.Ribbon, tamis.Fuse):
+    try:
+        print(len(kind.build(keys, fpr=0.01)))
+    except MemoryError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(not CLEAR.exists(), reason="memory is limited as on Linux")
+@pytest.mark.parametrize("mebibytes", [110, 150, 200, 260, 330])
+def test_one_key_millions_of_times_with_little_memory(mebibytes):
+    """Either the filter or an error, wherever in the search for repetitions memory ends."""
+    command = [sys.executable, "-c", LIMITED, str(mebibytes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(line == "1" or "cannot allocate" in line for line in done.stdout.splitlines())

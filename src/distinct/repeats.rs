@@ -35,7 +35,7 @@ pub struct Repeats {
 impl Repeats {
     /// Moves the first of equal hashes to the front, in order; how many.
     pub fn remove(&mut self, hashes: &mut [Hash128]) -> usize {
-        if hashes.len() > u32::MAX as usize {
+        if hashes.len() > u32::MAX as usize || !self.has_room(hashes.len()) {
             return sorted(hashes);
         }
         let most = hashes.len() / FEW;
@@ -44,6 +44,10 @@ impl Repeats {
             return hashes.len();
         }
         if self.suspects.len() > most {
+            self.table.clear();
+            if self.table.try_reserve(places(hashes.len())).is_err() {
+                return sorted(hashes);
+            }
             return deduplicate(hashes, &mut self.table).unwrap_or_else(|left| {
                 let left = &mut hashes[..left];
                 let all = (0..left.len() as u32).collect();
@@ -54,13 +58,21 @@ impl Repeats {
         without_repeats(hashes, candidates)
     }
 
+    /// Whether there is memory to look for suspects among this many: a partition of keys that are all
+    /// equal may be most of what the machine has.
+    fn has_room(&mut self, hashes: usize) -> bool {
+        let more = |len: usize, needed: usize| needed.saturating_sub(len);
+        let Repeats { seen, suspects, .. } = self;
+        seen.try_reserve(more(seen.len(), words(hashes))).is_ok()
+            && suspects.try_reserve(more(suspects.len(), hashes)).is_ok()
+    }
+
     /// Collects where the hashes are that the filter seems to know when they come, until they are more
     /// than `most`.
     #[inline(always)]
     fn suspect(&mut self, hashes: &[Hash128], most: usize) {
         let Repeats { seen, suspects, .. } = self;
-        // Four hashes or fewer for each word.
-        let words = (hashes.len() / 4).next_power_of_two();
+        let words = words(hashes.len());
         seen.clear();
         seen.resize(words, 0);
         suspects.resize(hashes.len().max(suspects.len()), 0);
@@ -103,13 +115,23 @@ impl Repeats {
     }
 }
 
+/// Words of the filter: one for each four hashes, or more.
+fn words(hashes: usize) -> usize {
+    (hashes / 4).next_power_of_two()
+}
+
+/// Places of the table.
+fn places(hashes: usize) -> usize {
+    (2 * hashes).next_power_of_two()
+}
+
 /// The bits of a hash in its word: two, by bits that do not choose the word.
 #[inline(always)]
 fn bits(lo: u64) -> u64 {
     1 << (lo >> 58) | 1 << (lo >> 52 & 63)
 }
 
-/// Without the order, for more hashes than positions can say.
+/// Without the order, for more hashes than positions can say, or than there is memory for.
 #[cold]
 fn sorted(hashes: &mut [Hash128]) -> usize {
     hashes.sort_unstable();
@@ -144,7 +166,7 @@ fn without_repeats(hashes: &mut [Hash128], mut candidates: Vec<u32>) -> usize {
 /// by the low bits, of positions in the kept part plus one. Where some hashes would be too far from
 /// their places, the number of hashes that are left, some of them repeated, is the error.
 pub fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> Result<usize, usize> {
-    let size = (2 * hashes.len()).next_power_of_two();
+    let size = places(hashes.len());
     table.clear();
     table.resize(size, 0);
     let mask = size - 1;
