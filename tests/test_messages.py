@@ -178,7 +178,7 @@ MISTAKES = {
     "a set of an empty collection": (
         lambda: tamis.Collection.build({}).drop(["unknown"]),
         KeyError,
-        "sets must be names of sets, of which there are none, not 'unknown'",
+        "sets must be empty, as the collection has no sets, not 'unknown'",
     ),
     "no set to drop": (
         lambda: tamis.Collection.build({"a": [1]}).drop([None]),

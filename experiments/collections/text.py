@@ -90,7 +90,7 @@ def figure7(quick: bool) -> Evidence:
         rows,
         [
             Verdict(
-                "In memory, precision is higher than that of TMII at larger budgets, and close "
+                "In memory, the filters are more precise than TMII at larger budgets, and close "
                 "to it at smaller ones",
                 "higher at larger budgets",
                 f"at 90 %: {told('paper', 90)} against TMII {told('TMII', 90)}; at 50 %: "

@@ -153,7 +153,7 @@ def pairs(
 def unknown_name(name: str, names: Sequence[str], argument: str) -> KeyError:
     """Return the error for a name that nothing has."""
     if not names:
-        return KeyError(f"{argument} must be names of sets, of which there are none, not {name!r}")
+        return KeyError(f"{argument} must be empty, as the collection has no sets, not {name!r}")
     known = f"among the {len(names):,} names, such as {names[0]!r}"
     return KeyError(f"{argument} must be {known}, not {name!r}")
 

@@ -22,7 +22,7 @@ class Standing:
 
     def __init__(self, *, shared: bool, lease: float, max_staleness: float) -> None:
         self.gate: Gate | None = None
-        """What is told of each deadline; there is none before there is a filter."""
+        """The gate that gets each deadline; `None` until there is a filter."""
         self.trusted = False
         self.behind = False
         """Whether the index may have keys that the filter does not have yet."""
