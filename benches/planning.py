@@ -62,8 +62,8 @@ def settings(sample: int | None, seed: int) -> Iterator[tuple[str, str, Callable
     for (name, w), keys in itertools.product(list(workloads()), KEYS):
         goals = [{"bits_per_key": b} for b in BUDGETS] + [{"fpr": r} for r in RATES]
         for goal, layer in itertools.product(goals, LAYERS):
-            for wish in ({}, {"last": "alternating"}, {"updates": True}):
-                calls.append(("plan", name, w, keys, {**goal, "layer": layer, **wish}))
+            for request in ({}, {"last": "alternating"}, {"updates": True}):
+                calls.append(("plan", name, w, keys, {**goal, "layer": layer, **request}))
         for bits in BUDGETS:
             for needs in ((), ("store",), ("insert",)):
                 calls.append(("advise", name, w, keys, {"bits_per_key": bits, "needs": needs}))
@@ -71,11 +71,11 @@ def settings(sample: int | None, seed: int) -> Iterator[tuple[str, str, Callable
             calls.append(("advise", name, w, keys, changing))
     if sample is not None:
         calls = random.Random(seed).sample(calls, min(sample, len(calls)))
-    for function, name, w, keys, wishes in calls:
-        described = ", ".join(f"{key}={value!r}" for key, value in wishes.items())
+    for function, name, w, keys, options in calls:
+        described = ", ".join(f"{key}={value!r}" for key, value in options.items())
         text = f"{function}({keys:,}, {name}, {described})"
         made = getattr(tamis, function)
-        yield function, text, lambda made=made, k=keys, w=w, wish=wishes: made(k, w, **wish)
+        yield function, text, lambda made=made, k=keys, w=w, request=options: made(k, w, **request)
 
 
 def seconds(call: Callable[[], object], limit: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 import tamis
 from tamis.planning import learned, ribbon, stable, windowed
-from tamis.planning.adaptive_stacked import Wish, plan_adaptive
+from tamis.planning.adaptive_stacked import PlanRequest, plan_adaptive
 from tamis.planning.kinds import KINDS
 
 KEYS = 1_000_000
@@ -82,8 +82,8 @@ def adaptive_stacked() -> dict[str, Points]:
     workload = tamis.Workload.zipf(1.0, universe=10**6)
 
     def size(bits: float) -> tuple[float, float]:
-        wish = Wish(10**5, "lifetime", 10**6, bits_per_key=bits)
-        plan = plan_adaptive(wish, workload)
+        request = PlanRequest(10**5, "lifetime", 10**6, bits_per_key=bits)
+        plan = plan_adaptive(request, workload)
         return plan.stack.bits_per_key, plan.mean_fpr
 
     return {"AdaptiveStacked, 10⁶ queries": points(size, BITS[::4])}
@@ -174,7 +174,7 @@ NOTES = {
 
 def draw(name: str) -> Any:
     """Draw the rate of a kind by its size; return the axes."""
-    from tamis.pictures import figure_axes
+    from tamis.plotting import figure_axes
 
     ax = figure_axes(5.2, 3.4)
     lines = SPECIAL[name]() if name in SPECIAL else plain(name)
@@ -217,7 +217,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri.removesuffix(".md")
     if name not in PAGES:
         return markdown
-    from tamis.pictures import svg
+    from tamis.plotting import svg
 
     figure = (
         f'<figure class="plot">{svg(draw(name))}<figcaption>{caption(name)}</figcaption></figure>'
@@ -230,7 +230,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 if __name__ == "__main__":
-    from tamis.pictures import svg
+    from tamis.plotting import svg
 
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)

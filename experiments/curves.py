@@ -73,7 +73,7 @@ def panels(
 ) -> Callable[[Any], None]:
     """Return a function that draws panels beside each other, with one legend below them all."""
 
-    def whole(figure: Any) -> None:
+    def draw_all(figure: Any) -> None:
         rows = -(-count // columns)
         wide = min(count, columns)
         figure.set_size_inches(3.1 * wide + (0.6 if wide < 3 else 0), 2.7 * rows + 0.6)
@@ -98,4 +98,4 @@ def panels(
                 fontsize=7,
             )
 
-    return whole
+    return draw_all

@@ -17,7 +17,7 @@ MARKS = {  # without breaks: the last column of the table is narrow
     "differs": "✗\N{NO-BREAK SPACE}differs",
     "goes further": "▲\N{NO-BREAK SPACE}goes\N{NO-BREAK SPACE}further",
 }
-MOST_ROWS = 60
+MAX_ROWS = 60
 BAR = "&#124;"  # in a cell of Markdown
 INTRODUCTION = (
     "Each figure and table of five papers, and an arena, measured again: what the paper claims, "
@@ -164,10 +164,10 @@ def _section(report: Report, result: Result, current: str) -> None:
     else:
         rows = result.rows
         report.table(
-            list(rows[0]), [[_short(each) for each in row.values()] for row in rows[:MOST_ROWS]]
+            list(rows[0]), [[_short(each) for each in row.values()] for row in rows[:MAX_ROWS]]
         )
-        if len(rows) > MOST_ROWS:
-            report.text(f"The first {MOST_ROWS} of {len(rows)} rows.", note=True)
+        if len(rows) > MAX_ROWS:
+            report.text(f"The first {MAX_ROWS} of {len(rows)} rows.", note=True)
     stale = "" if result.fingerprint == current else " The code or the data have changed since."
     report.text(
         f"{result.name}.csv; {result.made_with}, {result.made_on}, {result.seconds:.0f} s."

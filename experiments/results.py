@@ -136,7 +136,7 @@ def _draw(draw: Any, result: Result) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from tamis.pictures import svg
+    from tamis.plotting import svg
 
     # The frame of a legend would be white on a dark page.
     style = {"legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False}

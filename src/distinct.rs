@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
 const PER_PARTITION: usize = 1 << 14;
 /// More partitions than this would thrash the TLB while they are filled.
-const MOST_PARTITIONS: usize = 1 << 12;
+const MAX_PARTITIONS: usize = 1 << 12;
 
 /// What is partitioned: a hash, or all that is needed of it.
 pub trait Item: Zero {
@@ -58,7 +58,7 @@ impl<T: Item> Partitions<T> {
     /// Room for about `expected` hashes in all, of which `share` will come to this one; or
     /// [`Error::Memory`] where the machine has not that much.
     pub fn new(expected: usize, share: usize) -> Result<Partitions<T>> {
-        let count = (expected / PER_PARTITION).next_power_of_two().min(MOST_PARTITIONS);
+        let count = (expected / PER_PARTITION).next_power_of_two().min(MAX_PARTITIONS);
         // Partition sizes vary like a binomial: five standard deviations are next to never left.
         let mean = share.div_ceil(count);
         let room = if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };

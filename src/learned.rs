@@ -35,7 +35,7 @@ pub static KIND: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Learned::from_frame(head, sections, opening)?)),
 };
 /// The most regions.
-pub const MOST_REGIONS: usize = 256;
+pub const MAX_REGIONS: usize = 256;
 /// The domain of the filter in front: "front" in ASCII.
 const DOMAIN: u64 = 0x66_726F_6E74;
 
@@ -102,7 +102,7 @@ impl Learned {
     pub fn checked(self) -> Result<Learned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
         let plain = |filter: &Arc<dyn Kernel>| is_plain(filter.kind());
-        if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
+        if self.regions.is_empty() || self.regions.len() > MAX_REGIONS {
             return wrong("has from 1 to 256 regions");
         }
         if self.borders.len() + 1 != self.regions.len() {
@@ -179,7 +179,7 @@ impl Learned {
             .split_first_chunk()
             .ok_or_else(|| damaged("it has too few parameters"))?;
         let count = usize::try_from(regions).unwrap_or(usize::MAX);
-        if !(1..=MOST_REGIONS).contains(&count) || front > 1 || rest.len() != 3 * count - 1 {
+        if !(1..=MAX_REGIONS).contains(&count) || front > 1 || rest.len() != 3 * count - 1 {
             return Err(damaged("its parameters are not those of its regions"));
         }
         let (borders, rest) = rest.split_at(count - 1);

@@ -15,9 +15,9 @@ const CACHED: u64 = 1 << 25;
 /// Bytes of a part.
 const PART: u64 = 5 << 19;
 /// The most hashes that wait: 40 MiB with their indices.
-const MOST_WAITING: usize = 1 << 21;
+const MAX_WAITING: usize = 1 << 21;
 /// Hashes that must wait for each part: for fewer, reading all of it is wasted.
-const LEAST_PER_PART: usize = 1 << 12;
+const MIN_PER_PART: usize = 1 << 12;
 /// Hashes whose places are found at a time.
 const CHUNK: usize = 1 << 10;
 
@@ -39,8 +39,8 @@ impl Ordered<'_> {
     /// For a batch of this many hashes, or `None` where it is best answered as it comes.
     pub fn new(kernel: &dyn Kernel, count: usize) -> Option<Ordered<'_>> {
         let bytes = kernel.size_in_bits() / 8;
-        let (parts, most) = (usize::try_from(bytes / PART).ok()?, count.min(MOST_WAITING));
-        let worth = bytes > CACHED && most / parts >= LEAST_PER_PART;
+        let (parts, most) = (usize::try_from(bytes / PART).ok()?, count.min(MAX_WAITING));
+        let worth = bytes > CACHED && most / parts >= MIN_PER_PART;
         if !worth || u32::try_from(count).is_err() {
             return None;
         }

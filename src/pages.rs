@@ -9,7 +9,7 @@
 /// Structs in a struct; a page header has three.
 const DEEPEST: u32 = 8;
 /// Parts of a delta block, each with a width of its own; writers use 4.
-const MOST_PARTS: u64 = 1 << 16;
+const MAX_PARTS: u64 = 1 << 16;
 
 // Encodings of data pages that count their own values.
 const DELTA_BINARY_PACKED: i64 = 5;
@@ -150,7 +150,7 @@ impl Header {
 pub fn check_delta(bytes: &[u8], encoding: i64, values: u64, bound: Bound) -> Result<()> {
     let mut reader = Reader { bytes, at: 0 };
     let damaged = || "a block of deltas is damaged".to_string();
-    let counted = |blocks: &Blocks| match blocks.total <= values && blocks.parts <= MOST_PARTS {
+    let counted = |blocks: &Blocks| match blocks.total <= values && blocks.parts <= MAX_PARTS {
         true => Ok(()),
         false => Err(format!(
             "a page of {values} values claims to have {} deltas in blocks of {} parts",

@@ -31,7 +31,7 @@ pub static KIND: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Sharded::from_frame(head, sections, opening)?)),
 };
 /// The most shards: each has a section in the frame, whose number has 16 bits.
-pub const MOST_SHARDS: u64 = 1 << 15;
+pub const MAX_SHARDS: u64 = 1 << 15;
 /// The domain of the remix that chooses a shard: "shard" in ASCII.
 const DOMAIN: u64 = 0x73_6861_7264;
 
@@ -44,7 +44,7 @@ pub fn shard_of(hash: Hash128, shards: u64) -> usize {
 /// Hashes per shard of a batch: a shard fetches what many of them need side by side.
 const PER_SHARD: usize = 1 << 10;
 /// The most hashes that are sorted at once: with their answers, they fit a core's caches.
-const MOST_SORTED: usize = 1 << 16;
+const MAX_SORTED: usize = 1 << 16;
 
 /// A batch by shard: which shard each hash belongs to, where those of each end, and the hashes in the
 /// order of their shards, with where they come from and their answers.
@@ -78,8 +78,8 @@ pub struct Sharded {
 impl Sharded {
     /// Joins shards, each with its index among `total`; at least one, each at most once.
     pub fn new(total: u64, mut shards: Vec<(usize, Arc<dyn Kernel>)>) -> Result<Sharded> {
-        if !(1..=MOST_SHARDS).contains(&total) {
-            let message = format!("shards must be from 1 to {MOST_SHARDS}, not {total}");
+        if !(1..=MAX_SHARDS).contains(&total) {
+            let message = format!("shards must be from 1 to {MAX_SHARDS}, not {total}");
             return Err(Error::Parameter(message));
         }
         shards.sort_by_key(|(index, _)| *index);
@@ -194,14 +194,14 @@ impl Kernel for Sharded {
             return only.contains(hashes, out);
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            for (hashes, out) in hashes.chunks(MOST_SORTED).zip(out.chunks_mut(MOST_SORTED)) {
+            for (hashes, out) in hashes.chunks(MAX_SORTED).zip(out.chunks_mut(MAX_SORTED)) {
                 self.contains_sorted(hashes, out, scratch);
             }
         });
     }
 
     fn batch(&self) -> usize {
-        (self.shards.len() * PER_SHARD).min(MOST_SORTED)
+        (self.shards.len() * PER_SHARD).min(MAX_SORTED)
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {

@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_HASHES, Section};
 use crate::hash::{Hash128, Hasher};
-use crate::sharded::{MOST_SHARDS, shard_of};
+use crate::sharded::{MAX_SHARDS, shard_of};
 
 /// The kind of a part in its frame. It is no structure that can be opened: see docs/format.md.
 const NUMBER: u16 = 64;
@@ -43,7 +43,7 @@ impl Part<'_> {
         if !rest.is_empty() || hashes.len() as u64 != head.count || head.count != head.capacity {
             return Err(damaged("it holds another number of hashes than it says"));
         }
-        if !(1..=MOST_SHARDS).contains(&shards) || shard >= shards {
+        if !(1..=MAX_SHARDS).contains(&shards) || shard >= shards {
             return Err(damaged("there is no such shard"));
         }
         let part = Part { hash: (head.hash, head.tag), shard, shards, hashes };

@@ -44,9 +44,9 @@ pub static KIND: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?)),
 };
 /// The most cells per key; more would not pay at any rate above 10⁻⁹.
-pub const MOST_HASHES: u32 = 32;
+pub const MAX_HASHES: u32 = 32;
 /// The largest counter: three bits.
-pub const MOST_VALUE: u32 = 7;
+pub const MAX_VALUE: u32 = 7;
 /// Hashes whose cells are computed and prefetched before the first of them is read.
 const GROUP: usize = 16;
 
@@ -78,11 +78,11 @@ impl Shape {
         if cells == 0 || cells > 1 << 48 {
             return refuse(format!("cells must be from 1 to 2**48, not {cells}"));
         }
-        if !(1..=MOST_VALUE).contains(&most) {
-            return refuse(format!("most must be from 1 to {MOST_VALUE}, not {most}"));
+        if !(1..=MAX_VALUE).contains(&most) {
+            return refuse(format!("most must be from 1 to {MAX_VALUE}, not {most}"));
         }
-        if !(1..=MOST_HASHES).contains(&hashes) {
-            return refuse(format!("hashes must be from 1 to {MOST_HASHES}, not {hashes}"));
+        if !(1..=MAX_HASHES).contains(&hashes) {
+            return refuse(format!("hashes must be from 1 to {MAX_HASHES}, not {hashes}"));
         }
         if decrements == 0 || decrements > cells {
             let message = format!("decrements must be from 1 to {cells}, not {decrements}");
@@ -239,7 +239,7 @@ impl Stable {
         let mut random = Random(self.random.load(Ordering::Relaxed));
         let words = self.cells.words().as_ptr();
         let k = self.shape.hashes as usize;
-        let mut cells = [[0u64; MOST_HASHES as usize]; GROUP];
+        let mut cells = [[0u64; MAX_HASHES as usize]; GROUP];
         for (i, group) in hashes.chunks(GROUP).enumerate() {
             for (&hash, cells) in group.iter().zip(&mut cells) {
                 for (j, cell) in cells[..k].iter_mut().enumerate() {

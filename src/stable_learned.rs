@@ -39,7 +39,7 @@ pub static KIND: Kind = Kind {
     },
 };
 /// The most groups.
-pub const MOST_GROUPS: usize = 64;
+pub const MAX_GROUPS: usize = 64;
 /// Hashes that are divided by group at a time, few enough for the nearest cache.
 const CHUNK: usize = 1 << 10;
 
@@ -117,7 +117,7 @@ impl StableLearned {
     /// Checks that the parts fit.
     pub fn checked(self) -> Result<StableLearned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a stable learned filter {what}")));
-        if self.groups.is_empty() || self.groups.len() > MOST_GROUPS {
+        if self.groups.is_empty() || self.groups.len() > MAX_GROUPS {
             return wrong("has from 1 to 64 groups");
         }
         if self.borders.len() + 1 != self.groups.len() {
@@ -188,7 +188,7 @@ impl StableLearned {
         let (&groups, rest) =
             head.parameters.split_first().ok_or_else(|| damaged("it has no parameters"))?;
         let count = usize::try_from(groups).unwrap_or(usize::MAX);
-        if !(1..=MOST_GROUPS).contains(&count) || rest.len() != 5 * count - 1 {
+        if !(1..=MAX_GROUPS).contains(&count) || rest.len() != 5 * count - 1 {
             return Err(damaged("its parameters are not those of its groups"));
         }
         let (borders, rest) = rest.split_at(count - 1);

@@ -62,8 +62,8 @@ def use_plans():
     assert str(best)
     adaptive = module("adaptive_stacked")
     for sizing in ({}, {"sizing": "lifetime", "lifetime": 10**5}):
-        wish = adaptive.Wish(1000, bits_per_key=10, **sizing).checked()
-        made = adaptive.plan_adaptive(wish, workload)
+        request = adaptive.PlanRequest(1000, bits_per_key=10, **sizing).checked()
+        made = adaptive.plan_adaptive(request, workload)
         adaptive.AdaptivePlan.from_json(made.to_json())
         adaptive.next_step(made, adaptive.Counts(*[1] * len(adaptive.Counts._fields)), lambda: 0.1)
 

@@ -9,7 +9,7 @@ import tamis
 from tamis import _native
 from tamis.filters.adaptive_stacked import _started
 from tamis.planning import bloom, quotient
-from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
+from tamis.planning.adaptive_stacked import AdaptivePlan, PlanRequest
 from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.stacked.lifetime import shape
@@ -139,7 +139,7 @@ def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
         checks=Checks(1.0, 1.0, 1.0), **nothing,
     )  # fmt: skip
     curve = shape(tamis.Workload.zipf(1.0, universe=20_000).curve)
-    plan = AdaptivePlan(stack, 10**9, 0.1, Wish(200, bits_per_key=8.0), curve)
+    plan = AdaptivePlan(stack, 10**9, 0.1, PlanRequest(200, bits_per_key=8.0), curve)
     distinct = _native.Distinct(list(keys), seed)
     if kind == "bloom":
         first = _native.Bloom._build(bloom.Size("standard", 400, 2), distinct)

@@ -15,7 +15,13 @@ from reference import frame, hash_key, parts
 from stand_in import tiny
 from tamis import _native
 from tamis.planning import bloom, quotient
-from tamis.planning.adaptive_stacked import AdaptivePlan, Counts, Wish, next_step, plan_adaptive
+from tamis.planning.adaptive_stacked import (
+    AdaptivePlan,
+    Counts,
+    PlanRequest,
+    next_step,
+    plan_adaptive,
+)
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.quotient import quotients
 from tamis.planning.rates import interval
@@ -195,7 +201,7 @@ def test_a_rate_below_the_expected_is_expected_from_then_on():
 
 
 def test_the_step_is_checked():
-    plan = plan_adaptive(Wish(1000, "lifetime", 10**5, bits_per_key=9), SHAPE)
+    plan = plan_adaptive(PlanRequest(1000, "lifetime", 10**5, bits_per_key=9), SHAPE)
     depth, n = len(plan.stack.layers), plan.observations
     assert depth == 3
 
@@ -303,10 +309,12 @@ def test_fingerprints_against_brute_force():
 def test_plans_keep_to_their_arguments(kind, sizing):
     lifetime = 10**6 if sizing == "lifetime" else None
     for budget in (6.0, 10.0):
-        plan = plan_adaptive(Wish(20_000, sizing, lifetime, kind, bits_per_key=budget), SHAPE)
+        plan = plan_adaptive(
+            PlanRequest(20_000, sizing, lifetime, kind, bits_per_key=budget), SHAPE
+        )
         assert plan.stack.bits_per_key <= budget
         assert plan.observations >= 0
-    plan = plan_adaptive(Wish(20_000, sizing, lifetime, kind, fpr=0.002), SHAPE)
+    plan = plan_adaptive(PlanRequest(20_000, sizing, lifetime, kind, fpr=0.002), SHAPE)
     assert plan.mean_fpr <= 0.002 * 1.001
     again = AdaptivePlan.from_json(plan.to_json())
     assert again.to_json() == plan.to_json()
@@ -315,7 +323,7 @@ def test_plans_keep_to_their_arguments(kind, sizing):
 
 def test_a_longer_life_is_worth_more_observation():
     plans = [
-        plan_adaptive(Wish(20_000, "lifetime", life, "bloom", bits_per_key=9), SHAPE)
+        plan_adaptive(PlanRequest(20_000, "lifetime", life, "bloom", bits_per_key=9), SHAPE)
         for life in (10**4, 10**5, 10**6)
     ]
     assert sorted(plan.observations for plan in plans) == [plan.observations for plan in plans]
@@ -325,7 +333,7 @@ def test_a_longer_life_is_worth_more_observation():
 
 def test_equal_queries_are_not_worth_a_stack():
     flat = tamis.Workload.zipf(0.0, universe=10**9)
-    plan = plan_adaptive(Wish(20_000, "lifetime", 10**5, "bloom", bits_per_key=9), flat)
+    plan = plan_adaptive(PlanRequest(20_000, "lifetime", 10**5, "bloom", bits_per_key=9), flat)
     assert len(plan.stack.layers) == 1
     f = tamis.AdaptiveStacked(1000, flat, bits_per_key=9, sizing="lifetime", lifetime=10**4, seed=1)
     f.update(range(1000))

@@ -970,7 +970,7 @@ def test_auto_keeps_to_filters_one_by_one_where_rows_are_no_choice():
 
 
 def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
-    monkeypatch.setattr("tamis.collection.choosing.MOST_KEYS", 5000)
+    monkeypatch.setattr("tamis.collection.choosing.MAX_KEYS", 5000)
     c = tamis.Collection.build(sets([40] * 1000), budget="100kB", miss_cost="20us")
     assert c.chosen.endswith("(by the first 126 sets)")
     assert len(c) == 1000

@@ -80,8 +80,12 @@ def test_equal_costs_change_nothing(costly):
     values, counts, _ = costly
     plain = tamis.Workload.from_counts(values, counts, unseen=0.1)
     equal = tamis.Workload.from_counts(values, counts, costs=np.full(len(values), 3.5), unseen=0.1)
-    for wish in ({"bits_per_key": 7}, {"fpr": 0.001}, {"bits_per_key": 7, "last": "alternating"}):
-        a, b = tamis.plan(1000, plain, **wish), tamis.plan(1000, equal, **wish)
+    for options in (
+        {"bits_per_key": 7},
+        {"fpr": 0.001},
+        {"bits_per_key": 7, "last": "alternating"},
+    ):
+        a, b = tamis.plan(1000, plain, **options), tamis.plan(1000, equal, **options)
         assert a.layers == b.layers
         assert b.expected_fpr == pytest.approx(a.expected_fpr)
         assert b.expected_cost == pytest.approx(3.5 * a.expected_fpr)
@@ -94,8 +98,8 @@ def test_what_is_minimized_is_cost(costly, last):
     values, counts, costs = costly
     w = tamis.Workload.from_counts(values, counts, costs=costs, unseen=0.1)
     by_counts = tamis.Workload.from_counts(values, counts, unseen=0.1)
-    wish = {"bits_per_key": 7, "last": last, "layer": "ribbon"}
-    p, q = tamis.plan(len(KEYS), w, **wish), tamis.plan(len(KEYS), by_counts, **wish)
+    options = {"bits_per_key": 7, "last": last, "layer": "ribbon"}
+    p, q = tamis.plan(len(KEYS), w, **options), tamis.plan(len(KEYS), by_counts, **options)
     assert p.psi == pytest.approx(w.psi(p.negatives))
     assert p.expected_fpr >= q.expected_fpr * 0.99
     measured = {"by cost": [], "by counts": []}

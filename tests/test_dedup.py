@@ -283,7 +283,7 @@ def test_a_batch_that_cannot_be_filtered_is_not_marked():
 
 def test_a_line_of_any_length_is_refused(tmp_path, monkeypatch):
     """A small file can decompress to one that does not fit into memory."""
-    monkeypatch.setattr(deduplication, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(deduplication, "MAX_LINE", 1000)
     path = tmp_path / "log.gz"
     for line, said in ((b"x" * 1000, None), (b"x" * 10**6, "it has a line longer than")):
         path.write_bytes(gzip.compress(b"a\nb\n" + line))

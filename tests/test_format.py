@@ -19,7 +19,7 @@ from contract import SPECIMENS, planned
 from reference import frame, parts
 from tamis.learned import Model, flat
 from tamis.planning import quotient, stable
-from tamis.planning.adaptive_stacked import AdaptivePlan, Wish
+from tamis.planning.adaptive_stacked import AdaptivePlan, PlanRequest
 from tamis.planning.stable.groups import Group
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.metrics import Checks
@@ -80,8 +80,8 @@ def golden_adaptive_stacked():
     layers = tuple(dataclasses.replace(layer, items=20, bits=200) for layer in layers)
     plan = dataclasses.replace(planned((), 1), layers=layers, checks=Checks(1.0, 1.0, 1.0))
     shape = Steps(np.array([0.0, 1.0, 10.0]), np.array([0.0, 0.5, 0.75]))
-    wish = Wish(100, bits_per_key=8.0)
-    text = AdaptivePlan(plan, 10**6, 0.25, wish, shape).to_json()
+    request = PlanRequest(100, bits_per_key=8.0)
+    text = AdaptivePlan(plan, 10**6, 0.25, request, shape).to_json()
     native = tamis._native
     filled = native.Distinct(range(100), 42)
     first = native.Quotient._build(quotient.Size(128, 3), filled, 100)

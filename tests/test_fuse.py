@@ -214,7 +214,7 @@ def test_large_sets_have_short_segments(arity):
 
 def test_short_segments_are_solved_at_once(monkeypatch):
     """What is planned beyond 10⁸ keys, with segments cut short at 2,000 slots instead."""
-    monkeypatch.setattr(planning, "_LONGEST_SEGMENT", 2000)
+    monkeypatch.setattr(planning, "_MAX_SEGMENT", 2000)
     attempts = []
     for seed in range(5):
         f = tamis.Fuse.build(np.arange(600_000), fpr=2**-8, seed=seed)

@@ -73,7 +73,7 @@ def calls(function, *arguments, **options):
 
 def test_planning_does_not_grow_with_the_keys():
     workload = tamis.Workload.zipf(1.0, universe=10**6, sample=10**5)
-    for wish in ({"bits_per_key": 10}, {"fpr": 1e-6}):
-        tamis.plan(10**4, workload, **wish)  # which fills caches
-        small, large = (calls(tamis.plan, n, workload, **wish) for n in (10**5, 10**9))
+    for request in ({"bits_per_key": 10}, {"fpr": 1e-6}):
+        tamis.plan(10**4, workload, **request)  # which fills caches
+        small, large = (calls(tamis.plan, n, workload, **request) for n in (10**5, 10**9))
         assert large < 5 * small

@@ -150,7 +150,7 @@ def test_planning_imports_only_planning():
         if part not in ("planning", "errors", "_types")
     }
     # `Plan.build` and `Plan.plot`, which import when they are called.
-    assert others == {("planning/plan.py", "filters"), ("planning/plan.py", "pictures")}
+    assert others == {("planning/plan.py", "filters"), ("planning/plan.py", "plotting")}
 
 
 @pytest.mark.parametrize(

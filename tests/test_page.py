@@ -296,7 +296,7 @@ def test_a_client_that_says_nothing_holds_nobody_up():
 
 
 def test_the_series_is_bounded(monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_POINTS", 10)
+    monkeypatch.setattr(sampling, "_MAX_POINTS", 10)
     series = sampling.Series()
     with guard() as g:
         for i in range(1000):
@@ -312,7 +312,7 @@ def test_the_series_is_bounded(monkeypatch):
 
 
 def test_the_sample_is_bounded_and_even(monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_QUERIES", 100)
+    monkeypatch.setattr(sampling, "_MAX_QUERIES", 100)
     sample = sampling.Sample()
     for i in range(10_000):
         sample.add([i])

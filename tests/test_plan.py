@@ -178,7 +178,7 @@ zipf, shape = tamis.Workload.zipf, tamis.Workload.from_shape
 tamis.Stacked.build(range(1000), tamis.Workload.from_queries([-5] * 1000), bits_per_key=10)
 everything = tamis.Workload.from_queries(list(range(1000)) * 10)
 steep = shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-8)
-for keys, w, wishes in [
+for keys, w, options in [
     (10**4, zipf(exponent=1.0, universe=1000), dict(bits_per_key=10)),
     (10**5, zipf(3.0, universe=10**8, sample=5 * 10**7), dict(bits_per_key=10)),
     (500, everything, dict(bits_per_key=10)),
@@ -187,25 +187,25 @@ for keys, w, wishes in [
     (10**7, shape(np.ones(10)), dict(fpr=1e-12, updates=True)),
     (1000, steep, dict(bits_per_key=20, layer="cuckoo")),
 ]:
-    p = tamis.plan(keys, w, **wishes)
-    assert p.bits_per_key <= wishes.get("bits_per_key", np.inf)
-    assert p.expected_fpr <= wishes.get("fpr", 1)
+    p = tamis.plan(keys, w, **options)
+    assert p.bits_per_key <= options.get("bits_per_key", np.inf)
+    assert p.expected_fpr <= options.get("fpr", 1)
 tamis.advise(10**7, steep, bits_per_key=2, needs={"store"})
 """
 """Settings in which all that is left out of a search is a multiple of 1 - psi, which is nothing."""
 
 
-@pytest.mark.parametrize("wish", [{"fpr": 0.01}, {"bits_per_key": 8}])
+@pytest.mark.parametrize("options", [{"fpr": 0.01}, {"bits_per_key": 8}])
 @pytest.mark.parametrize("layer", ["auto", "ribbon", "bloom", "fuse"])
-def test_a_plan_may_be_for_no_keys(wish, layer):
+def test_a_plan_may_be_for_no_keys(options, layer):
     """A list may be empty today."""
     log = tamis.Workload.from_queries(["a", "a", "b"])
     for workload in (None, log):
-        p = tamis.plan(0, workload, layer=layer, **wish)
-        assert p.expected_fpr <= wish.get("fpr", 1)
-    f = tamis.Stacked.build([], log, layer=layer, **wish)
+        p = tamis.plan(0, workload, layer=layer, **options)
+        assert p.expected_fpr <= options.get("fpr", 1)
+    f = tamis.Stacked.build([], log, layer=layer, **options)
     assert len(f) == 0
-    assert f.expected_fpr <= wish.get("fpr", 1)
+    assert f.expected_fpr <= options.get("fpr", 1)
 
 
 def test_planning_ends_where_nearly_all_queries_are_known():
@@ -215,10 +215,10 @@ def test_planning_ends_where_nearly_all_queries_are_known():
 def test_a_few_prefixes_find_nearly_the_best(monkeypatch):
     """A search that has to leave stacks out does so where they hardly differ."""
     w = tamis.Workload.from_shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-4)
-    wishes = {"layer": "ribbon", "last": "alternating", "fpr": 1e-4}
-    best = tamis.plan(10**5, w, **wishes)
+    options = {"layer": "ribbon", "last": "alternating", "fpr": 1e-4}
+    best = tamis.plan(10**5, w, **options)
     monkeypatch.setattr(lengths, "PREFIXES", 1000)
-    assert best.bits <= tamis.plan(10**5, w, **wishes).bits <= 1.05 * best.bits
+    assert best.bits <= tamis.plan(10**5, w, **options).bits <= 1.05 * best.bits
 
 
 def test_where_all_is_known_the_budget_lowers_the_bound():
@@ -230,7 +230,9 @@ def test_where_all_is_known_the_budget_lowers_the_bound():
 
 
 @pytest.mark.parametrize("keys", [10, 1000])
-@pytest.mark.parametrize("wish", [{"bits_per_key": b} for b in (4, 10)] + [{"fpr": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"bits_per_key": b} for b in (4, 10)] + [{"fpr": 0.01}], ids=str
+)
 @pytest.mark.parametrize(
     "workload",
     [
@@ -241,15 +243,15 @@ def test_where_all_is_known_the_budget_lowers_the_bound():
     ],
     ids=["all known", "flat", "steep", "nearly all known"],
 )
-def test_more_freedom_is_never_worse(keys, wish, workload):
+def test_more_freedom_is_never_worse(keys, options, workload):
     """Of layers, how the stack ends, and different rates; but for the tolerance of the search."""
 
-    def score(**wishes):
+    def score(**options):
         try:
-            p = tamis.plan(keys, workload, **wish, **wishes)
+            p = tamis.plan(keys, workload, **options, **options)
         except ValueError:
             return math.inf
-        return p.bits if "fpr" in wish else max(p.expected_fpr, 1e-15)
+        return p.bits if "fpr" in options else max(p.expected_fpr, 1e-15)
 
     auto = score()
     for last in ("alternating", "exact"):
@@ -318,16 +320,16 @@ def test_no_neighbour_of_the_equal_rates_is_better(zipf):
             assert other >= plan.expected_fpr * 0.995
 
 
-@pytest.mark.parametrize("wish", [{"bits_per_key": 9}, {"fpr": 0.004}])
-def test_varied_rates_against_a_general_solver(wish):
+@pytest.mark.parametrize("options", [{"bits_per_key": 9}, {"fpr": 0.004}])
+def test_varied_rates_against_a_general_solver(options):
     """No worse than equal rates, and than what another method finds from several starts."""
     from scipy.optimize import minimize
 
     keys, w = 50_000, tamis.Workload.zipf(0.9, 10**6, 10**6)
     bloom = {"layer": "bloom", "last": "alternating"}
-    equal_plan = tamis.plan(keys, w, rates="equal", **bloom, **wish)
-    plan = tamis.plan(keys, w, **bloom, **wish)
-    score = "expected_fpr" if "bits_per_key" in wish else "bits_per_key"
+    equal_plan = tamis.plan(keys, w, rates="equal", **bloom, **options)
+    plan = tamis.plan(keys, w, **bloom, **options)
+    score = "expected_fpr" if "bits_per_key" in options else "bits_per_key"
     assert getattr(plan, score) < getattr(equal_plan, score) * 0.995
 
     def measured(point):
@@ -337,14 +339,14 @@ def test_varied_rates_against_a_general_solver(wish):
 
     def penalized(point):
         rate, bits = measured(np.clip(point, 0.02, 30))
-        if "fpr" in wish:
-            return bits + 1e3 * max(0.0, math.log(rate / wish["fpr"]))
-        return math.log(rate) + 1e3 * max(0.0, bits - wish["bits_per_key"])
+        if "fpr" in options:
+            return bits + 1e3 * max(0.0, math.log(rate / options["fpr"]))
+        return math.log(rate) + 1e3 * max(0.0, bits - options["bits_per_key"])
 
     for start in ([6, 4, 2, 4, 3, 4, 8, 12], [6, 6, 6, 6, 6, 6, 6, 11]):
         found = minimize(penalized, start, method="Nelder-Mead", options={"maxiter": 4000})
         rate, bits = measured(np.clip(found.x, 0.02, 30))
-        other = rate if "bits_per_key" in wish else bits
+        other = rate if "bits_per_key" in options else bits
         assert getattr(plan, score) <= other * 1.002
 
 
@@ -380,28 +382,30 @@ def test_two_layers_come_close_to_what_any_filter_can_reach(exponent, most, leas
 
 
 @pytest.mark.parametrize("last", ["exact", "alternating"])
-@pytest.mark.parametrize("wish", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
-def test_fractions_of_columns_are_no_worse_than_whole_ones(last, wish, monkeypatch):
+@pytest.mark.parametrize("options", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
+def test_fractions_of_columns_are_no_worse_than_whole_ones(last, options, monkeypatch):
     w = tamis.Workload.zipf(0.9, universe=10**6, sample=10**5)
-    score = "bits" if "fpr" in wish else "expected_fpr"
+    score = "bits" if "fpr" in options else "expected_fpr"
     for keys in (30, 1000, 20_000):
-        p = tamis.plan(keys, w, layer="ribbon", last=last, **wish)
+        p = tamis.plan(keys, w, layer="ribbon", last=last, **options)
         with monkeypatch.context() as patch:
             whole = dataclasses.replace(kinds.KINDS["ribbon"], fractional=False)
             patch.setitem(kinds.KINDS, "ribbon", whole)
-            before = tamis.plan(keys, w, layer="ribbon", last=last, **wish)
+            before = tamis.plan(keys, w, layer="ribbon", last=last, **options)
         assert all(layer.fingerprint == int(layer.fingerprint) for layer in before.layers)
         assert getattr(p, score) <= getattr(before, score)
     assert any(layer.fingerprint != int(layer.fingerprint) for layer in p.layers)
     assert getattr(p, score) < 0.999 * getattr(before, score)
 
 
-@pytest.mark.parametrize("wish", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
-def test_no_neighbour_of_the_columns_is_better(wish):
+@pytest.mark.parametrize("options", [{"bits_per_key": 7.3}, {"fpr": 0.002}], ids=str)
+def test_no_neighbour_of_the_columns_is_better(options):
     """Neither another length of a layer behind the first nor another number of negatives."""
     keys, w = 20_000, tamis.Workload.zipf(0.9, universe=10**6, sample=10**5)
-    p = tamis.plan(keys, w, layer="ribbon", last="alternating", **wish)
-    goal = Goal(keys, budget=wish.get("bits_per_key", math.inf) * keys, fpr=wish.get("fpr", 1.0))
+    p = tamis.plan(keys, w, layer="ribbon", last="alternating", **options)
+    goal = Goal(
+        keys, budget=options.get("bits_per_key", math.inf) * keys, fpr=options.get("fpr", 1.0)
+    )
     lengths_, n = [layer.fingerprint for layer in p.layers], p.negatives
     tried = [(lengths_, n * factor) for factor in (0.8, 0.95, 1.05, 1.25)]
     for i, step in itertools.product(range(1, len(lengths_)), (-0.5, -0.25, 0.25, 0.5)):
@@ -414,7 +418,7 @@ def test_no_neighbour_of_the_columns_is_better(wish):
         )  # fmt: skip
         other = columns.refilled(stack, goal)
         if other:
-            assert goal.score(other) >= 0.995 * (p.bits if "fpr" in wish else p.expected_fpr)
+            assert goal.score(other) >= 0.995 * (p.bits if "fpr" in options else p.expected_fpr)
 
 
 def test_lower_bounds():
@@ -442,14 +446,14 @@ def test_sizes_concentrate():
 @pytest.mark.parametrize("last", ["alternating", "exact"])
 def test_constraints_are_kept(kind, last, zipf):
     for keys in (3000, MILLION):
-        for wish in ({"bits_per_key": 11}, {"fpr": 0.003}):
+        for options in ({"bits_per_key": 11}, {"fpr": 0.003}):
             plan = tamis.plan(
-                keys, zipf, layer=kind, last=last, max_fpr_bound=0.02, max_checks=1.03, **wish
+                keys, zipf, layer=kind, last=last, max_fpr_bound=0.02, max_checks=1.03, **options
             )
             assert plan.fpr_bound <= 0.02
             assert plan.expected_checks <= 1.03
-            assert plan.bits_per_key <= wish.get("bits_per_key", math.inf)
-            assert plan.expected_fpr <= wish.get("fpr", 1)
+            assert plan.bits_per_key <= options.get("bits_per_key", math.inf)
+            assert plan.expected_fpr <= options.get("fpr", 1)
 
 
 @pytest.mark.parametrize("kind", ["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"])
@@ -508,17 +512,17 @@ def test_planned_sizes_are_built_sizes(items):
 
 def test_costs_and_penalties_lower_the_checks(zipf):
     """Where checks are dear and reads cheap, fewer checks are worth more wrong answers."""
-    wish = {"bits_per_key": 10, "layer": "quotient"}
-    free = tamis.plan(MILLION, zipf, **wish)
-    dear = tamis.plan(MILLION, zipf, miss_cost=1, check_cost=100, **wish)
+    options = {"bits_per_key": 10, "layer": "quotient"}
+    free = tamis.plan(MILLION, zipf, **options)
+    dear = tamis.plan(MILLION, zipf, miss_cost=1, check_cost=100, **options)
     assert dear.expected_checks < free.expected_checks
     assert dear.expected_fpr > free.expected_fpr
-    keys_matter = tamis.plan(MILLION, zipf, penalties=[1000, 0, 0], **wish)
+    keys_matter = tamis.plan(MILLION, zipf, penalties=[1000, 0, 0], **options)
     assert keys_matter.checks.keys <= free.checks.keys
 
 
 @pytest.mark.parametrize(
-    ("wishes", "error", "says"),
+    ("options", "error", "says"),
     [
         ({}, ValueError, "pass exactly one of fpr or bits_per_key"),
         ({"fpr": 0.1, "bits_per_key": 1}, ValueError, "pass exactly one of fpr or bits_per_key"),
@@ -571,9 +575,9 @@ def test_costs_and_penalties_lower_the_checks(zipf):
         ({"fpr": 1e-13, "layer": "ribbon"}, ValueError, "fpr must be at least 4.3e-12 for ribbon"),
     ],
 )
-def test_bad_wishes(wishes, error, says, zipf):
+def test_bad_wishes(options, error, says, zipf):
     with pytest.raises(error, match=says):
-        tamis.plan(MILLION, zipf, **wishes)
+        tamis.plan(MILLION, zipf, **options)
 
 
 def test_a_plan_that_is_none():

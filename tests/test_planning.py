@@ -70,12 +70,12 @@ def test_no_neighbour_is_better(layout, keys, fpr):
     rate = size.rate(keys)
     assert rate <= fpr
     for hashes in (size.hashes - 1, size.hashes + 1):
-        if 1 <= hashes <= min(bloom.MOST_HASHES[layout], size.bits):
+        if 1 <= hashes <= min(bloom.MAX_HASHES[layout], size.bits):
             assert Size(layout, size.bits, hashes).rate(keys) >= rate
     if size.bits > unit:
         fewer = size.bits - unit
         for hashes in range(max(1, size.hashes - 2), size.hashes + 2):
-            if hashes <= min(fewer, bloom.MOST_HASHES[layout]):
+            if hashes <= min(fewer, bloom.MAX_HASHES[layout]):
                 assert Size(layout, fewer, hashes).rate(keys) > fpr
 
 
@@ -83,7 +83,7 @@ def test_no_neighbour_is_better(layout, keys, fpr):
 @pytest.mark.parametrize("bits_per_key", [0.5, 3, 8, 10, 16])
 def test_the_best_number_of_hashes_of_all(layout, bits_per_key):
     size = bloom.size(5000, bits_per_key=bits_per_key, layout=layout)
-    every = range(1, bloom.MOST_HASHES[layout] + 1)
+    every = range(1, bloom.MAX_HASHES[layout] + 1)
     rates = [Size(layout, size.bits, hashes).rate(5000) for hashes in every]
     assert size.hashes == 1 + rates.index(min(rates))
 

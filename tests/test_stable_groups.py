@@ -139,7 +139,7 @@ def test_optimum_against_a_general_solver(p, q, bits, fpr, gap):
                 k,
                 stable.whole_decrements(k, most, alpha),
             )
-            if size.cells < stable.LEAST_CELLS * (size.decrements + k):
+            if size.cells < stable.MIN_CELLS * (size.decrements + k):
                 return 1.0 + p[j] * rate  # too few counters for the formulas to hold
             total += q[j] * stable.false_negatives(size, q[j] * gap)
         return total
@@ -241,7 +241,7 @@ def test_more_groups_are_never_worse_nor_much_slower(monkeypatch):
         )
         denied.append(round(plan.expected_fnr, 4))
         taken.append(len(trades))
-        assert 2 <= len(plan.groups) <= stable_scores._MOST_GROUPS
+        assert 2 <= len(plan.groups) <= stable_scores._MAX_GROUPS
     assert denied == sorted(denied, reverse=True)
     assert taken[-1] == taken[-2] < 4000
 

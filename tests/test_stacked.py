@@ -218,11 +218,11 @@ def test_the_last_layers_yield_to_the_budget(kinds):
     assert max(depths) == len(kinds)
 
 
-@pytest.mark.parametrize("wishes", [{"layer": "bloom", "rates": "equal"}, {"layer": "cuckoo"}])
-def test_more_negatives_than_planned_cost_a_few_of_them_and_not_the_last_layers(wishes):
+@pytest.mark.parametrize("options", [{"layer": "bloom", "rates": "equal"}, {"layer": "cuckoo"}])
+def test_more_negatives_than_planned_cost_a_few_of_them_and_not_the_last_layers(options):
     n = 50_000
     asked = tamis.Workload.zipf(1.0, 100 * n, 50 * n)
-    plan = tamis.plan(n, asked, bits_per_key=10, last="alternating", **wishes)
+    plan = tamis.plan(n, asked, bits_per_key=10, last="alternating", **options)
     left_out = 0
     for seed in range(6):
         known = (1 << 40) + np.arange(plan.negatives)
@@ -315,13 +315,13 @@ def test_negatives_that_are_keys_are_none_of_the_queries_for_absent_keys(shards)
     absent = np.setdiff1d(np.arange(10**5), keys)
     weights = 1 / (1.0 + absent)
     psi = (1 / (1.0 + np.setdiff1d(negatives, keys))).sum() / weights.sum()
-    wishes = {"workload": w, "negatives": negatives, "bits_per_key": 8, "last": "exact"}
+    options = {"workload": w, "negatives": negatives, "bits_per_key": 8, "last": "exact"}
     if shards is None:
-        f = tamis.Stacked.build(keys, **wishes)
+        f = tamis.Stacked.build(keys, **options)
         assert f.keys_among_negatives == len(keys)
         assert f.psi == pytest.approx(psi, rel=1e-6)
     else:
-        f = tamis.Sharded.build(keys, filter=tamis.Stacked, shards=shards, **wishes)
+        f = tamis.Sharded.build(keys, filter=tamis.Stacked, shards=shards, **options)
     rate, deviation = weighted_rate(f, absent, weights)
     assert abs(rate - f.expected_fpr) < SIGMAS * deviation
 
@@ -411,8 +411,8 @@ def test_a_stack_of_cuckoo_filters_reaches_its_capacity(keys, capacity, bits, se
     """How many of the later keys reach a small layer below is random, and it has room for them."""
     w = tamis.Workload.zipf(1.0, universe=20 * capacity, sample=10 * capacity)
     known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 10 * capacity)
-    wishes = {"layer": "cuckoo", "last": "alternating", "negatives": known, "seed": seed}
-    f = tamis.Stacked.build(range(keys), w, bits_per_key=bits, capacity=capacity, **wishes)
+    options = {"layer": "cuckoo", "last": "alternating", "negatives": known, "seed": seed}
+    f = tamis.Stacked.build(range(keys), w, bits_per_key=bits, capacity=capacity, **options)
     assert len(f.layers) > 1
     f.update(range(keys, capacity))
     assert len(f) == capacity

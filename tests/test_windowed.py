@@ -87,7 +87,7 @@ def test_size_is_the_best_among_its_neighbours():
         best = planning.size(window, fpr=fpr)
         assert best.rate() <= fpr
         for hashes in range(best.hashes - 2, best.hashes + 3):
-            for ages in range(best.ages - 2, min(best.ages + 3, planning.MOST_SLICES - hashes + 1)):
+            for ages in range(best.ages - 2, min(best.ages + 3, planning.MAX_SLICES - hashes + 1)):
                 bits = (best.bits - 1) // (hashes + ages) // 64 * 64
                 other = Size(hashes, ages, bits, -(-window // ages))
                 assert other.rate() > fpr
@@ -96,7 +96,7 @@ def test_size_is_the_best_among_its_neighbours():
     assert tighter.rate() == min(
         Size(k, n, 100_000 // (k + n) // 64 * 64, -(-5000 // n)).rate()
         for k in range(4, 16)
-        for n in range(20, planning.MOST_SLICES - k + 1)
+        for n in range(20, planning.MAX_SLICES - k + 1)
     )
 
 

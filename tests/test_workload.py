@@ -237,8 +237,8 @@ def test_rates_on_real_logs_are_predicted_within_a_factor_of_two(name, seed):
     known, asked = np.array_split(trace, 2)
     asked = asked[~np.isin(asked, keys)]
     w = Workload.from_queries(known, keys=keys)
-    for wishes in ({}, {"layer": "quotient", "last": "alternating"}):
-        p = tamis.plan(len(keys), w, bits_per_key=8, **wishes)
+    for options in ({}, {"layer": "quotient", "last": "alternating"}):
+        p = tamis.plan(len(keys), w, bits_per_key=8, **options)
         # A few values make up most queries, so the rate of one filter varies a lot.
         rate = np.mean([p.build(keys, seed=s).contains(asked).mean() for s in range(8)])
         assert rate / 2 < p.expected_fpr < 2 * rate

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from experiments.arena import bouts, grounds, pictures
+from experiments.arena import bouts, grounds, plots
 from experiments.arena.bouts import Life
 from experiments.arena.families import BLOOM, Built, Family, TooSmall
 from experiments.arena.grounds import Stream
@@ -123,7 +123,7 @@ def adversarial(quick: bool) -> Evidence:
         f"Uniform queries, {BUDGET} bits per key; hashes of the keys are remote.",
     )
     draw = partial(
-        pictures.draw,
+        plots.draw,
         rows=rows,
         x="replayed",
         y="rate",

@@ -42,7 +42,7 @@ class Case:
     bits_per_key: float
     miss_cost: str
     needs: frozenset[str] = frozenset()
-    wishes: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def cases(quick: bool = False) -> Iterator[Case]:
@@ -151,9 +151,15 @@ def flights(quick, rng):
     utility = 0.99 ** np.arange(len(days))[::-1]
     tails = sorted(set(table["tailnum"]))
     sample, asked = np.array_split(rng.permutation(tails), 2)
-    wishes = {"utility": utility}
+    options = {"utility": utility}
     return Case(
-        "flights, one filter a day", days, sample.tolist(), asked.tolist(), 8, "10ms", wishes=wishes
+        "flights, one filter a day",
+        days,
+        sample.tolist(),
+        asked.tolist(),
+        8,
+        "10ms",
+        options=options,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from experiments.arena import bouts, families, grounds, models, pictures
+from experiments.arena import bouts, families, grounds, models, plots
 from experiments.arena.bouts import Life, cpu
 from experiments.arena.families import BLOOM, Built, Family, TooSmall
 from experiments.arena.grounds import Ground, Stream
@@ -237,7 +237,7 @@ def dynamic(quick: bool) -> Evidence:
         "a stack keeps what it knows of absent keys. Filters that take updates need no rebuild.",
     )
     draw = partial(
-        pictures.draw,
+        plots.draw,
         rows=rows,
         x="part",
         y="rate",

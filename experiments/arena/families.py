@@ -80,11 +80,11 @@ def plain(
     return own(f, ground)
 
 
-def stacked(ground: Ground, stream: Stream, budget: float, seed: int, **wishes: Any) -> Built:
+def stacked(ground: Ground, stream: Stream, budget: float, seed: int, **options: Any) -> Built:
     plans = stream.known  # one plan for all seeds
-    name = (budget, *wishes.items())
+    name = (budget, *options.items())
     if name not in plans:
-        plans[name] = tamis.plan(ground.members, stream.history, bits_per_key=budget, **wishes)
+        plans[name] = tamis.plan(ground.members, stream.history, bits_per_key=budget, **options)
     return own(plans[name].build(ground.keys, seed=seed), ground, plan=plans[name])
 
 

@@ -41,8 +41,8 @@ DATA = (
 QUERIES = {True: 100_000, False: 1_000_000}
 """By mode, quick or not. The protocol has ten million; a one-pass workload has one per row."""
 
-MOST_MEMBERS = {True: 10_000, False: 200_000}
-MOST_OTHERS = {True: 15_000, False: 300_000}
+MAX_MEMBERS = {True: 10_000, False: 200_000}
+MAX_OTHERS = {True: 15_000, False: 300_000}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def split(name: str, members: Any, others: Any, quick: bool, features: Any = Non
     rng = np.random.default_rng([SEED, zlib.crc32(name.encode())])
     chosen = [
         np.sort(rng.permutation(len(rows))[: most[quick]])
-        for rows, most in ((members, MOST_MEMBERS), (others, MOST_OTHERS))
+        for rows, most in ((members, MAX_MEMBERS), (others, MAX_OTHERS))
     ]
     rows = pa.concat_arrays(
         [

@@ -35,7 +35,7 @@ def advise(case: cases.Case, needs: frozenset[str]) -> tamis.Advice:
         miss_cost=case.miss_cost,
         needs=needs,
         log=case.sample,
-        **case.wishes,
+        **case.options,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from experiments.arena import families, grounds, models, pictures
+from experiments.arena import families, grounds, models, plots
 from experiments.arena.families import BLOOM, FAMILIES, TooSmall
 from experiments.evidence import Evidence, Verdict, experiment
 
@@ -56,7 +56,7 @@ def training(quick: bool) -> Evidence:
                     }
                 )
     return Evidence(rows, [verdict(rows, quick)], partial(
-        pictures.draw,
+        plots.draw,
         rows=rows,
         x="share",
         y="rate_unseen",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
-from experiments.arena import bouts, grounds, pictures
+from experiments.arena import bouts, grounds, plots
 from experiments.arena.families import BLOOM
 from experiments.evidence import Evidence, Verdict, experiment
 
@@ -30,7 +30,7 @@ def measured(workload: str, quick: bool) -> tuple[Row, ...]:
 def evidence(workload: str, quick: bool, verdicts: list[Verdict]) -> Evidence:
     rows = measured(workload, quick)
     draw = partial(
-        pictures.draw, rows=rows, x="budget", y="expected", label="bits per key, everything counted"
+        plots.draw, rows=rows, x="budget", y="expected", label="bits per key, everything counted"
     )
     return Evidence(rows, verdicts, draw)
 

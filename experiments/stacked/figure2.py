@@ -48,10 +48,10 @@ def table2(quick: bool) -> Evidence:
     asked = workload(1.0, REFERENCE.universe)
     for method in ("Bloom", *METHODS):
         made = plan(method, 1.0)
-        wishes = METHODS.get(method, {"layer": "bloom", "workload": None})
+        options = METHODS.get(method, {"layer": "bloom", "workload": None})
         took = cpu_seconds(
             functools.partial(
-                tamis.plan, REFERENCE.keys, **{"workload": asked, "bits_per_key": BITS, **wishes}
+                tamis.plan, REFERENCE.keys, **{"workload": asked, "bits_per_key": BITS, **options}
             )
         )
         rate, f = measured(method, 1.0, BITS, where), built(method, 1.0, BITS, where)
@@ -148,8 +148,8 @@ def least_share(rate: float, ratio: float, method: str, plain: str) -> float:
     stored = max(1, round(ratio * FEW.keys))
 
     def pays(psi: float) -> bool:
-        wishes = {"layer": "ribbon", "last": "exact"} if method == "exact" else METHODS[method]
-        return tamis.plan(FEW.keys, uniform(stored, psi), fpr=rate, **wishes).bits < 0.9995 * alone
+        options = {"layer": "ribbon", "last": "exact"} if method == "exact" else METHODS[method]
+        return tamis.plan(FEW.keys, uniform(stored, psi), fpr=rate, **options).bits < 0.9995 * alone
 
     low, high = 0.0, 1.0
     while high - low > 0.002:

@@ -307,8 +307,8 @@ def figure5d(quick: bool) -> Evidence:
         for ratio in (0, 1, 2, 5, 10):
             count = ratio * where.keys
             asked = uniform(count, 0.95) if count else None
-            wishes = {"layer": "bloom"} if not count and method == BOTH[0] else METHODS[method]
-            made = tamis.plan(where.keys, asked, bits_per_key=BITS, **wishes)
+            options = {"layer": "bloom"} if not count and method == BOTH[0] else METHODS[method]
+            made = tamis.plan(where.keys, asked, bits_per_key=BITS, **options)
             known = FIRST_NEGATIVE + np.arange(made.negatives)
             took = cpu_seconds(functools.partial(made.build, keys, negatives=known), rounds)
             rows.append(

@@ -20,7 +20,7 @@ from experiments.stacked.setting import BITS, METHODS, REFERENCE, times, workloa
 from experiments.stacked.storage import ACCESS
 
 import tamis
-from tamis.planning.adaptive_stacked import Wish, plan_adaptive
+from tamis.planning.adaptive_stacked import PlanRequest, plan_adaptive
 from tamis.planning.stacked.lifetime import seen, shape
 
 SEEDS = {True: range(24), False: range(32)}
@@ -260,9 +260,9 @@ def figure6c(quick: bool) -> Evidence:
     alone, quotient = (
         found["adaptive quotient", stage] for stage in ("first layer alone", "three layers")
     )
-    wish = Wish(REFERENCE.keys, "lifetime", 10**7, layer="bloom", bits_per_key=BITS)
+    request = PlanRequest(REFERENCE.keys, "lifetime", 10**7, layer="bloom", bits_per_key=BITS)
     asked = workload(1.0, REFERENCE.universe)
-    planned = plan_adaptive(wish, asked)
+    planned = plan_adaptive(request, asked)
     falls = planned.stack.layers[0].rate / planned.stack.expected_fpr
     by_the_end = seen(shape(asked.curve), 10**7).psi
     return Evidence(

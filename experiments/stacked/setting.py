@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "stacked ribbon": {"layer": "ribbon", "last": "alternating"},
     "best plan": {},
 }
-"""By name: the wishes for `tamis.plan`. "stacked Bloom" is the paper's method; the best plan is a
+"""By name: the options for `tamis.plan`. "stacked Bloom" is the paper's method; the best plan is a
 ribbon layer with a fraction of a column, and an exact one."""
 
 PLAIN = {"Bloom": "bloom", "cuckoo": "cuckoo", "quotient": "quotient", "ribbon": "ribbon"}

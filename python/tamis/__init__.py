@@ -59,11 +59,11 @@ if TYPE_CHECKING:
         split,
     )
     from tamis.guard import AsyncGuard, Guard
-    from tamis.pictures import compare
     from tamis.planning.collection.allocation import plan_collection
     from tamis.planning.plan import Layer, Plan
     from tamis.planning.planner import plan
     from tamis.planning.stable.groups import plan_stable
+    from tamis.plotting import compare
     from tamis.workload import Workload
 
 __all__ = [
@@ -134,7 +134,7 @@ _MODULES = {
     "TamisError": "tamis.errors",
     "Workload": "tamis.workload",
     "advise": "tamis.advice",
-    "compare": "tamis.pictures",
+    "compare": "tamis.plotting",
     "dedup": "tamis.deduplication",
     "plan": "tamis.planning.planner",
     "plan_collection": "tamis.planning.collection.allocation",
@@ -152,7 +152,7 @@ _SUBMODULES = (
     "learned",
     "metrics",
     "parquet",
-    "pictures",
+    "plotting",
     "planning",
     "report",
     "spark",

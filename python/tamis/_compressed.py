@@ -23,7 +23,7 @@ _READERS: dict[bytes, Callable[[Any], Any]] = {
 DAMAGED = (EOFError, lzma.LZMAError, zlib.error)
 """What the decompressors raise for a file that is damaged or truncated."""
 
-LONGEST_LINE = 64 << 20
+MAX_LINE = 64 << 20
 """Bytes of a line of text: a small file can decompress to a line of any length."""
 
 

@@ -19,13 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from tamis._checks import check_path
 from tamis._types import FilePath
-from tamis.planning.arguments import check_path
 
 TEMPORARY = re.compile(r"\.tamis-[0-9a-f]{16}\.saving")
 """The names of temporary files."""
 
-_MOST_LISTED = 4096
+_MAX_LISTED = 4096
 """Files of a folder that a save looks at for temporary ones: listing them takes about 1 ms."""
 
 
@@ -111,7 +111,7 @@ def _create(folder: Path) -> tuple[Path, int]:
 def _sweep(folder: Path) -> None:
     """Delete the temporary files of this user's killed saves."""
     with suppress(OSError), os.scandir(folder) as entries:
-        for entry in islice(entries, _MOST_LISTED):
+        for entry in islice(entries, _MAX_LISTED):
             if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with suppress(OSError):
                     _delete_unlocked(entry)

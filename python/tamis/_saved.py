@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
+from tamis._format import facts_html, format_rate, format_size
 from tamis._objects import save_path
 from tamis._types import FilePath
-from tamis.planning.formats import facts_html, format_rate, format_size
 
 
 class Saved(_native.Stored):

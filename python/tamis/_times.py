@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tamis._checks import shown
 from tamis._columns import column
-from tamis.planning.arguments import shown
 
 _ACCEPTED = "expected seconds as numbers, timestamps, dates or durations"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._columns import keep
-from tamis._compressed import DAMAGED, LONGEST_LINE, decompress
+from tamis._compressed import DAMAGED, MAX_LINE, decompress
 from tamis._times import seconds as read_seconds
 from tamis._types import FilePath
 from tamis.filters.stable import StableBloom
@@ -311,9 +311,9 @@ def _lines(path: FilePath) -> Iterator[bytes]:
     with Path(name).open("rb") as file:
         try:
             stream = decompress(file, _BLOCK)
-            while line := stream.readline(LONGEST_LINE + 1):
-                if len(line) > LONGEST_LINE:
-                    limit = f"{LONGEST_LINE >> 20} MiB"
+            while line := stream.readline(MAX_LINE + 1):
+                if len(line) > MAX_LINE:
+                    limit = f"{MAX_LINE >> 20} MiB"
                     raise ValueError(f"{name} is not text: it has a line longer than {limit}")
                 yield line.rstrip(b"\r\n")
         except DAMAGED as error:

@@ -126,7 +126,7 @@ class Report:
 
     def picture(self, ax: Any, caption: str = "") -> Self:
         """Add the figure of matplotlib axes, as SVG."""
-        from tamis.pictures import svg
+        from tamis.plotting import svg
 
         return self._figure(svg(ax), caption)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import one_of, parse_budget
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
@@ -17,7 +18,6 @@ from tamis.collection.merging import Origin, saved_origin
 from tamis.collection.prefixes import load_sliced, rate_curve, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility
-from tamis.planning.arguments import one_of, parse_budget
 from tamis.planning.collection import sliced as planning
 from tamis.planning.collection.allocation import KINDS, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Mixed, Segmented, Weights

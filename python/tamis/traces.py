@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import check_number, check_share, whole
+from tamis._checks import check_int, check_number, check_share
 
 __all__ = ["Adversary", "active_set", "phase_shift", "power_law", "ranked", "uniform", "zipf"]
 
@@ -59,7 +59,7 @@ def uniform(n: int, *, universe: int, seed: int = 0) -> Integers:
     >>> len(np.unique(uniform(10_000, universe=100)))
     100
     """
-    n, universe = whole("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
     random = _random(seed)
     return _stream(n, seed, lambda at, m: random.integers(0, universe, m, dtype=np.uint64))
 
@@ -71,7 +71,7 @@ def zipf(n: int, *, exponent: float = 1.0, universe: int = 10**6, seed: int = 0)
     >>> bool((queries == ranked([0], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = whole("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
     draw = _zipf_ranks(_exponent(exponent), universe, _random(seed))
     return _stream(n, seed, lambda at, m: draw(m))
 
@@ -88,7 +88,7 @@ def phase_shift(
     >>> bool((queries[5000:] == ranked([999], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = whole("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
     at = check_share("at", at)
     draw, shift = _zipf_ranks(_exponent(exponent), universe, _random(seed)), round(at * n)
 
@@ -111,7 +111,7 @@ def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: i
     >>> round(float(np.isin(queries, ranked(range(25), seed=2)).mean()), 1)
     0.5
     """
-    n, universe = whole("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
     exponent = check_number("exponent", exponent, "a number from 0 to below 1", least=0, below=1)
     random, power = _random(seed), 1 / (1 - exponent)
 
@@ -136,7 +136,7 @@ def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: in
     >>> 1000 <= len(np.unique(queries)) <= 1100
     True
     """
-    n, active = whole("n", n, _MOST), _positive("active", active)
+    n, active = check_int("n", n, _MOST), _positive("active", active)
     repeats = check_number("repeats", repeats, f"a number from 1 to {_MOST}", least=1, most=_MOST)
     random = _random(seed)
 
@@ -170,12 +170,12 @@ class Adversary:
         self, size: int, *, stored: int, rounds: int = 50, subrounds: int = 10, seed: int = 0
     ) -> None:
         """Start with ``size`` distinct queries, ranks from 0, against ``stored`` keys."""
-        self.queries = ranked(range(whole("size", size, _MOST)), seed=seed)
+        self.queries = ranked(range(check_int("size", size, _MOST)), seed=seed)
         self.round = 0
         """Number of completed rounds."""
         self.rate = 0.0
         """Fraction of false positives among the queries of the latest round."""
-        self._least = 0.01 * whole("stored", stored, _MOST)
+        self._least = 0.01 * check_int("stored", stored, _MOST)
         self._rounds, self._subrounds = (
             _positive("rounds", rounds),
             _positive("subrounds", subrounds),
@@ -284,11 +284,11 @@ def _random(seed: int) -> np.random.Generator:
 
 
 def _seed(seed: int) -> int:
-    return whole("seed", seed, 2**64 - 1)
+    return check_int("seed", seed, 2**64 - 1)
 
 
 def _positive(name: str, value: int) -> int:
-    return whole(name, value, _MOST, least=1)
+    return check_int(name, value, _MOST, least=1)
 
 
 def _exponent(exponent: float) -> float:

@@ -8,7 +8,7 @@ use crate::hash::{GOLDEN, Hash128, mix13};
 
 /// Evictions before an insertion is refused. At a load of 0.95 an insertion takes about ten, and
 /// the tail falls off geometrically.
-const MOST_KICKS: usize = 2000;
+const MAX_KICKS: usize = 2000;
 
 /// What a slot and its owner were before a change.
 type Undo = Vec<(u64, u64, Hash128)>;
@@ -37,7 +37,7 @@ impl Table {
     /// Where there is none, `undo` leads back.
     fn place(&mut self, mut hash: Hash128, mut but: Option<u64>, undo: &mut Undo) -> bool {
         let (ways, size) = self.motion.bins();
-        for _ in 0..MOST_KICKS {
+        for _ in 0..MAX_KICKS {
             let free =
                 self.places(hash).find(|(.., slot)| self.slot(*slot) == 0 && Some(*slot) != but);
             if let Some((j, place, slot)) = free {

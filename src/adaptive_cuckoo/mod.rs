@@ -51,7 +51,7 @@ pub static KIND: Kind = Kind {
 };
 
 /// The longest fingerprint, so that with 3 selector bits and 7 before it a slot is in one word.
-pub const MOST_BITS: u32 = 32;
+pub const MAX_BITS: u32 = 32;
 /// How an element moves away from a key that it was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Motion {
@@ -152,7 +152,7 @@ impl AdaptiveCuckoo {
         };
         let kinds = [(slots.kind, slots.piece), (hashes.kind, hashes.piece)];
         let motion = Motion::from_number(motion).ok_or_else(|| damaged("its kind is unknown"))?;
-        let bits = u32::try_from(bits).ok().filter(|bits| (1..=MOST_BITS).contains(bits));
+        let bits = u32::try_from(bits).ok().filter(|bits| (1..=MAX_BITS).contains(bits));
         let bits = bits.ok_or_else(|| damaged("its fingerprints are of no possible length"))?;
         let count = bins.checked_mul(motion.bins().1).filter(|count| *count > 0);
         let bytes =

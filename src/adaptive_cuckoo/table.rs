@@ -1,6 +1,6 @@
 //! The slots of an adaptive cuckoo filter, and queries.
 
-use super::{MOST_BITS, Motion};
+use super::{MAX_BITS, Motion};
 use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::hash::{GOLDEN, Hash128, mix13};
@@ -24,9 +24,9 @@ pub struct Table {
 
 impl Table {
     pub fn new(motion: Motion, fingerprint_bits: u32, bins: u64) -> Result<Table> {
-        if !(1..=MOST_BITS).contains(&fingerprint_bits) || bins == 0 {
+        if !(1..=MAX_BITS).contains(&fingerprint_bits) || bins == 0 {
             return Err(Error::Parameter(format!(
-                "an adaptive cuckoo filter has fingerprints of 1 to {MOST_BITS} bits and at least 1 \
+                "an adaptive cuckoo filter has fingerprints of 1 to {MAX_BITS} bits and at least 1 \
                  bin, not {fingerprint_bits} and {bins}"
             )));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// The most keys of which the queries are counted: enough for a shape, and 16 KiB.
-pub const MOST_SAMPLED: usize = 1024;
+pub const MAX_SAMPLED: usize = 1024;
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ impl Counted {
         }
         let count = self.sample.entry(word).or_default();
         *count = count.saturating_add(1);
-        while self.sample.len() > MOST_SAMPLED && self.shift < 63 {
+        while self.sample.len() > MAX_SAMPLED && self.shift < 63 {
             self.shift += 1;
             let shift = self.shift;
             self.sample.retain(|&word, _| word.trailing_zeros() as u64 >= shift);
@@ -58,7 +58,7 @@ impl Counted {
 /// The sample of a frame: a word and a count of 8 bytes each, by rising words.
 pub(super) fn with_sample(mut counted: Counted, bytes: &[u8]) -> Option<Counted> {
     let (pairs, rest) = bytes.as_chunks::<16>();
-    if !rest.is_empty() || pairs.len() > MOST_SAMPLED || counted.shift > 63 {
+    if !rest.is_empty() || pairs.len() > MAX_SAMPLED || counted.shift > 63 {
         return None;
     }
     let mut last = None;

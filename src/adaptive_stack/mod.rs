@@ -30,14 +30,14 @@
 mod counted;
 mod growth;
 
-pub use counted::{Counted, MOST_SAMPLED};
+pub use counted::{Counted, MAX_SAMPLED};
 
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_FRAME, SECTION_MARKS, SECTION_PLAN, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
-use crate::stack::{self, MOST_LAYERS, Stack};
+use crate::stack::{self, MAX_LAYERS, Stack};
 use counted::with_sample;
 use std::any::Any;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl AdaptiveStack {
         {
             return Err(damaged("its sections are in another order"));
         }
-        if filling.is_none() && room != 0 || stack.layers().len() + 2 > MOST_LAYERS {
+        if filling.is_none() && room != 0 || stack.layers().len() + 2 > MAX_LAYERS {
             return Err(damaged("its layers are not as many as they may be"));
         }
         let total = [total, mistakes];

@@ -29,7 +29,7 @@ mod shape;
 mod wide;
 
 pub use build::{Filling, Share};
-pub use shape::{BLOCK_BITS, Layout, MOST_HASHES, Shape};
+pub use shape::{BLOCK_BITS, Layout, MAX_HASHES, Shape};
 
 use crate::bits::Buffer;
 use crate::block::Prober;

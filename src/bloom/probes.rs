@@ -21,7 +21,7 @@ const TOGETHER: usize = 128;
 /// Keys that tell whether the first ones are in the set. Fewer are not worth a round.
 const FIRST: usize = 32;
 /// The most probes of a key whose positions are computed at once. Up to a rate of 2⁻¹⁶ a key has no more.
-const MOST_AT_ONCE: usize = 16;
+const MAX_AT_ONCE: usize = 16;
 /// Bytes that the last cache holds beside others: probes of such a filter overlap without prefetching.
 const CACHED: usize = 1 << 22;
 /// How many positions before a bit is set its word is prefetched: a core has about a dozen cache misses
@@ -149,7 +149,7 @@ impl Bloom {
             Some(word) if position < shape.kept => set_bit(word, position),
             _ => 0,
         };
-        if hashes.len() < FIRST || shape.hashes as usize > MOST_AT_ONCE {
+        if hashes.len() < FIRST || shape.hashes as usize > MAX_AT_ONCE {
             let new =
                 |&hash| shape.positions(hash).fold(0, |new, position| new | set(position)) & 1;
             return hashes.iter().map(new).sum();
@@ -221,14 +221,14 @@ pub struct Probes {
     /// `lo`.
     steps: [u64; TOGETHER],
     /// Of each probe of the round.
-    positions: [[u64; TOGETHER]; MOST_AT_ONCE],
+    positions: [[u64; TOGETHER]; MAX_AT_ONCE],
 }
 
 impl Probes {
     /// Of no keys.
     pub fn new() -> Probes {
         let [sources, steps] = [[0; TOGETHER]; 2];
-        let positions = [[0; TOGETHER]; MOST_AT_ONCE];
+        let positions = [[0; TOGETHER]; MAX_AT_ONCE];
         Probes { keys: [0; TOGETHER], len: 0, sources, steps, positions }
     }
 
@@ -285,7 +285,7 @@ impl Probes {
 
     /// The positions of as many probes from `j` on as are computed at once.
     fn advance_some(&mut self, shape: &Shape, j: u32) -> &[[u64; TOGETHER]] {
-        let rows = MOST_AT_ONCE.min((shape.hashes - j) as usize);
+        let rows = MAX_AT_ONCE.min((shape.hashes - j) as usize);
         advance_together(self, shape, j, rows);
         &self.positions[..rows]
     }

@@ -7,7 +7,7 @@ use crate::hash::{Hash128, mix13};
 /// Bits of a block: one cache line.
 pub const BLOCK_BITS: u64 = 8 * LINE as u64;
 /// The most probes per key; more would not pay at any rate above 10⁻¹².
-pub const MOST_HASHES: u32 = 64;
+pub const MAX_HASHES: u32 = 64;
 /// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
 const PIECE: u32 = 12;
 
@@ -66,8 +66,8 @@ impl Shape {
     /// A shape, or the reason why it cannot be.
     pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
-        if !(1..=MOST_HASHES).contains(&hashes) {
-            return refuse(format!("hashes must be from 1 to {MOST_HASHES}, not {hashes}"));
+        if !(1..=MAX_HASHES).contains(&hashes) {
+            return refuse(format!("hashes must be from 1 to {MAX_HASHES}, not {hashes}"));
         }
         if bits == 0 || bits > 1 << 56 {
             return refuse(format!("bits must be from 1 to 2**56, not {bits}"));

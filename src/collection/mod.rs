@@ -53,7 +53,7 @@ pub const PIECE: u32 = 9;
 pub const RECORD: usize = 32;
 
 /// No ribbon needs this many attempts to build.
-const MOST_ATTEMPTS: u16 = 10_000;
+const MAX_ATTEMPTS: u16 = 10_000;
 
 /// How the bits of a filter are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Filter {
         *levels = rest;
         let own: Box<[u64]> = own.iter().map(|&slots| u64::from_le_bytes(slots)).collect();
         let hashes = (first >> 8) as u8;
-        let attempt = u16::try_from(first >> 32).ok().filter(|&attempt| attempt < MOST_ATTEMPTS);
+        let attempt = u16::try_from(first >> 32).ok().filter(|&attempt| attempt < MAX_ATTEMPTS);
         let attempt = attempt.ok_or_else(|| damaged("an attempt is out of range"))?;
         let filter = Filter { kind, hashes, attempt, size, count, levels: own };
         filter.bits().map_err(|error| damaged(&error.to_string()))?;

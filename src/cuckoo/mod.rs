@@ -47,7 +47,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use shape::{Address, MOST_BITS, Shape};
+pub use shape::{Address, MAX_BITS, Shape};
 pub use shared::{Cuckoo, KIND};
 
 use crate::bits::{Buffer, prefetch};
@@ -63,7 +63,7 @@ const TOGETHER: usize = 32;
 /// How many buckets the rate of a truncated filter looks into, and at least for each slot: the
 /// error of the sample falls with the root of the first.
 const LOOKS: u64 = 1 << 20;
-const LEAST_LOOKS: u64 = 4;
+const MIN_LOOKS: u64 = 4;
 
 /// Evaluates an expression with the name bound to the narrowest word that holds a bucket.
 macro_rules! on_width {
@@ -289,7 +289,7 @@ impl Table {
     fn identities<W: Word>(&self) -> f64 {
         let slots = Slots::<W>::new(self.shape.kept);
         let bytes = self.slots.as_slice();
-        let most = (LOOKS / self.shape.slots()).max(LEAST_LOOKS);
+        let most = (LOOKS / self.shape.slots()).max(MIN_LOOKS);
         let mut halves = 0.0;
         for chunk in 0..self.shape.chunks {
             let start = chunk * self.shape.buckets;

@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 
 /// The longest fingerprint.
-pub const MOST_BITS: u32 = 32;
+pub const MAX_BITS: u32 = 32;
 /// The most buckets of a chunk: half of them, times 32 bits, is a product of 64 bits.
-const MOST_BUCKETS: u64 = 1 << 31;
+const MAX_BUCKETS: u64 = 1 << 31;
 /// 2³² over the golden ratio: its multiples are spread evenly over 0..2³², however few there are.
 const GOLDEN: u32 = 0x9E37_79B9;
 
@@ -44,10 +44,10 @@ impl Shape {
     /// A shape, or the reason why it cannot be.
     pub fn new(chunks: u64, buckets: u64, bits: u32, near: u32) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
-        if !(1..=MOST_BITS).contains(&bits) {
-            return refuse(format!("fingerprint bits must be from 1 to {MOST_BITS}, not {bits}"));
+        if !(1..=MAX_BITS).contains(&bits) {
+            return refuse(format!("fingerprint bits must be from 1 to {MAX_BITS}, not {bits}"));
         }
-        if !buckets.is_multiple_of(2) || !(2..=MOST_BUCKETS).contains(&buckets) {
+        if !buckets.is_multiple_of(2) || !(2..=MAX_BUCKETS).contains(&buckets) {
             return refuse(format!("buckets must be an even number up to 2**31, not {buckets}"));
         }
         if chunks == 0 || chunks > (1 << 48) / buckets {

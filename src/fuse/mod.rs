@@ -51,11 +51,11 @@ pub static KIND: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Fuse::from_frame(head, sections, opening.own)?)),
 };
 /// The longest fingerprint.
-pub const MOST_FINGERPRINT_BITS: u32 = 32;
+pub const MAX_FINGERPRINT_BITS: u32 = 32;
 /// The longest segment: one of a table that is not much longer, or far longer than is of use.
-pub const MOST_SEGMENT_LENGTH: u32 = 1 << 24;
+pub const MAX_SEGMENT_LENGTH: u32 = 1 << 24;
 /// Slots of the largest table.
-const MOST_SLOTS: u64 = 1 << 40;
+const MAX_SLOTS: u64 = 1 << 40;
 /// Up to this many bytes, a table lies in the cache: out-of-order execution hides its latency, and
 /// prefetching only costs time.
 const CACHED: usize = 1 << 22;
@@ -89,17 +89,17 @@ impl Shape {
         if !(3..=4).contains(&arity) {
             return refuse(format!("arity must be 3 or 4, not {arity}"));
         }
-        if !(1..=MOST_FINGERPRINT_BITS).contains(&fingerprint_bits) {
+        if !(1..=MAX_FINGERPRINT_BITS).contains(&fingerprint_bits) {
             return refuse(format!(
-                "fingerprint_bits must be from 1 to {MOST_FINGERPRINT_BITS}, not {fingerprint_bits}"
+                "fingerprint_bits must be from 1 to {MAX_FINGERPRINT_BITS}, not {fingerprint_bits}"
             ));
         }
-        if !(1..=MOST_SEGMENT_LENGTH).contains(&segment_length) {
+        if !(1..=MAX_SEGMENT_LENGTH).contains(&segment_length) {
             return refuse(format!(
-                "segment_length must be from 1 to {MOST_SEGMENT_LENGTH}, not {segment_length}"
+                "segment_length must be from 1 to {MAX_SEGMENT_LENGTH}, not {segment_length}"
             ));
         }
-        let most = MOST_SLOTS / u64::from(segment_length);
+        let most = MAX_SLOTS / u64::from(segment_length);
         if segments > most || (1..u64::from(arity)).contains(&segments) {
             return refuse(format!(
                 "segments must be 0, or from {arity} to 2**40 slots, not {segments}"

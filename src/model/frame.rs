@@ -1,20 +1,20 @@
 //! Bytes to a model. Every number is checked before it is used: what the file says is looked up
 //! later without looking again.
 
-use super::grams::{Grams, LONGEST_GRAM, Used};
-use super::oblivious::{MOST_DEPTH, Oblivious, Split};
+use super::grams::{Grams, MAX_GRAM, Used};
+use super::oblivious::{MAX_DEPTH, Oblivious, Split};
 use super::table::{Feature, Levels, Thresholds};
-use super::trees::{MOST_NODES, Node, Trees};
-use super::{Forest, Head, Input, MOST_LEVELS, Model};
+use super::trees::{MAX_NODES, Node, Trees};
+use super::{Forest, Head, Input, MAX_LEVELS, Model};
 use crate::error::{Error, Result};
 use crate::format::{self, SECTION_BITS, Section};
 
 /// Features that a node can name.
-const MOST_FEATURES: u64 = 1 << 16;
+const MAX_FEATURES: u64 = 1 << 16;
 /// Trees whose leaves add up within 32 bits.
-const MOST_TREES: u32 = 1 << 15;
+const MAX_TREES: u32 = 1 << 15;
 /// Buckets of text, or of a column of categories.
-const MOST_BUCKETS: u32 = 1 << 24;
+const MAX_BUCKETS: u32 = 1 << 24;
 
 const TABLE: u64 = 0;
 const TEXT: u64 = 1;
@@ -47,7 +47,7 @@ impl Model {
         if !scale.is_finite() || !bias.is_finite() {
             return Err(damaged("its scale or its bias is not a number"));
         }
-        if features > MOST_FEATURES {
+        if features > MAX_FEATURES {
             return Err(damaged("it has too many features"));
         }
         let mut rest = Reader(&flat);
@@ -120,11 +120,11 @@ impl<'a> Reader<'a> {
         }
         let (shortest, longest) = (self.byte()?, self.byte()?);
         let grams = Grams { shortest, longest, buckets: self.buckets()? };
-        if input != TEXT || shortest < 1 || longest < shortest || longest > LONGEST_GRAM {
+        if input != TEXT || shortest < 1 || longest < shortest || longest > MAX_GRAM {
             return None;
         }
         let used = match head {
-            TREES | OBLIVIOUS if u64::from(grams.buckets) >= MOST_FEATURES => return None,
+            TREES | OBLIVIOUS if u64::from(grams.buckets) >= MAX_FEATURES => return None,
             LINEAR if features == 0 => Used::default(),
             TREES | OBLIVIOUS => {
                 let used = self.numbers(usize::try_from(features).ok()?, u32::from_le_bytes)?;
@@ -136,14 +136,14 @@ impl<'a> Reader<'a> {
     }
 
     fn buckets(&mut self) -> Option<u32> {
-        self.word().filter(|buckets| (1..=MOST_BUCKETS).contains(buckets))
+        self.word().filter(|buckets| (1..=MAX_BUCKETS).contains(buckets))
     }
 
     fn feature(&mut self) -> Option<Feature> {
         let (name, kind) = (self.word()?, self.byte()?);
         let levels = match kind {
             0 => {
-                let count = usize::from(self.byte().filter(|&count| count < MOST_LEVELS)?);
+                let count = usize::from(self.byte().filter(|&count| count < MAX_LEVELS)?);
                 let thresholds = self.numbers(count, f32::from_le_bytes)?;
                 let rising = thresholds.windows(2).all(|pair| pair[0] < pair[1]);
                 let known = thresholds.iter().all(|threshold| !threshold.is_nan());
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
                 let (buckets, count) = (self.buckets()?, self.byte()?);
                 let buckets = self.numbers(buckets as usize, i8::from_le_bytes)?;
                 let below = buckets.iter().all(|&level| level >= 0 && (level as u8) < count);
-                (below && count <= MOST_LEVELS).then_some(Levels::Category { count, buckets })?
+                (below && count <= MAX_LEVELS).then_some(Levels::Category { count, buckets })?
             }
             _ => return None,
         };
@@ -169,10 +169,10 @@ impl<'a> Reader<'a> {
     }
 
     fn trees(&mut self, features: usize) -> Option<Trees> {
-        let count = self.word().filter(|&count| count <= MOST_TREES)?;
+        let count = self.word().filter(|&count| count <= MAX_TREES)?;
         let mut trees = Trees::default();
         for _ in 0..count {
-            let nodes = self.byte().map(usize::from).filter(|&nodes| nodes <= MOST_NODES)?;
+            let nodes = self.byte().map(usize::from).filter(|&nodes| nodes <= MAX_NODES)?;
             let leaves = nodes + 1;
             let nodes = self.numbers(nodes, |[a, b, level, left, right]| Node {
                 feature: u16::from_le_bytes([a, b]),
@@ -185,10 +185,10 @@ impl<'a> Reader<'a> {
     }
 
     fn oblivious(&mut self, features: usize) -> Option<Oblivious> {
-        let count = self.word().filter(|&count| count <= MOST_TREES)?;
+        let count = self.word().filter(|&count| count <= MAX_TREES)?;
         let mut trees = Oblivious::default();
         for _ in 0..count {
-            let depth = self.byte().map(usize::from).filter(|&depth| depth <= MOST_DEPTH)?;
+            let depth = self.byte().map(usize::from).filter(|&depth| depth <= MAX_DEPTH)?;
             let splits = self.numbers(depth, |[a, b, level]| Split {
                 feature: u16::from_le_bytes([a, b]),
                 level: level as i8,

@@ -9,14 +9,14 @@ use crate::bits::reduce;
 use crate::hash::{GOLDEN, mix13};
 
 /// The longest n-gram: what one word holds.
-pub const LONGEST_GRAM: u8 = 8;
+pub const MAX_GRAM: u8 = 8;
 
 /// Which n-grams, and into how many buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grams {
     /// The bytes of the shortest, at least 1.
     pub shortest: u8,
-    /// The bytes of the longest, at most [`LONGEST_GRAM`].
+    /// The bytes of the longest, at most [`MAX_GRAM`].
     pub longest: u8,
     /// The number of buckets.
     pub buckets: u32,
@@ -29,7 +29,7 @@ impl Grams {
     /// Hands out the bucket of each n-gram, by position and then by length.
     #[inline(always)]
     pub fn each(&self, text: &[u8], mut bucket: impl FnMut(u32)) {
-        const AHEAD: usize = LONGEST_GRAM as usize;
+        const AHEAD: usize = MAX_GRAM as usize;
         let length = text.len() + 2;
         let byte = |at: usize| match at {
             0 => 2,

@@ -8,22 +8,22 @@ use super::BLOCK;
 use crate::processor::has_avx2;
 
 /// The most leaves of a tree: a leaf is a byte whose highest bit is clear.
-pub const MOST_LEAVES: usize = 128;
+pub const MAX_LEAVES: usize = 128;
 
 /// What the leaves of a tree add to a row that comes to them.
 pub struct Leaves {
-    planes: [[u8; MOST_LEAVES]; 2],
+    planes: [[u8; MAX_LEAVES]; 2],
     /// Sixteenths of the planes that are used, rounded up to a power of two.
     parts: usize,
 }
 
 impl Leaves {
-    /// From the value of each leaf, of which there are from 1 to [`MOST_LEAVES`].
+    /// From the value of each leaf, of which there are from 1 to [`MAX_LEAVES`].
     pub fn new(values: &[i16]) -> Option<Leaves> {
-        if values.is_empty() || values.len() > MOST_LEAVES {
+        if values.is_empty() || values.len() > MAX_LEAVES {
             return None;
         }
-        let mut planes = [[0; MOST_LEAVES]; 2];
+        let mut planes = [[0; MAX_LEAVES]; 2];
         for (i, value) in values.iter().enumerate() {
             [planes[0][i], planes[1][i]] = value.to_le_bytes();
         }
@@ -43,7 +43,7 @@ impl Leaves {
 
     fn add_plain(&self, chosen: &[u8; BLOCK], sums: &mut [i32; BLOCK]) {
         for (sum, &leaf) in sums.iter_mut().zip(chosen) {
-            let leaf = usize::from(leaf) % MOST_LEAVES;
+            let leaf = usize::from(leaf) % MAX_LEAVES;
             let value = i16::from_le_bytes(self.planes.map(|plane| plane[leaf]));
             *sum += i32::from(value);
         }
@@ -133,7 +133,7 @@ mod tests {
     proptest! {
         #[test]
         fn vectors_add_what_a_loop_adds(
-            values in proptest::collection::vec(any::<i16>(), 1..=MOST_LEAVES),
+            values in proptest::collection::vec(any::<i16>(), 1..=MAX_LEAVES),
             picks in proptest::collection::vec(any::<u8>(), BLOCK),
         ) {
             let leaves = Leaves::new(&values).unwrap();

@@ -36,7 +36,7 @@ use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind};
 use crate::processor::has_avx2;
 use grams::Used;
-pub use grams::{Grams, LONGEST_GRAM};
+pub use grams::{Grams, MAX_GRAM};
 use oblivious::Oblivious;
 use std::sync::Arc;
 pub use table::{Feature, Levels, Rows};
@@ -58,7 +58,7 @@ pub const BLOCK: usize = 128;
 /// The level of each row of a block: from 0 to 127, signed because that is what vectors compare.
 pub type Lanes = [i8; BLOCK];
 /// The most levels of a feature.
-const MOST_LEVELS: u8 = 128;
+const MAX_LEVELS: u8 = 128;
 
 /// What a model reads.
 enum Input {

@@ -15,7 +15,7 @@ use super::leaves::Leaves;
 use super::{BLOCK, Lanes};
 
 /// The most splits of a tree.
-pub const MOST_DEPTH: usize = 7;
+pub const MAX_DEPTH: usize = 7;
 
 /// A split: is this feature above this level?
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ impl Oblivious {
     /// Appends a tree over this many features, or says that it is none.
     pub fn push(&mut self, splits: &[Split], leaves: &[i16], features: usize) -> Option<()> {
         let known = splits.iter().all(|split| usize::from(split.feature) < features);
-        if splits.len() > MOST_DEPTH || leaves.len() != 1 << splits.len() || !known {
+        if splits.len() > MAX_DEPTH || leaves.len() != 1 << splits.len() || !known {
             return None;
         }
         self.trees.push((splits.len(), Leaves::new(leaves)?));

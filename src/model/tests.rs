@@ -24,7 +24,7 @@ proptest! {
         more in 0u8..4,
         buckets in 1u32..5000,
     ) {
-        let longest = (shortest + more).min(LONGEST_GRAM);
+        let longest = (shortest + more).min(MAX_GRAM);
         let marked: Vec<u8> = [&[2], &text[..], &[3]].concat();
         let mut wanted = Vec::new();
         for at in 0..marked.len() {

@@ -13,11 +13,11 @@
 //! takes as many per level and row. (The idea that a whole tree is evaluated by comparing all of
 //! its nodes is QuickScorer's: Lucchese et al. 2015.)
 
-use super::leaves::{Leaves, MOST_LEAVES};
+use super::leaves::{Leaves, MAX_LEAVES};
 use super::{BLOCK, Lanes};
 
 /// The most nodes of a tree: with one leaf more, all places fit a byte.
-pub const MOST_NODES: usize = MOST_LEAVES - 1;
+pub const MAX_NODES: usize = MAX_LEAVES - 1;
 /// Places for nodes, then for leaves from the last one backwards.
 const PLACES: usize = 256;
 /// The place of leaf `i` is `LAST - i`.
@@ -52,7 +52,7 @@ impl State {
     /// Leaves that chose themselves.
     pub fn new() -> Box<State> {
         let mut state = Box::new(State { chosen: [[0; BLOCK]; PLACES] });
-        for leaf in 0..=MOST_NODES {
+        for leaf in 0..=MAX_NODES {
             state.chosen[usize::from(LAST) - leaf] = [leaf as u8; BLOCK];
         }
         state
@@ -62,11 +62,11 @@ impl State {
 impl Trees {
     /// Appends a tree over this many features, or says that it is none.
     pub fn push(&mut self, nodes: &[Node], leaves: &[i16], features: usize) -> Option<()> {
-        if nodes.len() > MOST_NODES || leaves.len() != nodes.len() + 1 {
+        if nodes.len() > MAX_NODES || leaves.len() != nodes.len() + 1 {
             return None;
         }
         let exists = |place: u8, parent: usize| match usize::from(place) {
-            place if place <= MOST_NODES => parent < place && place < nodes.len(),
+            place if place <= MAX_NODES => parent < place && place < nodes.len(),
             place => usize::from(LAST) - place < leaves.len(),
         };
         let fits = |(i, node): (usize, &Node)| {

@@ -8,7 +8,7 @@ use super::keys::{NotAKey, hash_object, with_text};
 use super::table::{NoValue, Table};
 use crate::hash::{Hash128, Hasher};
 use crate::kernel;
-use crate::model::{BLOCK, Block, Grams, LONGEST_GRAM, Model};
+use crate::model::{BLOCK, Block, Grams, MAX_GRAM, Model};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -185,9 +185,9 @@ pub fn text_grams(
     longest: u8,
     buckets: u32,
 ) -> PyResult<TextGrams> {
-    if shortest < 1 || longest < shortest || longest > LONGEST_GRAM || buckets < 1 {
+    if shortest < 1 || longest < shortest || longest > MAX_GRAM || buckets < 1 {
         let message =
-            format!("ngrams must be lengths from 1 to {LONGEST_GRAM}, not ({shortest}, {longest})");
+            format!("ngrams must be lengths from 1 to {MAX_GRAM}, not ({shortest}, {longest})");
         return Err(PyValueError::new_err(message));
     }
     let grams = Grams { shortest, longest, buckets };

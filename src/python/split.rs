@@ -7,7 +7,7 @@ use super::keys::{self, Secret, hasher, shown};
 use crate::distinct;
 use crate::error::Error;
 use crate::hash::Hash128;
-use crate::sharded::{MOST_SHARDS, shard_of};
+use crate::sharded::{MAX_SHARDS, shard_of};
 use crate::split::{Part, write};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -24,8 +24,8 @@ pub fn split<'py>(
     #[pyo3(from_py_with = keys::seed)] seed: u64,
     #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-    if !(1..=MOST_SHARDS).contains(&shards) {
-        let message = format!("shards must be from 1 to {MOST_SHARDS}, not {shards}");
+    if !(1..=MAX_SHARDS).contains(&shards) {
+        let message = format!("shards must be from 1 to {MAX_SHARDS}, not {shards}");
         return Err(PyValueError::new_err(message));
     }
     let hasher = hasher(seed, key)?;

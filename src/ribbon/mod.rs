@@ -38,7 +38,7 @@ mod tests;
 
 pub use build::Equation;
 pub use function::{Function, KIND as KIND_FUNCTION};
-pub use shape::{BUCKET, Layout, Level, MOST_COLUMNS, Shape, Sizes, THRESHOLDS};
+pub use shape::{BUCKET, Layout, Level, MAX_COLUMNS, Shape, Sizes, THRESHOLDS};
 pub use solution::{last_level, next_level, row, wide_row};
 pub use system::Wide;
 

@@ -23,7 +23,7 @@ use crate::hash::Hash128;
 use crate::ribbon::system::{Row, Wide};
 
 /// The most columns: values have up to 32 bits.
-pub const MOST_COLUMNS: u32 = 32;
+pub const MAX_COLUMNS: u32 = 32;
 /// Starts per bucket, whose rows are bumped together; see [`THRESHOLDS`].
 pub const BUCKET: u64 = 128;
 /// By code of a bucket: rows that start below this slot of it are bumped. From trying pairs of
@@ -31,9 +31,9 @@ pub const BUCKET: u64 = 128;
 /// for any pair near this one, and bucket sizes of 64 and 192 do no better with their codes.
 pub const THRESHOLDS: [u64; 4] = [0, 16, 40, BUCKET];
 /// Levels that bump; each is about a twentieth of the one before, so few are ever needed.
-const MOST_LEVELS: usize = 16;
+const MAX_LEVELS: usize = 16;
 /// Slots of a level: far above what fits in memory, far below what overflows.
-const MOST_SLOTS: u64 = 1 << 42;
+const MAX_SLOTS: u64 = 1 << 42;
 const WORDS_PER_LINE: usize = LINE / 8;
 
 /// How the columns of the solution lie to each other.
@@ -169,20 +169,20 @@ impl Shape {
     pub fn new(layout: Layout, sizes: Sizes<'_>) -> Result<Shape> {
         let Sizes { columns, share, levels, last, attempt, extra, extra_attempt } = sizes;
         let refuse = |message: String| Err(Error::Parameter(message));
-        let (least, most) = if share == 0 { (1, MOST_COLUMNS) } else { (0, MOST_COLUMNS - 1) };
+        let (least, most) = if share == 0 { (1, MAX_COLUMNS) } else { (0, MAX_COLUMNS - 1) };
         if !(least..=most).contains(&columns) {
             return refuse(format!("columns must be from {least} to {most}, not {columns}"));
         }
-        if levels.len() > MOST_LEVELS {
-            return refuse(format!("levels must be at most {MOST_LEVELS}, not {}", levels.len()));
+        if levels.len() > MAX_LEVELS {
+            return refuse(format!("levels must be at most {MAX_LEVELS}, not {}", levels.len()));
         }
-        let possible = |slots: u64| (128..=MOST_SLOTS).contains(&slots) && slots.is_multiple_of(64);
+        let possible = |slots: u64| (128..=MAX_SLOTS).contains(&slots) && slots.is_multiple_of(64);
         if let Some(slots) = levels.iter().find(|&&slots| !possible(slots)) {
             return refuse(format!(
                 "a level must have a multiple of 64 slots from 128 on, not {slots}"
             ));
         }
-        if last.max(extra) > MOST_SLOTS {
+        if last.max(extra) > MAX_SLOTS {
             return refuse(format!("the last level must have at most 2**42 slots, not {last}"));
         }
         if extra > 0 && (share == 0 || last == 0) {

@@ -1,6 +1,6 @@
 //! Stacks from their layers, and from frames.
 
-use super::{Knowledge, MOST_LAYERS, Stack, Written, function};
+use super::{Knowledge, MAX_LAYERS, Stack, Written, function};
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
 use crate::kernel::{Kernel, Opening};
@@ -26,11 +26,9 @@ impl Stack {
         if let Some(wrong) = shares.find(|share| !(0.0..=1.0).contains(share)) {
             return refuse(format!("a share must be from 0 to 1, not {wrong}"));
         }
-        if layers.is_empty() || layers.len() > MOST_LAYERS {
+        if layers.is_empty() || layers.len() > MAX_LAYERS {
             let given = layers.len();
-            return refuse(format!(
-                "a stack must have from 1 to {MOST_LAYERS} layers, not {given}"
-            ));
+            return refuse(format!("a stack must have from 1 to {MAX_LAYERS} layers, not {given}"));
         }
         if let Some(other) = layers.iter().find(|layer| !layer.kind().layer) {
             return refuse(format!(
@@ -57,7 +55,7 @@ impl Stack {
     /// The stack of an adaptive one, with other domains for the layers behind the first, so that keys
     /// that collided in the layers of one `generation` are independent in those of another.
     pub fn of_generation(self, generation: u16) -> Stack {
-        Stack { salt: usize::from(generation) * MOST_LAYERS, adaptive: true, ..self }
+        Stack { salt: usize::from(generation) * MAX_LAYERS, adaptive: true, ..self }
     }
 
     /// The stack with a layer of negatives and one of keys after the last.
@@ -96,7 +94,7 @@ impl Stack {
         else {
             return Err(damaged("its parameters are not those of a stack"));
         };
-        if *layers != sections.len() as u64 || sections.len() > MOST_LAYERS {
+        if *layers != sections.len() as u64 || sections.len() > MAX_LAYERS {
             return Err(damaged("its layers are not as many as it says"));
         }
         let open = |section: &Section<'_>| {

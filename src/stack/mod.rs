@@ -56,7 +56,7 @@ pub static KIND: Kind = Kind {
     open: |head, sections, opening| Ok(Arc::new(Stack::from_frame(head, sections, opening)?)),
 };
 /// The most layers: each halves what reaches the next at least, or it would not be there.
-pub const MOST_LAYERS: usize = 64;
+pub const MAX_LAYERS: usize = 64;
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
 const DOMAIN: u64 = 0x7374_6163_6B00;
 /// Queries that go down together: as many as `python/column.rs` hashes at a time.
@@ -77,7 +77,7 @@ fn holds_keys(index: usize) -> bool {
 pub struct Stack {
     layers: Vec<Arc<dyn Kernel>>,
     knowledge: Knowledge,
-    /// Where the domains of the layers begin: a multiple of [`MOST_LAYERS`].
+    /// Where the domains of the layers begin: a multiple of [`MAX_LAYERS`].
     salt: usize,
     /// Whether it is part of an adaptive stack, which removes keys from the first layer only.
     adaptive: bool,

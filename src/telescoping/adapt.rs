@@ -1,7 +1,7 @@
 //! What takes the stored hashes of a run: moving a slot, removing one of several that fit, and
 //! forgetting the marks of a block.
 
-use super::matching::{LONGEST_RUN, Matching};
+use super::matching::{MAX_RUN, Matching};
 use super::{Step, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
@@ -18,9 +18,9 @@ impl Telescoping {
         (below(quotients.start) as u64, last as u64)
     }
 
-    /// Whether the run of a quotient is too long to be adapted; see [`LONGEST_RUN`].
+    /// Whether the run of a quotient is too long to be adapted; see [`MAX_RUN`].
     pub fn too_long(&self, quotient: u64) -> bool {
-        self.table.run(quotient).is_some_and(|run| run.end - run.start > LONGEST_RUN)
+        self.table.run(quotient).is_some_and(|run| run.end - run.start > MAX_RUN)
     }
 
     /// The quotients that may have slots in a block.

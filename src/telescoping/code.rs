@@ -22,11 +22,11 @@ pub const MARKS: usize = 64;
 pub type Marks = [u64; MARKS];
 
 /// The largest number of steps a mark counts, so that a byte holds it.
-pub const MOST_STEPS: u64 = 255;
+pub const MAX_STEPS: u64 = 255;
 /// Where a mark of an extending filter counts its bits; the bits are below.
 pub const LENGTH_SHIFT: u32 = 56;
 /// The most bits that a mark of an extending filter has.
-pub const MOST_LENGTH: u64 = 40;
+pub const MAX_LENGTH: u64 = 40;
 
 /// Bytes that the longest code takes: 255 sizes of 7 bits, what 64 marks of 8 bits tell and a bit
 /// of rounding for each, or the same for 40 steps and 64·40 bits behind them; in groups
@@ -184,7 +184,7 @@ impl Reader<'_> {
 pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     let mut reader = Reader { bytes, bits: 0 };
     let (mut of, mut place, mut steps) = (MARKS, slot, 0);
-    while steps < MOST_STEPS {
+    while steps < MAX_STEPS {
         let size = (reader.take(size_width(of)) as usize).min(of);
         if size == 0 {
             return steps;
@@ -217,7 +217,7 @@ pub fn decode(bytes: &[u8], extending: bool) -> Option<(Marks, usize)> {
     let mut marks = [0; MARKS];
     let mut reader = Reader { bytes, bits: 0 };
     let mut slots: [u8; MARKS] = std::array::from_fn(|slot| slot as u8);
-    let (mut of, most) = (MARKS, if extending { MOST_LENGTH } else { MOST_STEPS });
+    let (mut of, most) = (MARKS, if extending { MAX_LENGTH } else { MAX_STEPS });
     loop {
         let size = reader.take(size_width(of)) as usize;
         if size == 0 {
@@ -294,21 +294,20 @@ mod tests {
             }
         }
         assert_eq!(check(&[0; MARKS], false), 0);
-        check(&[MOST_STEPS; MARKS], false);
+        check(&[MAX_STEPS; MARKS], false);
         check(&std::array::from_fn(|slot| 4 * slot as u64), false);
-        check(&[MOST_LENGTH << LENGTH_SHIFT | ((1 << MOST_LENGTH) - 1); MARKS], true);
+        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); MARKS], true);
     }
 
     #[test]
     fn the_longest_codes_fit() {
         // The costliest way down: every set half of the one before, or losing one at a time.
-        let halves: Marks = std::array::from_fn(|slot| {
-            MOST_STEPS.min(MOST_STEPS - 6 + slot.trailing_zeros() as u64)
-        });
+        let halves: Marks =
+            std::array::from_fn(|slot| MAX_STEPS.min(MAX_STEPS - 6 + slot.trailing_zeros() as u64));
         check(&halves, false);
-        let falling: Marks = std::array::from_fn(|slot| MOST_STEPS - (slot as u64 * 37) % 64);
+        let falling: Marks = std::array::from_fn(|slot| MAX_STEPS - (slot as u64 * 37) % 64);
         check(&falling, false);
-        let long = |slot: usize| (MOST_LENGTH - slot as u64 % 40) << LENGTH_SHIFT;
+        let long = |slot: usize| (MAX_LENGTH - slot as u64 % 40) << LENGTH_SHIFT;
         check(&std::array::from_fn(long), true);
     }
 

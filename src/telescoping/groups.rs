@@ -172,7 +172,7 @@ pub fn decode(bytes: &[u8], extending: bool) -> Marks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::code::{MOST_LENGTH, MOST_STEPS, PADDING};
+    use super::super::code::{MAX_LENGTH, MAX_STEPS, PADDING};
     use super::*;
     use crate::hash::mix13;
     use crate::processor::{Bmi2, Plain};
@@ -218,8 +218,8 @@ mod tests {
             }
         }
         assert_eq!(check(&[0; MARKS], false), 0);
-        assert_eq!(check(&[MOST_STEPS; MARKS], false), 16 + 64 * (1 + 7 + 8));
+        assert_eq!(check(&[MAX_STEPS; MARKS], false), 16 + 64 * (1 + 7 + 8));
         check(&std::array::from_fn(|slot| 4 * slot as u64), false);
-        check(&[MOST_LENGTH << LENGTH_SHIFT | ((1 << MOST_LENGTH) - 1); MARKS], true);
+        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); MARKS], true);
     }
 }

@@ -4,14 +4,14 @@
 //! that gives each hash a slot of its own, by shortest augmenting paths (Berge 1957). Runs have one
 //! element on average, so there is little to search. Keys that were chosen to share a quotient, or
 //! inserted many times, make a long run, and a matching takes up to the cube of its length: after
-//! [`MOST_STEPS`] the search is given up, which is safe.
+//! [`MAX_STEPS`] the search is given up, which is safe.
 
 /// The longest run that is adapted. Of random keys, none is longer in any filter ever built: a
 /// quotient has at most one key on average, and more than 64 with probability 1e-90.
-pub const LONGEST_RUN: u64 = 64;
+pub const MAX_RUN: u64 = 64;
 /// The most pairs of a hash and a slot that are compared for one matching: enough for any run of
-/// [`LONGEST_RUN`].
-const MOST_STEPS: usize = 2 * (LONGEST_RUN * LONGEST_RUN * LONGEST_RUN) as usize;
+/// [`MAX_RUN`].
+const MAX_STEPS: usize = 2 * (MAX_RUN * MAX_RUN * MAX_RUN) as usize;
 
 /// The slots of a run with their owners.
 pub struct Matching {
@@ -53,7 +53,7 @@ impl Matching {
                 return true;
             };
             self.steps += slots;
-            if self.steps > MOST_STEPS {
+            if self.steps > MAX_STEPS {
                 return false;
             }
             for (other, from) in from.iter_mut().enumerate() {
@@ -101,10 +101,10 @@ mod tests {
             let placed = (0..length).filter(|&hash| matching.place(hash, &|_, _| true)).count();
             (matching.steps, placed)
         };
-        assert_eq!(steps(LONGEST_RUN as usize).1, LONGEST_RUN as usize);
+        assert_eq!(steps(MAX_RUN as usize).1, MAX_RUN as usize);
         for length in [100, 500, 2000] {
             // Where a search is given up, the next ones are after their first slot.
-            assert!(steps(length).0 <= MOST_STEPS + 2 * length * length);
+            assert!(steps(length).0 <= MAX_STEPS + 2 * length * length);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A key's hash as an endless row of bits, and what a mark says of them.
 
-use super::code::{LENGTH_SHIFT, MOST_LENGTH, MOST_STEPS};
+use super::code::{LENGTH_SHIFT, MAX_LENGTH, MAX_STEPS};
 use crate::hash::{GOLDEN, Hash128, mix13};
 use crate::quotient::Table;
 
@@ -80,9 +80,9 @@ impl Stream {
                 let differ = |mark: &u64| {
                     self.remainder(mode, bits, *mark) != other.remainder(mode, bits, *mark)
                 };
-                (mark..=MOST_STEPS).find(differ).or_else(|| (0..mark).find(differ))
+                (mark..=MAX_STEPS).find(differ).or_else(|| (0..mark).find(differ))
             }
-            Mode::Extending => (mark >> LENGTH_SHIFT..=MOST_LENGTH)
+            Mode::Extending => (mark >> LENGTH_SHIFT..=MAX_LENGTH)
                 .map(|length| self.extended(bits, length))
                 .find(|mark| other.extended(bits, mark >> LENGTH_SHIFT) != *mark),
         }

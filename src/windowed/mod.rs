@@ -27,7 +27,7 @@
 mod pass;
 mod shape;
 
-pub use shape::{MOST_SLICES, Shape};
+pub use shape::{MAX_SLICES, Shape};
 
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};

@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 use crate::hash::{Hash128, mix13};
 
 /// The most slices.
-pub const MOST_SLICES: u64 = 256;
+pub const MAX_SLICES: u64 = 256;
 /// The shortest generation in seconds: shorter ones would have no number in this century.
-const LEAST_STEP: f64 = 1e-6;
+const MIN_STEP: f64 = 1e-6;
 
 /// Sizes of a windowed filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,9 +34,9 @@ impl Shape {
         step: f64,
     ) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
-        if hashes == 0 || ages == 0 || hashes.saturating_add(ages) > MOST_SLICES {
+        if hashes == 0 || ages == 0 || hashes.saturating_add(ages) > MAX_SLICES {
             return refuse(format!(
-                "hashes and ages must be at least 1 and together at most {MOST_SLICES}, not {hashes} \
+                "hashes and ages must be at least 1 and together at most {MAX_SLICES}, not {hashes} \
                  and {ages}"
             ));
         }
@@ -48,9 +48,9 @@ impl Shape {
         if generation == 0 || generation > 1 << 48 {
             return refuse(format!("generation must be from 1 to 2**48, not {generation}"));
         }
-        if step.to_bits() != 0 && !(LEAST_STEP..1e15).contains(&step) {
+        if step.to_bits() != 0 && !(MIN_STEP..1e15).contains(&step) {
             return refuse(format!(
-                "step must be 0, or from {LEAST_STEP} to 1e15 seconds, not {step}"
+                "step must be 0, or from {MIN_STEP} to 1e15 seconds, not {step}"
             ));
         }
         Ok(Shape { hashes, ages, slice_bits, generation, step })

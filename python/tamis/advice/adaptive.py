@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tamis._format import format_rate
 from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
 from tamis.advice.stacked import stack_times
 from tamis.advice.turnover import Stays, stays
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
-from tamis.planning.adaptive_stacked import Wish, plan_adaptive
-from tamis.planning.formats import format_rate
+from tamis.planning.adaptive_stacked import PlanRequest, plan_adaptive
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
 
@@ -112,7 +112,7 @@ def _adaptive_stacked(situation: Situation) -> Found:
         **situation.sizing,
     }
     try:
-        found = plan_adaptive(Wish(situation.keys, **arguments), w)
+        found = plan_adaptive(PlanRequest(situation.keys, **arguments), w)
     except ValueError as error:
         return RuledOut("AdaptiveStacked", str(error))
     if len(found.stack.layers) == 1:

@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from tamis import _native
+from tamis._checks import (
+    MAX_BITS_PER_KEY,
+    MAX_KEYS,
+    check_bits_per_key,
+    check_int,
+    check_number,
+    check_rate,
+    check_share,
+    check_workload,
+    parse_budget,
+    shown,
+)
+from tamis._format import table_html
 from tamis.advice.adaptive import adaptive, horizon
 from tamis.advice.frame import to_frame
 from tamis.advice.learned import learned
@@ -34,22 +47,9 @@ from tamis.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.advice.text import cells, explained, head, table
 from tamis.advice.turnover import MOST
 from tamis.collection import Utility
-from tamis.pictures import draw_costs
-from tamis.planning.arguments import (
-    MOST_BITS_PER_KEY,
-    MOST_KEYS,
-    check_bits_per_key,
-    check_number,
-    check_rate,
-    check_share,
-    check_workload,
-    parse_budget,
-    shown,
-    whole,
-)
 from tamis.planning.costs import check_seconds, duration
-from tamis.planning.formats import table_html
 from tamis.planning.kinds import KINDS
+from tamis.plotting import draw_costs
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -120,7 +120,7 @@ class Advice:
         >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
         True
         """
-        seeds = whole("seeds", seeds, 10**6, least=1)
+        seeds = check_int("seeds", seeds, 10**6, least=1)
         found = measured(self.situation, self.choices, keys, queries, seeds)
         return replace(self, choices=tuple(found))
 
@@ -320,7 +320,7 @@ def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float
 
 def _count(keys: Any) -> int:
     if isinstance(keys, int | np.integer):
-        return whole("keys", keys, MOST_KEYS)
+        return check_int("keys", keys, MAX_KEYS)
     return len(_native.Distinct(keys))
 
 
@@ -329,7 +329,7 @@ def _budget(n: int, fpr: float | None, bits_per_key: float | None, budget: int |
         raise ValueError("pass at most one of fpr, bits_per_key and budget")
     if fpr is not None:
         check_rate("fpr", fpr)
-        return MOST_BITS_PER_KEY * max(n, 1)
+        return MAX_BITS_PER_KEY * max(n, 1)
     if budget is not None:
         return 8 * parse_budget(budget)
     bits_per_key = 10.0 if bits_per_key is None else bits_per_key

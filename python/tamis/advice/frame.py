@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tamis._checks import one_of
 from tamis.advice.situation import Choice
-from tamis.planning.arguments import one_of
 
 _FIRST = ("name", "family", "bits_per_key", "expected_fpr", "fpr_bound", "expected_fnr", "cost")
 _LAST = ("absent_time", "present_time", "bits", "keys", "filter", "reason")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from tamis._columns import as_list, column, take
+from tamis._format import format_duration
 from tamis.advice.situation import Choice, Found, RuledOut, Situation, ranked
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned as planning
 from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN
-from tamis.planning.formats import format_duration
 from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__

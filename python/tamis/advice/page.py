@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tamis.advice.text import cells, explained, head
-from tamis.pictures import compare, draw_costs, figure_axes
+from tamis.plotting import compare, draw_costs, figure_axes
 from tamis.report import Report
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from tamis._format import format_duration, format_rate
 from tamis.planning.costs import check_seconds
-from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import Option
 from tamis.planning.plan import Plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from tamis._format import format_duration, format_rate
 from tamis.advice.situation import (
     Choice,
     Found,
@@ -15,7 +16,6 @@ from tamis.advice.situation import (
     unfit,
 )
 from tamis.advice.turnover import fading
-from tamis.planning.formats import format_duration, format_rate
 from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan

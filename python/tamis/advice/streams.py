@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tamis._format import format_rate
 from tamis.advice.situation import (
     Choice,
     Found,
@@ -17,7 +18,6 @@ from tamis.advice.situation import (
     groups,
 )
 from tamis.planning import stable, windowed
-from tamis.planning.formats import format_rate
 from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:

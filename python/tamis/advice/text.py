@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tamis._format import format_duration, format_rate
 from tamis.advice.situation import line
 from tamis.advice.theory import figure_12, theorem_3
 from tamis.advice.turnover import kept
 from tamis.planning import bloom
-from tamis.planning.formats import format_duration, format_rate
 
 if TYPE_CHECKING:
     from tamis.advice.advise import Advice

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tamis._columns import drop_null, join, pyarrow
-from tamis._compressed import DAMAGED, LONGEST_LINE, decompress
+from tamis._compressed import DAMAGED, MAX_LINE, decompress
 from tamis.cli._output import note, progress
 from tamis.cli._rows import Rows, names_of, read_rows
 
@@ -403,8 +403,8 @@ def _lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
         whole, newline, begun = block.rpartition(b"\n")
         if not newline:
             rest += block
-            if len(rest) > LONGEST_LINE:
-                limit = f"{LONGEST_LINE >> 20} MiB"
+            if len(rest) > MAX_LINE:
+                limit = f"{MAX_LINE >> 20} MiB"
                 raise ValueError(f"{name} is not text: it has a line longer than {limit}")
             continue
         yield _split(rest + whole)

@@ -18,10 +18,10 @@ import click
 import numpy as np
 
 import tamis
+from tamis._format import format_rate
 from tamis.cli._options import as_json, example
 from tamis.cli._output import progress, say, show_json, table
 from tamis.filters import CLASSES
-from tamis.planning.formats import format_rate
 from tamis.planning.kinds import KINDS
 
 _COLUMNS = (

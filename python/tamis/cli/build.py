@@ -11,6 +11,7 @@ import click
 
 import tamis
 from tamis._columns import join
+from tamis._format import format_rate, format_size
 from tamis.cli._input import Source
 from tamis.cli._options import (
     FILE,
@@ -28,10 +29,9 @@ from tamis.cli._options import (
 from tamis.cli._output import say, show_json
 from tamis.filters import CLASSES
 from tamis.filters.sharded import SHARD_KEYS
-from tamis.planning.formats import format_rate, format_size
 from tamis.planning.kinds import KINDS
 
-_LONGEST_PLAN = 1 << 20
+_MAX_PLAN = 1 << 20
 """Characters of a plan that are read: far more than one has."""
 
 BUILDABLE: dict[str, Any] = {
@@ -181,10 +181,10 @@ def _stacked(
 def _read_plan(path: str) -> tamis.Plan:
     """Read a plan, of at most as many layers as a stack has."""
     with Path(path).open() as file:
-        text = file.read(_LONGEST_PLAN + 1)
+        text = file.read(_MAX_PLAN + 1)
     try:
-        if len(text) > _LONGEST_PLAN:
-            raise ValueError(f"a plan has at most {_LONGEST_PLAN} characters")
+        if len(text) > _MAX_PLAN:
+            raise ValueError(f"a plan has at most {_MAX_PLAN} characters")
         return tamis.Plan.from_json(text)
     except ValueError as error:
         raise ValueError(f"--plan {path}: {error}") from None

@@ -10,11 +10,11 @@ import numpy as np
 
 import tamis
 from tamis._columns import pyarrow
+from tamis._format import format_rate
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines
 from tamis.cli._output import Writer, note, show_json
 from tamis.cli._rows import Rows, names_of
-from tamis.planning.formats import format_rate
 
 
 @click.command(

@@ -15,13 +15,13 @@ import click
 
 import tamis
 from tamis._columns import as_list, join
+from tamis._format import format_rate, format_size
 from tamis.advice.text import WIDTH, cells, head
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
 from tamis.cli._output import note, progress, say, show_json, table
 from tamis.cli._scene import Scene, scene
-from tamis.pictures import apart, figure_axes
-from tamis.planning.formats import format_rate, format_size
+from tamis.plotting import apart, figure_axes
 from tamis.report import Report
 
 _BATCH = 1 << 16

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 import tamis
+from tamis._format import format_duration, format_rate, format_size
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format, log_lines
 from tamis.cli._output import facts, say, show_json
 from tamis.cli.build import BUILDABLE
 from tamis.guard.statistics import GuardStats
-from tamis.planning.formats import format_duration, format_rate, format_size
 
 _URLS = ("postgres://", "postgresql://")
 

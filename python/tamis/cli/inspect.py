@@ -8,9 +8,9 @@ import click
 import numpy as np
 
 import tamis
+from tamis._format import format_rate, format_size
 from tamis.cli._options import FILE, as_json, example, secret
 from tamis.cli._output import facts, say, show_json, table
-from tamis.planning.formats import format_rate, format_size
 
 _WIDTH = 40
 """Width of the chart of layers, in characters."""

@@ -10,11 +10,11 @@ import click
 
 import tamis
 from tamis._columns import as_list
+from tamis._format import format_size
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example
 from tamis.cli._output import say, show_json
 from tamis.cli._rows import names_of
-from tamis.planning.formats import format_size
 
 
 @click.group(

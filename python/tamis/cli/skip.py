@@ -10,9 +10,9 @@ from typing import Any, Literal
 import click
 
 import tamis
+from tamis._format import format_rate, format_size
 from tamis.cli._options import FILE, as_json, example
 from tamis.cli._output import Writer, facts, note, say, show_json
-from tamis.planning.formats import format_rate, format_size
 
 _READ: dict[str, Callable[[str], Any]] = {
     "text": str,

@@ -9,10 +9,10 @@ import numpy as np
 
 import tamis
 from tamis._columns import as_list, show_key, take
+from tamis._format import format_rate
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, key_input, secret
 from tamis.cli._output import facts, say, show_json
-from tamis.planning.formats import format_rate
 from tamis.planning.rates import interval
 from tamis.workload.counting import Hashes, hashes
 

@@ -14,7 +14,7 @@ from tamis.collection.utility import Utility
 from tamis.planning.collection.choosing import Chosen, choose_kind
 from tamis.planning.collection.curves import Floats
 
-MOST_KEYS = 4_000_000
+MAX_KEYS = 4_000_000
 """Keys that are hashed, 16 bytes each, before a kind is chosen for sets of an iterator."""
 
 
@@ -29,7 +29,7 @@ def choose_for(
 ) -> tuple[Iterator[tuple[str, Any]], Chosen]:
     """Choose a kind; return the sets, of which those that were looked at are hashed.
 
-    If there are more than `MOST_KEYS` keys, those of the first sets decide: more sets at the same
+    If there are more than `MAX_KEYS` keys, those of the first sets decide: more sets at the same
     budget have higher rates, of which ribbons have the lower.
     """
     given = pairs(sets, "set")
@@ -42,7 +42,7 @@ def choose_for(
         if isinstance(keys, _native.Full):
             return chain(seen, given), Chosen("auto", "the filters that were given")
         total += len(keys)
-        if total > MOST_KEYS:
+        if total > MAX_KEYS:
             whole = False
             break
     counts = np.array([len(keys) for _, keys in seen if isinstance(keys, _native.Distinct)])

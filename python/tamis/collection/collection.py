@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import (
+    MAX_BYTES,
+    check_int,
+    check_number,
+    check_parts,
+    parse_budget,
+    shown,
+)
 from tamis._files import open_regular
+from tamis._format import facts_html, format_rate, format_size
 from tamis._objects import is_object
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
@@ -42,21 +51,12 @@ from tamis.collection.utility import (
     read_utility,
     with_unseen,
 )
-from tamis.pictures import draw_collection
-from tamis.planning.arguments import (
-    MOST_BYTES,
-    check_number,
-    check_parts,
-    parse_budget,
-    shown,
-    whole,
-)
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
 from tamis.planning.costs import duration
-from tamis.planning.formats import facts_html, format_rate, format_size
+from tamis.plotting import draw_collection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
 
 _KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
 
-MOST_PARTS = 2**16
+MAX_PARTS = 2**16
 """Parts of a collection, which take memory also without sets."""
 
 
@@ -298,7 +298,7 @@ class Collection:
             return runs  # type: ignore[no-any-return]
         if workload is not None:
             raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
-        length = None if length is None else whole("length", length, MOST_BYTES)
+        length = None if length is None else check_int("length", length, MAX_BYTES)
         filters, saved = storage.open_filters(
             path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
         )
@@ -335,7 +335,7 @@ class Collection:
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file, which may get more content after it."""
-        descriptor = whole("descriptor", descriptor, 2**31 - 1)
+        descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         prefixes = self._prefixes
         prefixes.filters.write(descriptor, prefixes.utility.astype(np.float64))
 
@@ -631,7 +631,7 @@ class Collection:
         return ids
 
     def _check_part(self, part: int) -> int:
-        return whole("part", part, self._parts - 1)
+        return check_int("part", part, self._parts - 1)
 
     def _terms(
         self, utility: Utility | None, present: Present | None, *, sealed: bool = False
@@ -690,7 +690,7 @@ def _rates(prefixes: Prefixes) -> Floats:
 
 
 def _check_parts(parts: int) -> int:
-    return whole("parts", parts, MOST_PARTS, least=1)
+    return check_int("parts", parts, MAX_PARTS, least=1)
 
 
 def _own_bytes(

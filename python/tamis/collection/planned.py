@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import parse_budget
 from tamis.collection.growth import (
     RESERVE,
     Growth,
@@ -26,7 +27,6 @@ from tamis.collection.prefixes import (
 )
 from tamis.collection.storage import filter_bits
 from tamis.errors import FormatError
-from tamis.planning.arguments import parse_budget
 from tamis.planning.collection.allocation import Method, allocate
 from tamis.planning.collection.curves import Floats, Ints, Mixed, Weights
 from tamis.planning.collection.prices import optimal_price

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from tamis import _native
+from tamis._checks import MAX_BITS_PER_KEY, MAX_BYTES, MAX_KEYS
 from tamis._types import Keys
 from tamis.collection.storage import filter_bits
 from tamis.errors import FormatError
 from tamis.filters import from_bytes
 from tamis.filters.stacked import Stacked
-from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_BYTES, MOST_KEYS
 from tamis.planning.collection.runs import split_runs
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
@@ -186,7 +186,7 @@ def _with_filter(
         least = fingerprint_layer("ribbon", run.keys, KINDS["ribbon"].coarsest).bits
         if not run.keys or bits < least:
             return replace(run, filter=None)
-        goal = {"bits_per_key": min(bits / run.keys, MOST_BITS_PER_KEY)}
+        goal = {"bits_per_key": min(bits / run.keys, MAX_BITS_PER_KEY)}
     keys = _native.Shard([run.hashes.read()], key).keys
     kernel = Stacked._plan_kernel(keys, workload=workload, layer="ribbon", last="exact", **goal)
     # The filter of very few keys may be larger.
@@ -243,12 +243,12 @@ def read_runs(file: BinaryIO, key: bytes | None) -> Opened:
             _require(all(type(each) is int for each in (keys, offset, hashes, stack)))
             _require(offset == place and isinstance(utility, int | float))
             _require(math.isfinite(utility) and name.encode() is not None)
-            _require(utility >= 0 and 0 <= keys <= MOST_KEYS and hashes > 0 <= stack)
+            _require(utility >= 0 and 0 <= keys <= MAX_KEYS and hashes > 0 <= stack)
             place += hashes + stack
             _require(place <= start)
             runs.append(_opened(Frame(content, offset, hashes), name, utility, keys, stack, key))
         _require(place == start and len({run.name for run in runs}) == len(runs))
-        _require(budget is None or (type(budget) is int and 0 <= budget < MOST_BYTES))
+        _require(budget is None or (type(budget) is int and 0 <= budget < MAX_BYTES))
         _require(isinstance(fpr, float) and 0 < fpr < 1)
         _require(seed is None or (type(seed) is int and 0 <= seed < 2**64))
     except FormatError:

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import check_int, check_iterable, check_workload, parse_budget, shown
 from tamis._files import open_regular, save_whole
 from tamis._types import FilePath, Key, Keys
 from tamis.collection.run import Opened, Run, hash_runs, plan_filters, read_runs, write_runs
 from tamis.collection.storage import path_in_errors, read_limit, unknown_name
 from tamis.collection.utility import Utility, as_weights
 from tamis.filters.stacked import Stacked
-from tamis.planning.arguments import check_iterable, check_workload, parse_budget, shown, whole
 from tamis.planning.collection.allocation import utilities, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -111,7 +111,7 @@ class Runs:
 
     def write(self, descriptor: int) -> None:
         """Write the same as `save` to an open file."""
-        descriptor = whole("descriptor", descriptor, 2**31 - 1)
+        descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         write_runs(descriptor, self._content)
 
     def candidates(self, key: Key, limit: int | None = None) -> list[str]:

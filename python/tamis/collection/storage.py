@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import check_int, check_path, one_of, shown
 from tamis._files import name_in_errors, open_regular
 from tamis._objects import is_object, locate, public_name, save_path, upload
 from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
-from tamis.planning.arguments import check_path, one_of, shown, whole
 from tamis.planning.collection import sliced
 from tamis.planning.collection.allocation import KINDS, bloom_size
 from tamis.planning.collection.curves import Floats, Weights
@@ -259,7 +259,7 @@ def read_limit(name: str, limit: int | None) -> int:
     """Return a limit as a number; None is no limit."""
     if limit is None:
         return _NO_LIMIT
-    return whole(name, limit, _NO_LIMIT)
+    return check_int(name, limit, _NO_LIMIT)
 
 
 class BudgetError(ValueError):

@@ -21,7 +21,7 @@ Present: TypeAlias = float | Mapping[str, float] | npt.ArrayLike | Literal["acce
 HALF_LIFE = 100_000
 """Accesses after which an earlier access counts half."""
 
-_MOST_UNIT = 2.0**40
+_MAX_UNIT = 2.0**40
 """The unit at which counts are divided by it, far below what 32 bits hold."""
 
 UNSEEN = 0.01
@@ -105,7 +105,7 @@ class Accesses:
         """Count accesses, after decaying the earlier ones."""
         counts, share, unit = self._counts, self._found, self._unit
         grown = 0.5 ** (-len(ids) / half_life) if len(ids) < 30 * half_life else np.inf
-        if counts is None or len(counts) != length or unit * grown > _MOST_UNIT:
+        if counts is None or len(counts) != length or unit * grown > _MAX_UNIT:
             if share is not None:
                 share = (share / unit / grown).astype(np.float32)
             counts, unit = (self.array(length) / grown).astype(np.float32), 1.0

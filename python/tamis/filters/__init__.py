@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tamis import _native
+from tamis._checks import check_path
 from tamis._objects import is_object, public_name
 from tamis._types import FilePath
 from tamis.errors import FormatError
-from tamis.planning.arguments import check_path
 from tamis.planning.kinds import BY_NUMBER, KINDS
 
 if TYPE_CHECKING:

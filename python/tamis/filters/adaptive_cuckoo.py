@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Key, Keys, Remote
 from tamis.errors import BuildError, CapacityError
 from tamis.filters.contract import Filter, random_seed
 from tamis.planning import adaptive_cuckoo as planning
-from tamis.planning.arguments import MOST_KEYS, whole
 
 Kind = Literal["swapping", "cyclic", "cuckooing"]
 
@@ -55,7 +55,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, kind=kind, selector_bits=selector_bits
         )
@@ -92,7 +92,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
     ) -> _native.Handle:
         for attempt in range(_ATTEMPTS):
             try:
-                return cls._build(size.roomier(attempt), distinct)
+                return cls._build(size.grown(attempt), distinct)
             except CapacityError:
                 continue
         raise BuildError(

@@ -11,23 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native, filters
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Key, Keys, Remote
 from tamis.errors import FormatError
 from tamis.filters.contract import Filter, random_seed
 from tamis.filters.stacked import BuiltLayer, built_layers
 from tamis.planning.adaptive_stacked import (
     FEW,
-    LEAST_SAMPLED,
+    MIN_SAMPLED,
     PROMISING,
     AdaptivePlan,
     Counts,
     LayerKind,
+    PlanRequest,
     Sizing,
-    Wish,
     next_step,
     plan_adaptive,
 )
-from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer
 from tamis.planning.stacked.lifetime import fitted, seen
@@ -35,7 +35,7 @@ from tamis.planning.stacked.lifetime import fitted, seen
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-_LEAST_SHARE = 2.0**-40
+_MIN_SHARE = 2.0**-40
 
 
 class Observed(NamedTuple):
@@ -67,8 +67,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     >>> import tamis
     >>> from tamis.stores import Hashes
     >>> shape = tamis.Workload.zipf(exponent=1.2, universe=10_000)
-    >>> wishes = {"sizing": "lifetime", "lifetime": 20_000, "seed": 1}
-    >>> f = AdaptiveStacked.build(range(1000), shape, bits_per_key=9, **wishes)
+    >>> options = {"sizing": "lifetime", "lifetime": 20_000, "seed": 1}
+    >>> f = AdaptiveStacked.build(range(1000), shape, bits_per_key=9, **options)
     >>> stored = Hashes(range(1000), seed=1)
     >>> asked = tamis.traces.zipf(20_000, exponent=1.2, universe=10_000)
     >>> for start in range(0, 20_000, 100):
@@ -97,8 +97,10 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
-        plan = plan_adaptive(Wish(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
+        plan = plan_adaptive(
+            PlanRequest(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload
+        )
         secret = random_seed(seed, key)
         first = _empty(plan.stack.layers[0], max(capacity, FEW), capacity, secret, key)
         made = cls._of(_started(first, plan, capacity))
@@ -128,9 +130,11 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        room = whole("capacity", 0 if capacity is None else capacity, MOST_KEYS)
+        room = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
         room = max(len(distinct), room)
-        plan = plan_adaptive(Wish(room, sizing, lifetime, layer, fpr, bits_per_key), workload)
+        plan = plan_adaptive(
+            PlanRequest(room, sizing, lifetime, layer, fpr, bits_per_key), workload
+        )
         one = plan.stack.layers[0]
         first = _class(one)._build_kernel(_size(one, max(room, FEW)), distinct, room)
         return cls._of(_started(first, plan, room))
@@ -231,11 +235,11 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         from tamis.workload import Workload
 
         version, rate, sample = state.version, counts.wrong / counts.asked, self._sample
-        if len(sample) >= LEAST_SAMPLED:
-            share = min(max(self.layers[0].rate / 2.0**state.sample_shift, _LEAST_SHARE), 1.0)
+        if len(sample) >= MIN_SAMPLED:
+            share = min(max(self.layers[0].rate / 2.0**state.sample_shift, _MIN_SHARE), 1.0)
             kind: LayerKind = "quotient" if self.deletes else "bloom"  # what it can do stays
-            wish = replace(self.plan.wish, layer=kind)
-            plan = plan_adaptive(wish, Workload(fitted(sample, share)))
+            request = replace(self.plan.request, layer=kind)
+            plan = plan_adaptive(request, Workload(fitted(sample, share)))
             if plan.mean_fpr < PROMISING * rate:
                 keys = max(len(self), self.capacity)
                 layer = _empty(plan.stack.layers[0], max(keys, FEW), keys)
@@ -243,7 +247,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
                 return
         if counts.layers == 1:
             self._drop_behind_first(version, *_negatives(self.plan, 1))
-        elif len(sample) < LEAST_SAMPLED and counts.strikes:
+        elif len(sample) < MIN_SAMPLED and counts.strikes:
             self._drop_behind_first(version, None, 0)
         else:
             known, others = self.known_fpr, self.fpr_bound

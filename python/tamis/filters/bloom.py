@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal, Self, SupportsIndex
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.planning import bloom as planning
-from tamis.planning.arguments import MOST_KEYS, whole
 
 Layout = Literal["blocked", "standard", "segmented"]
 
@@ -46,7 +46,7 @@ class Bloom(_native.Bloom, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, from a rate or a budget."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, layout=layout)
         return cls._of(cls._empty(size, capacity, seed, key))
 
@@ -111,7 +111,7 @@ class Bloom(_native.Bloom, Filter):
         """
         if self.layout == "blocked":
             raise ValueError("layout must be 'standard' or 'segmented' to truncate, not 'blocked'")
-        bits = whole("bits", bits, self.size_in_bits)
+        bits = check_int("bits", bits, self.size_in_bits)
         return self._of(self._truncated(bits))
 
     def _describe(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Self, SupportsIndex
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Keys
 from tamis.errors import BuildError, CapacityError
 from tamis.filters.contract import Filter
 from tamis.planning import cuckoo as planning
-from tamis.planning.arguments import MOST_KEYS, whole
 
 # Each attempt has 1/32 more buckets than the one before; one build in thousands needs a second.
 _ATTEMPTS = 32
@@ -50,7 +50,7 @@ class Cuckoo(_native.Cuckoo, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, from a rate, a budget or a length."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
         size = planning.size(
             capacity, fpr=fpr, bits_per_key=bits_per_key, fingerprint_bits=fingerprint_bits
         )
@@ -118,7 +118,7 @@ class Cuckoo(_native.Cuckoo, Filter):
         >>> cut.contains(range(10_000)).all(), round(f.size_in_bits / cut.size_in_bits, 1)
         (np.True_, 2.0)
         """
-        kept = whole("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, least=1)
+        kept = check_int("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, least=1)
         return self._of(self._truncated(kept))
 
     def _describe(self) -> str:

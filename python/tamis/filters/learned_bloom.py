@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import check_int, rate_or_budget, shown
 from tamis._types import Key, Keys
 from tamis.errors import BuildError
 from tamis.filters.bloom import Bloom
@@ -19,7 +20,6 @@ from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
 from tamis.learned.training import Kind, train
 from tamis.planning import learned as planning
-from tamis.planning.arguments import rate_or_budget, shown, whole
 
 _BLOOM_STEP = 0.25
 """Step of the rates of Bloom filters, in halvings; they can have any rate."""
@@ -82,7 +82,7 @@ class LearnedBloom(_native.LearnedBloom, Scored):
         - ``filter``: the class of the filters; its ``build`` gets the other ``arguments``.
         """
         fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
-        regions = whole("regions", regions, 256, least=1)
+        regions = check_int("regions", regions, 256, least=1)
         if not (isinstance(filter, type) and issubclass(filter, Filter)):
             raise TypeError(
                 f"filter must be a class of filters, such as Ribbon, not {shown(filter)}"

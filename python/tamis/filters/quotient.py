@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.planning import quotient as planning
-from tamis.planning.arguments import MOST_KEYS, whole
 
 
 class Fingerprints(NamedTuple):
@@ -56,7 +56,7 @@ class Quotient(_native.Quotient, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, from a rate or a budget."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key)
         return cls._of(cls._empty(size, capacity, seed, key))
 
@@ -99,7 +99,7 @@ class Quotient(_native.Quotient, Filter):
         >>> len(cut), cut.remainder_bits, round(cut.expected_fpr / f.expected_fpr)
         (10000, 4, 249)
         """
-        kept = whole("remainder_bits", remainder_bits, self.remainder_bits, least=1)
+        kept = check_int("remainder_bits", remainder_bits, self.remainder_bits, least=1)
         return self._of(self._truncated(kept))
 
     def fingerprints(
@@ -113,8 +113,8 @@ class Quotient(_native.Quotient, Filter):
         >>> len(quotients), int(counts.sum())
         (3, 3)
         """
-        stop = whole("stop", self.quotients if stop is None else stop, self.quotients)
-        start = whole("start", start, stop)
+        stop = check_int("stop", self.quotients if stop is None else stop, self.quotients)
+        start = check_int("start", start, stop)
         found = self._fingerprints(start, stop)
         return Fingerprints(found.quotients, found.remainders, found.counts)
 

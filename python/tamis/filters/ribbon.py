@@ -6,10 +6,10 @@ import math
 from typing import Any, Literal, Self
 
 from tamis import _native
+from tamis._checks import check_number
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.planning import ribbon as planning
-from tamis.planning.arguments import check_number
 
 Layout = Literal["interleaved", "columns"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 from tamis import _native
+from tamis._checks import check_int, check_iterable, check_path, thread_count
 from tamis._types import FilePath, Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.stacked import Stacked
 from tamis.filters.stacking import Recipe, StackBuild
-from tamis.planning.arguments import check_iterable, check_path, thread_count, whole
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -23,7 +23,7 @@ PARTITIONS = 256
 SHARD_KEYS = 2_000_000
 """Target number of keys per shard: a shard is built in a few hundred megabytes."""
 
-MOST_SHARDS = 2**15
+MAX_SHARDS = 2**15
 
 
 class Sharded(_native.Sharded, Filter):
@@ -182,7 +182,7 @@ def _listed(shards: tuple[int, ...]) -> str:
 def _partitions(shards: SupportsIndex | None) -> int:
     if shards is None:
         return PARTITIONS
-    return whole("shards", shards, MOST_SHARDS, least=1)
+    return check_int("shards", shards, MAX_SHARDS, least=1)
 
 
 def _joined(

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sized
 from typing import Any, Literal, Self, SupportsIndex, cast, get_args
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int, check_number, check_rate, one_of
 from tamis._types import Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.planning import stable as planning
-from tamis.planning.arguments import MOST_KEYS, check_number, check_rate, one_of, whole
 
 Decrement = Literal["adjacent", "independent"]
 
@@ -54,7 +54,7 @@ class StableBloom(_native.StableBloom, Filter):
         ``decrement`` is how the counters to decrement are chosen: adjacent ones from one random
         start, as in the paper, or each independently, which is slower.
         """
-        gap = whole("gap", gap, MOST_KEYS)
+        gap = check_int("gap", gap, MAX_KEYS)
         size = _size(gap, fpr, bits, fnr)
         return cls._sized(size, decrement=decrement, gap=gap, seed=seed, key=key)
 
@@ -138,5 +138,5 @@ def _size(gap: int, fpr: float, bits: SupportsIndex | None, fnr: float | None) -
     if (bits is None) == (fnr is None):
         raise ValueError("pass exactly one of bits or fnr")
     if bits is not None:
-        return planning.size(whole("bits", bits, 2**50), fpr, gap)
+        return planning.size(check_int("bits", bits, 2**50), fpr, gap)
     return planning.size_for(check_rate("fnr", fnr), fpr, gap)

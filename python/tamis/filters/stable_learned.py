@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import one_of, shown
 from tamis._types import Key, Keys
 from tamis.filters.scored import Scored, with_scores
 from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
-from tamis.planning.arguments import one_of, shown
 from tamis.planning.stable.drift import Drift, compare
 from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
 from tamis.planning.stable.scores import plan_scores

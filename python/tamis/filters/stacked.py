@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, Unpack
 
 from tamis import _native
+from tamis._checks import shown
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.filters.stacking import Recipe, StackBuild
-from tamis.planning.arguments import shown
 from tamis.planning.kinds import BY_NUMBER
 from tamis.planning.plan import Plan
 
@@ -67,11 +67,11 @@ class Stacked(_native.Stacked, Filter):
         capacity: SupportsIndex | None = None,
         seed: int = 0,
         key: bytes | None = None,
-        **wishes: Unpack[PlanOptions],
+        **options: Unpack[PlanOptions],
     ) -> Self:
         """Plan and build a filter for these keys and this workload.
 
-        ``wishes`` are arguments of `tamis.plan`; ``negatives`` and ``capacity`` are those of
+        ``options`` are arguments of `tamis.plan`; ``negatives`` and ``capacity`` are those of
         `from_plan`. Without a workload, or if no absent key is frequent in it, the result is a
         filter of one layer.
 
@@ -81,7 +81,7 @@ class Stacked(_native.Stacked, Filter):
         distinct = _native.Distinct(keys, seed, key)
         kernel = cls._plan_kernel(
             distinct, workload=workload, bits_per_key=bits_per_key, fpr=fpr,
-            negatives=negatives, capacity=capacity, **wishes,
+            negatives=negatives, capacity=capacity, **options,
         )  # fmt: skip
         return cls._of(kernel)
 

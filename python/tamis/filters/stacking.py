@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native, filters
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Keys
 from tamis.planning import ribbon
-from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.planner import plan as planned
@@ -46,13 +46,13 @@ class Recipe(NamedTuple):
         workload: Workload | None = None,
         negatives: Keys | Iterator[Keys] | None = None,
         capacity: SupportsIndex | None = None,
-        **wishes: Any,
+        **options: Any,
     ) -> Self:
         """Fill in the defaults, for ``keys`` keys in total."""
-        room = whole("capacity", 0 if capacity is None else capacity, MOST_KEYS)
+        room = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
         if plan is None:
             many = max(keys, room)
-            plan = planned(max(many, _FEW), workload, **wishes)
+            plan = planned(max(many, _FEW), workload, **options)
             plan = plan if many >= _FEW else replace(plan, budget=None)
         if len(plan.layers) == 1 or keys == 0:
             negatives = []

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import check_int
 from tamis._saved import Saved
 from tamis._types import Keys
 from tamis.planning import ribbon as planning
-from tamis.planning.arguments import whole
 
 
 class StaticFunction(_native.Function, Saved):
@@ -50,7 +50,7 @@ class StaticFunction(_native.Function, Saved):
         A repeated key must have the same value each time; otherwise `BuildError` is raised.
         """
         if bits is not None:
-            bits = whole("bits", bits, planning.MOST_COLUMNS, least=1)
+            bits = check_int("bits", bits, planning.MAX_COLUMNS, least=1)
         array = _checked(values, bits)
         if bits is None:
             bits = max(1, int(array.max(initial=0)).bit_length())
@@ -69,7 +69,7 @@ def _checked(values: Any, bits: int | None) -> npt.NDArray[np.uint32]:
         raise ValueError(f"values must have 1 dimension, one value per key, not {array.ndim}")
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"values must be integers, not {array.dtype}")
-    most = 2 ** (bits or planning.MOST_COLUMNS) - 1
+    most = 2 ** (bits or planning.MAX_COLUMNS) - 1
     wrong = np.flatnonzero((array < 0) | (array > most))
     if wrong.size:
         at = int(wrong[0])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Self, SupportsIndex
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int, one_of
 from tamis._types import Keys
 from tamis.filters.contract import Filter, random_seed
 from tamis.planning import telescoping as planning
-from tamis.planning.arguments import MOST_KEYS, one_of, whole
 
 Selectors = Literal["growing", "block", "plain"]
 
@@ -34,7 +34,7 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for ``capacity`` keys, with a random ``seed`` by default."""
-        capacity = whole("capacity", capacity, MOST_KEYS)
+        capacity = check_int("capacity", capacity, MAX_KEYS)
         one_of("selectors", selectors, cls._layouts)
         size = planning.size(capacity, fpr=fpr, bits_per_key=bits_per_key, selectors=selectors)
         secret = random_seed(seed, key)

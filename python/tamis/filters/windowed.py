@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sized
 from typing import Any, Self, SupportsIndex, cast
 
 from tamis import _native
+from tamis._checks import MAX_KEYS, check_int, check_number
 from tamis._types import Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.planning import windowed as planning
-from tamis.planning.arguments import MOST_KEYS, check_number, whole
 
 
 class Windowed(_native.Windowed, Filter):
@@ -51,13 +51,13 @@ class Windowed(_native.Windowed, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for a window, from a rate or a budget."""
-        window = whole("window", window, MOST_KEYS, least=1)
+        window = check_int("window", window, MAX_KEYS, least=1)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
         step = 0.0
         if seconds is not None:
-            least = planning.LEAST_STEP * size.ages
-            what = f"a number of seconds from {least:g} to {planning.MOST_SECONDS:g}"
-            most = planning.MOST_SECONDS
+            least = planning.MIN_STEP * size.ages
+            what = f"a number of seconds from {least:g} to {planning.MAX_SECONDS:g}"
+            most = planning.MAX_SECONDS
             step = check_number("seconds", seconds, what, least=least, most=most) / size.ages
         return cls._of(cls._empty(size, step, window, seed, key))
 

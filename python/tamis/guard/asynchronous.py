@@ -17,12 +17,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from tamis._checks import check_int
 from tamis._native import plain_keys
 from tamis.guard.choosing import check_is_store
 from tamis.guard.guard import Guard
 from tamis.guard.keys import read_pairs, to_list
 from tamis.guard.statistics import GuardStats, Window
-from tamis.planning.arguments import whole
 from tamis.stores._readers import Reader, open_reader
 from tamis.stores.contract import GivenKey, GivenKeys, PlainKey, Store, Value
 
@@ -53,7 +53,7 @@ class AsyncGuard:
     ) -> None:
         """Prepare a guard; the store is first used by ``async with``, or by the first call."""
         check_is_store(store)
-        threads = whole("threads", threads, 4096, least=1)
+        threads = check_int("threads", threads, 4096, least=1)
         self.store = store
         self.name: str = options.get("name", "guard")
         self._arguments = (filter, options)

@@ -9,7 +9,7 @@ from tamis._clock import now
 from tamis.errors import StoreError
 from tamis.guard.logs import Log
 
-_FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
+_FIRST_DELAY, _MAX_DELAY = 1.0, 60.0
 """Seconds between attempts at a task that fails: doubled each time, up to the longest."""
 
 
@@ -39,7 +39,7 @@ class Task:
             if busy or self._closed or (self._delayed and at < self._after):
                 return
             self._after = at + self._delay
-            self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            self._delay = min(2 * self._delay, _MAX_DELAY)
             self.thread = threading.Thread(
                 target=self._run, name=f"tamis {self._name}", daemon=True
             )

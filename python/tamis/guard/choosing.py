@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tamis._checks import check_number, shown
 from tamis.filters import Telescoping
 from tamis.guard.filling import closing_parts
-from tamis.planning.arguments import check_number, shown
 from tamis.stores.contract import Store, check_store
 
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
 _BITS_PER_KEY = 10.0
-_LEAST_CAPACITY = 1000
+_MIN_CAPACITY = 1000
 
 _INSTEAD = {
     "sqlite3": "tamis.stores.SQLite(path)",
@@ -63,7 +63,7 @@ def choose_filter(
     _, parts = store.contents()
     with closing_parts(parts):
         keys = sum(map(len, parts))
-    capacity, bits = max(keys, _LEAST_CAPACITY), _BITS_PER_KEY
+    capacity, bits = max(keys, _MIN_CAPACITY), _BITS_PER_KEY
     if bits_per_key is not None:
         bits = check_number("bits_per_key", bits_per_key, "a number above 0", above=0)
     if workload is None:

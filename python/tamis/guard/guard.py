@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from tamis._checks import MAX_SECONDS, check_number, one_of
+from tamis._format import facts_html, format_rate, format_size
 from tamis._native import Batch, plain_key, plain_keys
 from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
@@ -28,10 +30,8 @@ from tamis.guard.statistics import (
     Window,
 )
 from tamis.guard.trust import OnFailure, Trust
-from tamis.pictures import draw_history
-from tamis.planning.arguments import MOST_SECONDS, check_number, one_of
 from tamis.planning.costs import duration
-from tamis.planning.formats import facts_html, format_rate, format_size
+from tamis.plotting import draw_history
 from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store, Value
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class Guard:
         """
         check_is_store(store)
         one_of("on_failure", on_failure, ("raise", "filter"))
-        staleness = min(duration("max_staleness", max_staleness), MOST_SECONDS)
+        staleness = min(duration("max_staleness", max_staleness), MAX_SECONDS)
         seconds = check_number(
             "lease",
             lease,
-            f"a number of seconds above 0 and at most {MOST_SECONDS}",
+            f"a number of seconds above 0 and at most {MAX_SECONDS}",
             above=0,
-            most=MOST_SECONDS,
+            most=MAX_SECONDS,
         )
         if adaptations_per_second is not None:
             what = "a number of 0 or more, or None for no limit"

@@ -22,8 +22,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from tamis._checks import check_int
 from tamis.guard.sampling import Sample, Series, compare_filters
-from tamis.planning.arguments import whole
 
 if TYPE_CHECKING:
     from tamis.guard.guard import Guard
@@ -34,7 +34,7 @@ _INTERVAL = 1.0
 _COMPARE_EVERY, _COMPARE_SHARE = 10.0, 50
 """Seconds between comparisons of filters, and at least this many times as long as one takes."""
 
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN = 16
 
 
 class Page:
@@ -130,10 +130,10 @@ class Page:
 
 def check_address(port: int, host: str, token: str | None) -> bool:
     """Return whether a host is the loopback; raise `ValueError` for what must not be served."""
-    whole("port", port, 65535)
-    if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii()):
+    check_int("port", port, 65535)
+    if token is not None and (len(token) < _MIN_TOKEN or not token.isascii()):
         raise ValueError(
-            f"token must have at least {_SHORTEST_TOKEN} characters of ASCII, such as one of "
+            f"token must have at least {_MIN_TOKEN} characters of ASCII, such as one of "
             "secrets.token_urlsafe()"
         )
     if token is not None and not all(c.isalnum() or c in "-_.~" for c in token):

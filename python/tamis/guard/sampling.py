@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tamis.guard.guard import Guard
     from tamis.guard.statistics import GuardStats
 
-_MOST_POINTS = 600
-_MOST_QUERIES = 20_000
-_LEAST_QUERIES = 500
+_MAX_POINTS = 600
+_MAX_QUERIES = 20_000
+_MIN_QUERIES = 500
 """Sampled queries for absent keys that a comparison of filters needs."""
 
 
@@ -51,7 +51,7 @@ class Series:
             if self._count % self._step == 0:
                 self._points.append(Point(time.monotonic() - self._start, **fields))
             self._count += 1
-            if len(self._points) > _MOST_POINTS:
+            if len(self._points) > _MAX_POINTS:
                 del self._points[1::2]
                 self._step *= 2
 
@@ -76,7 +76,7 @@ class Sample:
                 self._count += 1
                 if self._count % self._step == 0:
                     self._queries.append(key)
-                    if len(self._queries) >= _MOST_QUERIES:
+                    if len(self._queries) >= _MAX_QUERIES:
                         self._queries = self._queries[1::2]
                         self._step *= 2
 
@@ -122,7 +122,7 @@ def compare_filters(guard: Guard, queries: list[Any]) -> dict[str, Any] | None:
     known: Any = max(kinds, key=len)  # a workload has keys of one type
     filter, stats = guard.filter, guard.stats
     keys = len(filter)
-    if len(known) < _LEAST_QUERIES or not keys:
+    if len(known) < _MIN_QUERIES or not keys:
         return None
     needs = {"store"}
     if filter.inserts:

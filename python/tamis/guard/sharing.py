@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _INTERVAL, _SHARE = 1.0, 20
 """Seconds between snapshots, and at least this many times as long as one takes to write."""
 
-_LEAST_CHANGES = 256
+_MIN_CHANGES = 256
 """Changes of the set of keys that are worth another snapshot: as many pages, in the worst case."""
 
 
@@ -80,7 +80,7 @@ class Sharing:
         """Return whether enough has changed since the last snapshot, or the filter has grown."""
         changes = epoch_number(trust.replica.epoch) - epoch_number(self._epoch)
         grown = trust.replica.filter.capacity != self._capacity
-        return trust.standing.trusted and (grown or not 0 <= changes < _LEAST_CHANGES)
+        return trust.standing.trusted and (grown or not 0 <= changes < _MIN_CHANGES)
 
     def _publish(self, trust: Trust) -> None:
         self._epoch, self._capacity = trust.replica.epoch, trust.replica.filter.capacity

@@ -20,7 +20,7 @@ from tamis.filters import from_bytes, map_part
 from tamis.planning.plan import MALFORMED
 
 _ALIGNMENT = 64
-_LONGEST_HEAD = 4096
+_MAX_HEAD = 4096
 
 
 def save(path: FilePath, filter: Any, store: bytes, epoch: str) -> None:
@@ -46,7 +46,7 @@ def load(path: FilePath, key: bytes | None, *, mapped: bool = False) -> tuple[An
     that it writes to.
     """
     with open_regular(path) as file:
-        head, newline, body = file.read(_LONGEST_HEAD).partition(b"\n")
+        head, newline, body = file.read(_MAX_HEAD).partition(b"\n")
         offset = len(head) + 1
         mapped = mapped and offset % _ALIGNMENT == 0  # earlier versions wrote no spaces
         body = b"" if mapped else body + file.read()

@@ -14,8 +14,8 @@ from tamis import _native
 TABLE, TEXT = 0, 1
 LINEAR, TREES, OBLIVIOUS = 0, 1, 2
 LAST_PLACE = 255
-MOST_LEAVES = 128
-MOST_LEVELS = 128
+MAX_LEAVES = 128
+MAX_LEVELS = 128
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
+from tamis._checks import check_int, check_number
 from tamis.learned import flat, linear
 from tamis.learned.boosting import LIBRARIES, Library, grow_trees
 from tamis.learned.columns import Column, read_columns
 from tamis.learned.model import Model
-from tamis.planning.arguments import check_number, whole
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -68,9 +68,9 @@ def train(
         raise ValueError(f"kind must be 'gbt', 'logistic' or 'svm', not {kind!r}")
     if library not in LIBRARIES:
         raise ValueError(f"library must be 'lightgbm' or 'catboost', not {library!r}")
-    trees = whole("trees", trees, 1 << 15, 1)
-    leaves = whole("leaves", leaves, flat.MOST_LEAVES, 2)
-    seed = whole("seed", seed, 2**64 - 1)
+    trees = check_int("trees", trees, 1 << 15, 1)
+    leaves = check_int("leaves", leaves, flat.MAX_LEAVES, 2)
+    seed = check_int("seed", seed, 2**64 - 1)
     penalty = check_number("penalty", penalty, "a number from 0 on", least=0)
     text = _is_text("members", members)
     if text != _is_text("nonmembers", nonmembers):
@@ -80,10 +80,10 @@ def train(
             shortest, longest = ngrams
         except (TypeError, ValueError):
             raise TypeError(f"ngrams must be two lengths, not {ngrams!r}") from None
-        ngrams = whole("ngrams", shortest, 255), whole("ngrams", longest, 255)
+        ngrams = check_int("ngrams", shortest, 255), check_int("ngrams", longest, 255)
         if buckets is None:
             buckets = 1 << 10 if kind == "gbt" else 1 << 13
-        buckets = whole("buckets", buckets, (1 << 16) - 2 if kind == "gbt" else 1 << 24, 1)
+        buckets = check_int("buckets", buckets, (1 << 16) - 2 if kind == "gbt" else 1 << 24, 1)
         counts, labels = _text_counts(members, nonmembers, ngrams, buckets, kind)
         grams = flat.Grams(ngrams[0], ngrams[1], buckets)
         if kind == "gbt":
@@ -92,9 +92,9 @@ def train(
         fitted = linear.fit(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
     if levels is None:
-        levels = flat.MOST_LEVELS if kind == "gbt" else 32
-    levels = whole("levels", levels, flat.MOST_LEVELS, 2)
-    buckets = whole("buckets", 1 << 12 if buckets is None else buckets, 1 << 24, 1)
+        levels = flat.MAX_LEVELS if kind == "gbt" else 32
+    levels = check_int("levels", levels, flat.MAX_LEVELS, 2)
+    buckets = check_int("buckets", 1 << 12 if buckets is None else buckets, 1 << 24, 1)
     read, labels = read_columns(
         _table("members", members),
         _table("nonmembers", nonmembers),
@@ -154,7 +154,7 @@ def _text_counts(
             counts = sparse.csr_matrix((values, found, ends), shape=(len(lengths), buckets + 1))
             counts.sum_duplicates()
             grams_only = counts.indices < buckets
-            most = np.float32(flat.MOST_LEVELS - 1)
+            most = np.float32(flat.MAX_LEVELS - 1)
             np.minimum(counts.data, most, out=counts.data, where=grams_only)
         else:
             totals = np.maximum(np.diff(ends), 1)

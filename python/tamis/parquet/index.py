@@ -12,6 +12,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tamis import _forks
+from tamis._checks import (
+    check_int,
+    check_iterable,
+    check_number,
+    check_parts,
+    parse_budget,
+    shown,
+)
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
@@ -23,14 +31,6 @@ from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_na
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options
 from tamis.parquet.statistics import SkippingStats
-from tamis.planning.arguments import (
-    check_iterable,
-    check_number,
-    check_parts,
-    parse_budget,
-    shown,
-    whole,
-)
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
@@ -301,7 +301,7 @@ class SkippingIndex:
         changed file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left
         out.
         """
-        limit = None if limit is None else whole("limit", limit, 2**62)
+        limit = None if limit is None else check_int("limit", limit, 2**62)
         predicates = families.predicates(where, self.columns)
         answer = self._answer(predicates)
         answer.check_readable(on_error)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
+from tamis._checks import check_number
 from tamis._objects import EXTRAS, check_secret, open_fsspec, open_uri, protocols, public_name
 from tamis.parquet.listing import (
     TABLE_LOGS,
@@ -30,7 +31,6 @@ from tamis.parquet.listing import (
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
-from tamis.planning.arguments import check_number
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a pattern with ``*``, ``?`` (not in a URI), ``[…]`` or ``**``, or a list."""

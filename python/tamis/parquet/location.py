@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tamis._checks import check_path
 from tamis._files import save_whole
 from tamis._objects import Object, is_object, locate, public_name, save_object, upload
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath
-from tamis.planning.arguments import check_path
 
 
 @dataclass

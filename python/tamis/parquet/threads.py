@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from tamis.planning.arguments import thread_count
+from tamis._checks import thread_count
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -8,14 +8,14 @@ fingerprint determines its function (``src/adaptive_cuckoo/``).
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import one_of, rate_or_budget, shown, whole
+from tamis._checks import check_int, one_of, rate_or_budget, shown
 
 LOAD = 0.95
 """The planned load. The limit is 0.976 for four bins of one slot (Fotakis et al. 2003), and 0.980
 for two bins of four (Dietzfelbinger and Weidling 2007)."""
 
-MOST_FINGERPRINT_BITS = 32
-MOST_SELECTOR_BITS = 3
+MAX_FINGERPRINT_BITS = 32
+MAX_SELECTOR_BITS = 3
 KINDS = ("swapping", "cyclic", "cuckooing")
 """How an element moves after a false positive."""
 
@@ -58,7 +58,7 @@ class Size(NamedTuple):
         probes = 8 if self.motion == 0 else 4
         return 1.0 if fitting >= 1 else -math.expm1(probes * math.log1p(-fitting))
 
-    def roomier(self, attempt: int) -> Self:
+    def grown(self, attempt: int) -> Self:
         """Return the size with a sixteenth more bins per attempt, for keys that did not fit."""
         return self._replace(bins=math.ceil(self.bins * (1 + attempt / 16)))
 
@@ -83,7 +83,7 @@ def motion(kind: str, selector_bits: int | None = None) -> int:
             )
         return 0 if kind == "swapping" else _CUCKOOING
     bits = 1 if selector_bits is None else selector_bits
-    return whole("selector_bits", bits, MOST_SELECTOR_BITS, least=1)
+    return check_int("selector_bits", bits, MAX_SELECTOR_BITS, least=1)
 
 
 def size(
@@ -104,7 +104,7 @@ def size(
     slots = math.ceil(keys / LOAD) + (_SPARE if keys < _SMALL else 0)
     bins = math.ceil(slots / (4 if moves == 0 else 1))
     if fpr is not None:
-        for bits in range(1, MOST_FINGERPRINT_BITS + 1):
+        for bits in range(1, MAX_FINGERPRINT_BITS + 1):
             if (found := Size(moves, bits, bins)).rate(keys) <= fpr:
                 return found
         raise ValueError(
@@ -122,4 +122,4 @@ def size(
             f"bits_per_key must be at least {shortest.slot_bits / LOAD:.2f} for an adaptive cuckoo "
             f"filter of {keys} keys, not {bits_per_key}"
         )
-    return Size(moves, min(bits, MOST_FINGERPRINT_BITS), bins)
+    return Size(moves, min(bits, MAX_FINGERPRINT_BITS), bins)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from tamis.planning.arguments import (
-    MOST_KEYS,
+from tamis._checks import (
+    MAX_KEYS,
+    check_int,
     check_workload,
     one_of,
     rate_or_budget,
-    whole,
 )
 from tamis.planning.plan import MALFORMED, Plan
 from tamis.planning.planner import plain, plan
@@ -47,13 +47,13 @@ TOLERANCE = 0.5
 PROMISING = 0.8
 """A new plan is adopted if it predicts at most this fraction of the current rate."""
 
-LEAST_SAMPLED = 64
+MIN_SAMPLED = 64
 """The fewest distinct false positives that a distribution is fitted to."""
 
 _WINDOW = 64
 """Expected false positives of a window, or twice as many: an excess of a half is then four
 sigmas."""
-_LEAST_ASKED = 1000
+_MIN_ASKED = 1000
 
 _OBSERVED = 512
 """False positives of the first layer alone after which their distribution is fitted."""
@@ -68,7 +68,7 @@ _KNOWABLE = 0.999
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanRequest:
     """The arguments of an adaptive stack: enough to plan it again for other queries."""
 
     n_keys: int
@@ -78,7 +78,7 @@ class Wish:
     fpr: float | None = None
     bits_per_key: float | None = None
 
-    def checked(self) -> Wish:
+    def checked(self) -> PlanRequest:
         """Return it with checked and converted arguments."""
         fpr, bits_per_key = rate_or_budget(self.fpr, self.bits_per_key)
         one_of("sizing", self.sizing, get_args(Sizing))
@@ -88,10 +88,12 @@ class Wish:
                 "lifetime, a number of queries for absent keys, must be given with "
                 f"sizing='lifetime' and only then, not {self.lifetime} with {self.sizing!r}"
             )
-        lifetime = None if self.lifetime is None else whole("lifetime", self.lifetime, MOST_KEYS, 1)
+        lifetime = (
+            None if self.lifetime is None else check_int("lifetime", self.lifetime, MAX_KEYS, 1)
+        )
         return replace(
             self,
-            n_keys=whole("n_keys", self.n_keys, MOST_KEYS),
+            n_keys=check_int("n_keys", self.n_keys, MAX_KEYS),
             lifetime=lifetime,
             fpr=fpr,
             bits_per_key=bits_per_key,
@@ -125,7 +127,7 @@ class AdaptivePlan:
     stack: Plan
     observations: int
     mean_fpr: float
-    wish: Wish
+    request: PlanRequest
     shape: Steps
 
     def to_json(self) -> bytes:
@@ -135,7 +137,7 @@ class AdaptivePlan:
                 "stack": json.loads(self.stack.to_json()),
                 "observations": self.observations,
                 "mean_fpr": self.mean_fpr,
-                "wish": asdict(self.wish),
+                "request": asdict(self.request),
                 "ranks": self.shape.ranks.tolist(),
                 "mass": self.shape.mass.tolist(),
             }
@@ -150,9 +152,9 @@ class AdaptivePlan:
             curve = Steps(np.array(plain["ranks"], float), np.array(plain["mass"], float))
             made = cls(
                 stack,
-                whole("observations", plain["observations"], 2**63),
+                check_int("observations", plain["observations"], 2**63),
                 float(plain["mean_fpr"]),
-                Wish(**plain["wish"]).checked(),
+                PlanRequest(**plain["request"]).checked(),
                 curve,
             )
             made._check()
@@ -169,7 +171,7 @@ class AdaptivePlan:
             and (np.diff(array) >= least).all()
             and array[-1] <= most
             for array, least, most in (
-                (self.shape.ranks, 0.5, MOST_KEYS),
+                (self.shape.ranks, 0.5, MAX_KEYS),
                 (self.shape.mass, 0, 1 + 1e-9),
             )
         )
@@ -181,55 +183,55 @@ class AdaptivePlan:
         for layer in layers:
             known = layer.kind in ("bloom", "quotient")
             whole_ones = isinstance(layer.items, int) and isinstance(layer.bits, int)
-            small = whole_ones and 0 <= layer.items <= MOST_KEYS and 0 <= layer.bits <= 2**60
+            small = whole_ones and 0 <= layer.items <= MAX_KEYS and 0 <= layer.bits <= 2**60
             length = layer.kind == "bloom" or 1 <= (layer.fingerprint or 0) <= 32
             layout = layer.kind == "quotient" or layer.layout == "standard"
             if not (known and small and length and layout):
                 raise ValueError(f"a layer is {layer!r}")
 
 
-def plan_adaptive(wish: Wish, workload: Workload) -> AdaptivePlan:
+def plan_adaptive(request: PlanRequest, workload: Workload) -> AdaptivePlan:
     """Plan an adaptive stack for the distribution of a workload, ignoring its values.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**6)
-    >>> wish = Wish(10**5, "lifetime", 10**6, bits_per_key=10)
-    >>> p = plan_adaptive(wish, workload)
+    >>> request = PlanRequest(10**5, "lifetime", 10**6, bits_per_key=10)
+    >>> p = plan_adaptive(request, workload)
     >>> len(p.stack.layers), p.observations < 200_000, p.mean_fpr < 0.006
     (3, True, True)
     """
-    wish = wish.checked()
+    request = request.checked()
     check_workload(workload, optional=False)
     curve = shape(workload.curve)
-    plans = [made for kind in wish.kinds for made in _of_kind(wish, kind, workload, curve)]
+    plans = [made for kind in request.kinds for made in _of_kind(request, kind, workload, curve)]
     if not plans:
         raise ValueError(
-            f"no {' or '.join(wish.kinds)} layer fits fpr={wish.fpr}, "
-            f"bits_per_key={wish.bits_per_key}"
+            f"no {' or '.join(request.kinds)} layer fits fpr={request.fpr}, "
+            f"bits_per_key={request.bits_per_key}"
         )
-    smallest = wish.fpr is not None
+    smallest = request.fpr is not None
     best = min(plans, key=lambda made: made.stack.bits if smallest else made.mean_fpr)
     return replace(best, stack=replace(best.stack, workload=None))
 
 
 def _of_kind(
-    wish: Wish, kind: Literal["bloom", "quotient"], workload: Workload, curve: Steps
+    request: PlanRequest, kind: Literal["bloom", "quotient"], workload: Workload, curve: Steps
 ) -> Iterator[AdaptivePlan]:
-    goal = wish.goal
-    if wish.sizing == "eventual":
+    goal = request.goal
+    if request.sizing == "eventual":
         asked = copy(workload)
         asked.curve, asked.costs = _never_all(curve), None  # it learns what is asked, not its cost
         try:
             made = plan(
-                goal.keys, asked, fpr=wish.fpr, bits_per_key=wish.bits_per_key,
+                goal.keys, asked, fpr=request.fpr, bits_per_key=request.bits_per_key,
                 layer=kind, last="alternating", updates=True,
             )  # fmt: skip
         except ValueError:
             return
         met = queries_for(curve, _MOST * made.negatives) if made.negatives else 0
-        yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, wish, curve)
+        yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, request, curve)
     else:
-        yield from _for_lifetime(wish, kind, goal, curve)
+        yield from _for_lifetime(request, kind, goal, curve)
 
 
 def _never_all(curve: Steps) -> Steps:
@@ -239,22 +241,22 @@ def _never_all(curve: Steps) -> Steps:
 
 
 def _for_lifetime(
-    wish: Wish, kind: Literal["bloom", "quotient"], goal: Goal, curve: Steps
+    request: PlanRequest, kind: Literal["bloom", "quotient"], goal: Goal, curve: Steps
 ) -> Iterator[AdaptivePlan]:
-    assert wish.lifetime is not None
+    assert request.lifetime is not None
     one = plain(kind, goal)
     if one is not None:
         made = realize(one, goal)
-        yield AdaptivePlan(made, 0, made.expected_fpr, wish, curve)
-    found = three_layers(goal, kind, curve, wish.lifetime)
+        yield AdaptivePlan(made, 0, made.expected_fpr, request, curve)
+    found = three_layers(goal, kind, curve, request.lifetime)
     if found is None:
         return
     observations, stack = found
     if goal.smallest:  # the rate of the three layers that gives the requested mean
         goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
     made = realize(stack, goal)
-    mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, wish.lifetime)
-    yield AdaptivePlan(made, observations, mean, wish, curve)
+    mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, request.lifetime)
+    yield AdaptivePlan(made, observations, mean, request, curve)
 
 
 class Counts(NamedTuple):
@@ -287,7 +289,7 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
     if counts.layers == 1:
         observing = counts.room == 0 and len(plan.stack.layers) > 1
         return "remodel" if observing and counts.wrong >= _OBSERVED else "wait"
-    if counts.wrong < _WINDOW // 2 or counts.asked < _LEAST_ASKED:
+    if counts.wrong < _WINDOW // 2 or counts.asked < _MIN_ASKED:
         return "wait"
     expected = counts.asked * expected_fpr()
     if expected < _WINDOW and counts.wrong < 2 * _WINDOW:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import one_of, rate_or_budget
+from tamis._checks import one_of, rate_or_budget
 
 BLOCK_BITS = 512
 """Bits of a block of the blocked layout: a cache line."""
@@ -23,12 +23,12 @@ BLOCK_BITS = 512
 WORDS = 8
 """Words of a block; a key has at most one probe more in one word than in another."""
 
-MOST_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
+MAX_HASHES = {"blocked": 16, "standard": 64, "segmented": 64}
 """The largest number of probes per key to try, by layout."""
 
 # Below this, a rate of the blocked layout is rounding: the terms of its sum are of order 1.
 _ROUNDING = 1e-13
-_LEAST_RATE = 1e-10
+_MIN_RATE = 1e-10
 
 
 # The factor by which the rate of a coarser filter is higher, and the highest useful rate.
@@ -95,7 +95,7 @@ class Size(NamedTuple):
         Size(layout='standard', bits=9900, hashes=7)
         """
         keys = max(keys, 1)
-        rate = max(self.rate(keys), _LEAST_RATE)
+        rate = max(self.rate(keys), _MIN_RATE)
         while (rate := rate * _STEP) <= _COARSEST:
             found = size(keys, fpr=rate, layout=self.layout)
             if found.bits < self.bits:  # in small filters a step may be less than a bit
@@ -117,17 +117,16 @@ def size(
     >>> size(1000, bits_per_key=10, layout="segmented")
     Size(layout='segmented', bits=10000, hashes=7)
     """
-    one_of("layout", layout, MOST_HASHES)
+    one_of("layout", layout, MAX_HASHES)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     keys = max(keys, 1)
     unit = BLOCK_BITS if layout == "blocked" else 1
     if bits_per_key is not None:
         return _best(layout, keys, max(1, math.floor(keys * bits_per_key / unit)) * unit)
     assert fpr is not None
-    if layout == "blocked" and fpr < _LEAST_RATE:
+    if layout == "blocked" and fpr < _MIN_RATE:
         raise ValueError(
-            f"fpr must be at least {_LEAST_RATE} for a blocked filter, not {fpr}; "
-            "use another layout"
+            f"fpr must be at least {_MIN_RATE} for a blocked filter, not {fpr}; use another layout"
         )
 
     def enough(units: int) -> bool:
@@ -158,7 +157,7 @@ def bits_per_item(rate: npt.ArrayLike) -> Any:
     ideal = -np.log2(rate)
     best = np.full(rate.shape, math.inf)
     for k in (np.floor(ideal), np.ceil(ideal)):
-        k = np.clip(k, 1, MOST_HASHES["standard"])
+        k = np.clip(k, 1, MAX_HASHES["standard"])
         with np.errstate(divide="ignore"):  # a rate of 1 takes no bits
             best = np.minimum(best, k / -np.log1p(-(rate ** (1 / k))))
     return float(best) if best.ndim == 0 else best
@@ -172,7 +171,7 @@ def _best(layout: str, keys: int, bits: int) -> Size:
     """
     best = Size(layout, bits, 1)
     lowest = best.rate(keys)
-    for hashes in range(2, min(MOST_HASHES[layout], bits) + 1):
+    for hashes in range(2, min(MAX_HASHES[layout], bits) + 1):
         size = Size(layout, bits, hashes)
         if (this := size.rate(keys)) >= lowest:
             break

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.planning.arguments import check_number
+from tamis._checks import check_number
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 """Units of a duration, in seconds."""

@@ -8,13 +8,13 @@ probability (1 − 2/(B·V))^n. At a load of 0.95 the rate is 7.6/V, slightly le
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import rate_or_budget, whole
+from tamis._checks import check_int, rate_or_budget
 
 LOAD = 0.95
 """The planned load, for fingerprints of four bits or more. It must stay below 0.973, where the
 fullest chunk of 2^14 buckets first refuses a key."""
 
-MOST_FINGERPRINT_BITS = 32
+MAX_FINGERPRINT_BITS = 32
 
 SLOTS = 4
 """Slots of a bucket."""
@@ -23,7 +23,7 @@ SLOTS = 4
 # many keys of its own ends the build: with 1, 3 and 7 others, a million keys reach these loads
 # (tests/test_cuckoo.py). Longer fingerprints are better for every rate and budget.
 _SHORT_LOADS = {1: 1 / 16, 2: 1 / 6, 3: 1 / 2}
-LEAST_FINGERPRINT_BITS = 4
+MIN_FINGERPRINT_BITS = 4
 """The shortest fingerprints that are chosen for a rate or a budget."""
 
 # Below about 2,000 keys, the load at which the first key is refused varies by more than the
@@ -87,7 +87,7 @@ class Size(NamedTuple):
 
     def coarser(self, keys: int) -> Self | None:
         """Return the size with fingerprints one bit shorter, or None if they are the shortest."""
-        if self.fingerprint_bits <= LEAST_FINGERPRINT_BITS:
+        if self.fingerprint_bits <= MIN_FINGERPRINT_BITS:
             return None
         return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
 
@@ -130,10 +130,10 @@ def size(
     if fingerprint_bits is not None:
         if fpr is not None or bits_per_key is not None:
             raise ValueError("pass exactly one of fpr, bits_per_key or fingerprint_bits")
-        length = whole("fingerprint_bits", fingerprint_bits, MOST_FINGERPRINT_BITS, least=1)
+        length = check_int("fingerprint_bits", fingerprint_bits, MAX_FINGERPRINT_BITS, least=1)
         return _counted(keys, length, attempt)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
-    useful = range(LEAST_FINGERPRINT_BITS, MOST_FINGERPRINT_BITS + 1)
+    useful = range(MIN_FINGERPRINT_BITS, MAX_FINGERPRINT_BITS + 1)
     sizes = [_counted(keys, bits, attempt) for bits in useful]
     if fpr is not None:
         for found in sizes:

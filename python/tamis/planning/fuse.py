@@ -10,9 +10,9 @@ pays off only for larger sets (Graf and Lemire 2022; the limits are from Walzer 
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import rate_or_budget, whole
+from tamis._checks import check_int, rate_or_budget
 
-MOST_FINGERPRINT_BITS = 32
+MAX_FINGERPRINT_BITS = 32
 
 
 class Size(NamedTuple):
@@ -76,7 +76,7 @@ _SEGMENTS_POWER = 0.42
 _MANY_FROM = 1000
 # Peeling works on several segments at a time (9 bytes per slot, from both ends). Longer ones leave
 # the caches: a build of 3·10⁸ keys took several times as long per key as one of 10⁸.
-_LONGEST_SEGMENT = 1 << 16
+_MAX_SEGMENT = 1 << 16
 
 
 def size(
@@ -96,16 +96,16 @@ def size(
     >>> size(1_000_000, bits_per_key=10, arity=4)
     Size(arity=4, fingerprint_bits=9, segment_length=3242, segments=331)
     """
-    arity = whole("arity", arity, max(FITS), min(FITS))
+    arity = check_int("arity", arity, max(FITS), min(FITS))
     table = _table(arity, keys)
     if fingerprint_bits is not None:
         return Size(arity, fingerprint_bits, *table)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         length = max(1, math.ceil(-math.log2(fpr)))
-        if length > MOST_FINGERPRINT_BITS:
+        if length > MAX_FINGERPRINT_BITS:
             raise ValueError(
-                f"fpr must be at least 2**-{MOST_FINGERPRINT_BITS} for a fuse filter, not {fpr}"
+                f"fpr must be at least 2**-{MAX_FINGERPRINT_BITS} for a fuse filter, not {fpr}"
             )
         return Size(arity, length, *table)
     assert bits_per_key is not None
@@ -116,7 +116,7 @@ def size(
             f"not {bits_per_key}"
         )
     most = math.floor(bits_per_key / slots_per_key)
-    return Size(arity, min(most, MOST_FINGERPRINT_BITS), *table)
+    return Size(arity, min(most, MAX_FINGERPRINT_BITS), *table)
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _table(arity: int, keys: int) -> tuple[int, int]:
     fit = FITS[arity]
     few = fit.few * keys + fit.few_root * math.sqrt(keys) + 8
     # Two of n keys have the same three slots with probability n/(2·L²), which must stay small.
-    longest = max(_LONGEST_SEGMENT, math.ceil(math.sqrt(5 * keys)))
+    longest = max(_MAX_SEGMENT, math.ceil(math.sqrt(5 * keys)))
     # A larger set needs as many slots per key as one that has segments of this length.
     fitted = min(keys, (longest * fit.segments / fit.many) ** (1 / (1 - _SEGMENTS_POWER)))
     many = (fit.many + fit.many_factor * fitted**-fit.many_power) * keys

@@ -80,7 +80,7 @@ class Kind:
     def coarsest(self) -> float:
         """The shortest fingerprints of a layer."""
         assert self.lengths is not None
-        return ribbon.LEAST_SHARE / ribbon.UNIT if self.fractional else self.lengths.start
+        return ribbon.MIN_SHARE / ribbon.UNIT if self.fractional else self.lengths.start
 
     @property
     def continuous(self) -> bool:
@@ -199,7 +199,7 @@ KINDS: dict[str, Kind] = {
             sizes=cuckoo,
             options=(_CUCKOO,),
             layer=_CUCKOO,
-            lengths=range(cuckoo.LEAST_FINGERPRINT_BITS, 33),
+            lengths=range(cuckoo.MIN_FINGERPRINT_BITS, 33),
         ),
         Kind(
             4,

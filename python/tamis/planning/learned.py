@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import one_of
+from tamis._checks import one_of
 from tamis.planning.ribbon import column_rate
 
 Form = Literal["simple", "sandwiched", "partitioned"]
@@ -28,7 +28,7 @@ SEGMENTS = 400
 """The number of segments that scores are divided into before they are joined to regions; twice as
 many hardly change the size."""
 
-MOST_HALVINGS = 32.0
+MAX_HALVINGS = 32.0
 
 _LOWER = 0.75 ** np.arange(10)
 """Fractions of the rate that thresholds are sought for."""
@@ -208,7 +208,7 @@ def _best(
     if not found:
         raise ValueError(
             f"fpr must be higher than {fpr}: no plan reaches it with filters of "
-            f"2**-{MOST_HALVINGS:g}"
+            f"2**-{MAX_HALVINGS:g}"
         )
     return min(found, key=lambda plan: _worth(plan, fpr))
 
@@ -250,7 +250,7 @@ def halved(
             continue
         gain = shares[i] * 2.0 ** -halvings[i] * fraction
         rate, spent, halvings[i] = rate - gain, spent + cost, halvings[i] + step
-        if halvings[i] + step <= MOST_HALVINGS:
+        if halvings[i] + step <= MAX_HALVINGS:
             heapq.heappush(heap, (-shares[i] * 2.0 ** -halvings[i] / members[i], i))
     if fpr is None:
         return halvings
@@ -283,14 +283,14 @@ def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: f
         if fpr is None:
             assert bits is not None
             spent = np.floor(np.where(below > 0, bits / below, np.inf) / step) * step
-            behind = 2.0 ** -np.minimum(spent, MOST_HALVINGS)
+            behind = 2.0 ** -np.minimum(spent, MAX_HALVINGS)
             passed = np.where(below > 0, (1 - above) * behind, 0.0)
             return sorted({int((above / lower + passed).argmin()) + 1 for lower in _LOWER})
         found = []
         for wanted in fpr * _LOWER:
             halvings = np.log2((1 - above) / (wanted - above))
             needed = below * np.ceil(np.maximum(halvings, 0) / step) * step
-            cost = np.where((above < wanted) & (halvings <= MOST_HALVINGS), needed, np.inf)
+            cost = np.where((above < wanted) & (halvings <= MAX_HALVINGS), needed, np.inf)
             cost = np.where((above <= wanted) & (below == 0), 0.0, cost)
             if np.isfinite(cost).any():
                 found.append(int(cost.argmin()) + 1)
@@ -307,7 +307,7 @@ def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
     below = np.cumsum(parts.members)[:-1] / total
     above = 1 - np.cumsum(parts.shares)[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        behind = np.clip(below * above / ((1 - above) * (1 - below)), 2.0**-MOST_HALVINGS, 1)
+        behind = np.clip(below * above / ((1 - above) * (1 - below)), 2.0**-MAX_HALVINGS, 1)
         passed = above + (1 - above) * behind
         if fpr is not None:
             cost = np.maximum(np.log2(passed / fpr), 0) - below * np.log2(behind)
@@ -323,7 +323,7 @@ def _sandwich(
     """Try every number of halvings in front."""
     members, shares = parts.joined([cut])
     total, found = members.sum(), []
-    for front in np.arange(0, MOST_HALVINGS + step, step):
+    for front in np.arange(0, MAX_HALVINGS + step, step):
         left = None if bits is None else bits - front * total
         if left is not None and left < 0:
             break
@@ -401,7 +401,7 @@ def _bits(parts: Segments, cuts: npt.NDArray[np.intp], fpr: float) -> _Floats:
 def _rate_for(parts: Segments, before: npt.NDArray[np.intp], bits: float) -> float:
     """Find the rate whose unrounded optimum takes these bits."""
     total = parts.members.sum()
-    low, high = -MOST_HALVINGS, 0.0
+    low, high = -MAX_HALVINGS, 0.0
     for _ in range(12):
         middle = (low + high) / 2
         cuts = _cuts(parts, before, 2.0**middle)

@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis.planning.arguments import MOST_BITS_PER_KEY, MOST_KEYS, check_share, one_of, whole
-from tamis.planning.formats import facts_html, format_rate, table_html
+from tamis._checks import MAX_BITS_PER_KEY, MAX_KEYS, check_int, check_share, one_of
+from tamis._format import facts_html, format_rate, table_html
 from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks, lower_bound
@@ -25,7 +25,7 @@ MALFORMED = (
 )  # fmt: skip
 """What text raises that is not JSON, or not of the form that was written."""
 
-_MOST_LAYERS = 64
+_MAX_LAYERS = 64
 _ONE = 1 + 1e-9  # a share, with rounding
 
 # The highest useful rate of a Bloom layer; the factor by which it gets coarser, and a larger one
@@ -198,7 +198,7 @@ class Plan:
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the rate against the fraction ψ of queries for stored negatives; return the axes."""
-        from tamis.pictures import draw_plan
+        from tamis.plotting import draw_plan
 
         return draw_plan(self, ax)
 
@@ -268,10 +268,10 @@ def _check(plan: Plan) -> None:
     """Raise ValueError or TypeError for a plan that was not made by planning."""
     if plan.workload is not None:
         raise ValueError("workload must not be in the text of a plan")
-    if not 1 <= len(plan.layers) <= _MOST_LAYERS:
-        raise ValueError(f"layers must be 1 to {_MOST_LAYERS}, not {len(plan.layers)}")
-    whole("n_keys", plan.n_keys, MOST_KEYS)
-    whole("negatives", plan.negatives, MOST_KEYS)
+    if not 1 <= len(plan.layers) <= _MAX_LAYERS:
+        raise ValueError(f"layers must be 1 to {_MAX_LAYERS}, not {len(plan.layers)}")
+    check_int("n_keys", plan.n_keys, MAX_KEYS)
+    check_int("negatives", plan.negatives, MAX_KEYS)
     one_of("last", plan.last, ("alternating", "exact"))
     _finite("psi", plan.psi, _ONE)
     for name in ("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"):
@@ -279,7 +279,7 @@ def _check(plan: Plan) -> None:
     for name, value in plan.checks._asdict().items():
         _finite(f"checks.{name}", value)
     if plan.budget is not None:
-        _finite("budget", plan.budget, MOST_BITS_PER_KEY)
+        _finite("budget", plan.budget, MAX_BITS_PER_KEY)
     if plan.expected_cost is not None:
         _finite("expected_cost", plan.expected_cost)
     for index, layer in enumerate(plan.layers):
@@ -291,8 +291,8 @@ def _check_layer(layer: Layer, last: bool) -> None:
     one_of("kind", layer.kind, names)
     one_of("stores", layer.stores, ("keys", "negatives", "both"))
     _finite("rate", layer.rate, _ONE)
-    whole("items", layer.items, MOST_KEYS)
-    whole("bits", layer.bits, 2**60)
+    check_int("items", layer.items, MAX_KEYS)
+    check_int("bits", layer.bits, 2**60)
     kind = KINDS[layer.kind]
     one_of("layout", layer.layout, [None, *(o.arguments.get("layout") for o in kind.options)])
     if kind.fractional:
@@ -302,9 +302,9 @@ def _check_layer(layer: Layer, last: bool) -> None:
                 f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}"
             )
     elif kind.lengths is not None:
-        whole("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])
+        check_int("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])
     elif layer.fingerprint is not None:  # it has none, but may say so
-        whole("fingerprint", layer.fingerprint, 64)
+        check_int("fingerprint", layer.fingerprint, 64)
 
 
 def _finite(name: str, value: object, most: float = math.inf) -> None:

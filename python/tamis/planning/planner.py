@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypedDict, get_args
 
-from tamis.planning import ribbon
-from tamis.planning.arguments import (
-    MOST_BITS_PER_KEY,
-    MOST_KEYS,
+from tamis._checks import (
+    MAX_BITS_PER_KEY,
+    MAX_KEYS,
+    check_int,
     check_number,
     check_workload,
     one_of,
     rate_or_budget,
     shown,
-    whole,
 )
+from tamis.planning import ribbon
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
@@ -89,7 +89,7 @@ def plan(
     >>> p.expected_fpr <= 0.001, round(p.bits_per_key, 1), len(p.layers), p.last
     (True, 7.0, 2, 'exact')
     """
-    keys = whole("n_keys", n_keys, MOST_KEYS)
+    keys = check_int("n_keys", n_keys, MAX_KEYS)
     check_workload(workload)
     goal = _goal(
         keys, workload, bits_per_key, fpr, max_fpr_bound, max_checks, penalties, miss_cost,
@@ -210,11 +210,11 @@ def plain(kind: str, goal: Goal) -> Stack | None:
 
 
 def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
-    wish = {"bits_per_key": goal.budget / max(goal.keys, 1)}
+    request = {"bits_per_key": goal.budget / max(goal.keys, 1)}
     if goal.smallest:
-        wish = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
+        request = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
     try:
-        size = KINDS[kind].layer_size(goal.keys, **wish)
+        size = KINDS[kind].layer_size(goal.keys, **request)
     except ValueError:
         return None
     rate, length = size.rate(goal.keys), size.columns + size.share / ribbon.UNIT
@@ -326,7 +326,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
             )
     layers = f"{' or '.join(kinds)} layers" if len(kinds) < len(LAYERS) else "a stack"
     if goal.smallest:
-        most = Goal(goal.keys, budget=MOST_BITS_PER_KEY * max(goal.keys, 1))
+        most = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
         lowest = best(most)
         assert lowest is not None
         return (

@@ -8,7 +8,7 @@ and 2.125 bits of metadata (``src/quotient``).
 import math
 from typing import NamedTuple, Self
 
-from tamis.planning.arguments import rate_or_budget
+from tamis._checks import rate_or_budget
 
 LOAD = 0.95
 """The planned load: above it, insertions get slow."""
@@ -16,7 +16,7 @@ LOAD = 0.95
 METADATA_BITS = 2.125
 """Bits per slot besides the remainder: occupied, run end, and 1/64 of a byte of offset."""
 
-MOST_REMAINDER_BITS = 56
+MAX_REMAINDER_BITS = 56
 
 _BLOCK = 64
 # The last runs extend past the last quotient by about 1/(2·(1 − load)) slots, and hardly ever by
@@ -74,7 +74,7 @@ def size(
         return Size(count, fingerprint_bits)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
-        for remainder_bits in range(1, MOST_REMAINDER_BITS + 1):
+        for remainder_bits in range(1, MAX_REMAINDER_BITS + 1):
             if (found := Size(count, remainder_bits)).rate(keys) <= fpr:
                 return found
         raise ValueError(
@@ -92,7 +92,7 @@ def size(
             f"bits_per_key must be at least {least:.2f} for a quotient filter of {keys} keys, "
             f"not {bits_per_key}"
         )
-    return Size(count, min(remainder_bits, MOST_REMAINDER_BITS))
+    return Size(count, min(remainder_bits, MAX_REMAINDER_BITS))
 
 
 def quotients(keys: int) -> int:

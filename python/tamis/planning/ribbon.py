@@ -15,16 +15,16 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import one_of, rate_or_budget
+from tamis._checks import one_of, rate_or_budget
 
 Ints = npt.NDArray[np.int64]
 
-MOST_COLUMNS = 32
+MAX_COLUMNS = 32
 
 UNIT = 2**32
 """A share of the keys is a number of these parts."""
 
-LEAST_SHARE = UNIT // 64
+MIN_SHARE = UNIT // 64
 """The smallest share of a column that a filter has, and by which it gets coarser."""
 
 LAYOUTS = ("interleaved", "columns")
@@ -94,7 +94,7 @@ class Size(NamedTuple):
 
     def coarser(self, keys: int) -> Self | None:
         """Return the next coarser size, or None if there is none."""
-        whole, share = divmod(self.columns * UNIT + self.share - LEAST_SHARE, UNIT)
+        whole, share = divmod(self.columns * UNIT + self.share - MIN_SHARE, UNIT)
         return None if whole < 0 or not whole + share else self._with(whole, share)
 
     def in_whole_columns(self) -> Self:
@@ -151,14 +151,14 @@ def size(
     if fingerprint_bits is not None:
         return none._with(*_parts(fingerprint_bits))
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
-    least = none._with(0, LEAST_SHARE)
+    least = none._with(0, MIN_SHARE)
     if fpr is not None:
-        if fpr < 2.0**-MOST_COLUMNS:
+        if fpr < 2.0**-MAX_COLUMNS:
             raise ValueError(
-                f"fpr must be at least 2**-{MOST_COLUMNS} for a ribbon filter, not {fpr}"
+                f"fpr must be at least 2**-{MAX_COLUMNS} for a ribbon filter, not {fpr}"
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
-            fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MOST_COLUMNS)
+            fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MAX_COLUMNS)
         mixed = max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
         # Of a few keys, a whole column may take less than a part of one.
         return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
@@ -169,13 +169,13 @@ def size(
             f"bits_per_key must be at least {math.ceil(100 * least.bits / max(keys, 1)) / 100:.2f} "
             f"for a ribbon filter of {keys} keys, not {bits_per_key}"
         )
-    whole = min((budget - code_bits(found)) // max(none.slots, 1), MOST_COLUMNS)
-    if whole == MOST_COLUMNS:
+    whole = min((budget - code_bits(found)) // max(none.slots, 1), MAX_COLUMNS)
+    if whole == MAX_COLUMNS:
         return none._with(whole, 0)
     fitting = bisect_right(
-        range(LEAST_SHARE, UNIT), budget, key=lambda share: none._with(whole, share).bits
+        range(MIN_SHARE, UNIT), budget, key=lambda share: none._with(whole, share).bits
     )
-    return none._with(whole, LEAST_SHARE + fitting - 1 if fitting else 0)
+    return none._with(whole, MIN_SHARE + fitting - 1 if fitting else 0)
 
 
 def _columns(size: Size) -> float:

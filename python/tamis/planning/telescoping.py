@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from tamis._checks import one_of, rate_or_budget
 from tamis.planning import quotient
-from tamis.planning.arguments import one_of, rate_or_budget
 
 SELECTORS = ("growing", "block", "plain")
 """The ways to store selectors."""

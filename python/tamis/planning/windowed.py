@@ -12,17 +12,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import rate_or_budget
+from tamis._checks import rate_or_budget
 
-MOST_SLICES = 48
+MAX_SLICES = 48
 """The largest number of slices to try. A query reads about 2(k + l)/k of them, and more slices save
 little: at a rate of 1 %, 32 slices need 20.2 bits per key of the window, 48 need 19.7, and any
 number needs at least 19.6."""
 
-LEAST_STEP = 1e-6
+MIN_STEP = 1e-6
 """Seconds of a generation, at least, as in the kernel."""
 
-MOST_SECONDS = 1e15
+MAX_SECONDS = 1e15
 """Seconds of a window, at most."""
 
 _WORD = 64
@@ -72,7 +72,7 @@ def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = 
 
 def _for_rate(window: int, fpr: float) -> list[Size]:
     found = []
-    for hashes in range(1, MOST_SLICES):
+    for hashes in range(1, MAX_SLICES):
         for ages, load in enumerate(_loads(hashes, fpr), start=1):
             if load == 0 or ages > window:
                 continue
@@ -103,8 +103,8 @@ def _settled(size: Size, fpr: float) -> Size:
 
 def _for_bits(window: int, bits: int) -> list[Size]:
     found = []
-    for hashes in range(1, MOST_SLICES):
-        for ages in range(1, min(MOST_SLICES - hashes, window) + 1):
+    for hashes in range(1, MAX_SLICES):
+        for ages in range(1, min(MAX_SLICES - hashes, window) + 1):
             words = bits // (hashes + ages) // _WORD
             if words:
                 found.append(Size(hashes, ages, words * _WORD, math.ceil(window / ages)))
@@ -128,7 +128,7 @@ def _most_promising(sizes: list[Size]) -> list[Size]:
 @lru_cache(maxsize=4096)
 def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
     """Return for each l the keys of a generation per bit of a slice at this rate."""
-    rates = _rates(hashes, MOST_SLICES - hashes, _LOADS)
+    rates = _rates(hashes, MAX_SLICES - hashes, _LOADS)
     with np.errstate(divide="ignore"):
         logs = np.log(rates)
     loads = [np.exp(np.interp(math.log(fpr), row, np.log(_LOADS), left=-np.inf)) for row in logs]

@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyspark.sql import functions
 
 from tamis import filters, planning
+from tamis._checks import MAX_KEYS, check_int
 from tamis._types import FilePath
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
-from tamis.filters.sharded import MOST_SHARDS, Sharded, split
+from tamis.filters.sharded import MAX_SHARDS, Sharded, split
 from tamis.filters.stacked import Stacked
-from tamis.planning.arguments import MOST_KEYS, whole
 from tamis.spark.columns import collected, key_column
 from tamis.spark.sets import build_sets
 from tamis.workload import Workload
@@ -73,11 +73,13 @@ def build(
             f"workload must be None for a {filter.__name__} filter, only a Stacked one"
         )
     shards = SHARDS if shards is None else shards
-    shards = whole("shards", shards, MOST_SHARDS, least=1)
+    shards = check_int("shards", shards, MAX_SHARDS, least=1)
     values = key_column(df, column)
     keys = df.where(values.isNotNull()).select(values.alias("key"))
     if capacity is not None and not issubclass(filter, Stacked):
-        built = _merged(keys, filter, whole("capacity", capacity, MOST_KEYS), seed, key, arguments)
+        built = _merged(
+            keys, filter, check_int("capacity", capacity, MAX_KEYS), seed, key, arguments
+        )
     else:
         if issubclass(filter, Stacked):
             arguments = _planned(keys, workload, capacity, arguments)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tamis._checks import parse_budget
 from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.parquet import SkippingIndex, building, merging
@@ -16,7 +17,6 @@ from tamis.parquet.answering import State
 from tamis.parquet.lake import Lake, Source, public_source, source_names
 from tamis.parquet.location import Location
 from tamis.parquet.reading import Options, column_families, file_schema, read_footer
-from tamis.planning.arguments import parse_budget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

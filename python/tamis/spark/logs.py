@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 from pyspark.sql.types import DatetimeType, IntegralType, NumericType
 
-from tamis.planning.arguments import MOST_KEYS, whole
+from tamis._checks import MAX_KEYS, check_int
 from tamis.spark.columns import key_column, quoted, type_of
 from tamis.workload import Workload
 from tamis.workload.unseen import LogStatistics
@@ -31,7 +31,7 @@ def workload(
     also of values that are not kept: by leaving one out and, if ``order_by`` is a column of times
     or numbers that grow with time, by splitting the log, as `tamis.Workload.from_queries` does.
     """
-    top = whole("top", top, MOST_KEYS, least=1)
+    top = check_int("top", top, MAX_KEYS, least=1)
     columns = [key_column(df, column).alias("value")]
     if order_by is not None:
         columns.append(_times(df, order_by).alias("at"))

@@ -14,11 +14,11 @@ from pyspark.sql import functions
 from pyspark.sql.types import BinaryType
 
 from tamis import _native
+from tamis._checks import parse_budget
 from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.collection.storage import full_filter
 from tamis.filters.sharded import split
-from tamis.planning.arguments import parse_budget
 from tamis.spark.columns import collected, key_column, quoted, type_of
 
 if TYPE_CHECKING:

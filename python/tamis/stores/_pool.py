@@ -21,7 +21,7 @@ from tamis.stores.contract import schema_error, store_error
 _CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501"}
 """States of errors about a table, column, type, function, index, schema or right that is gone."""
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+_FIRST_DELAY, _MAX_DELAY = 0.05, 1.0
 """Seconds between attempts to connect: doubled after each failure, up to the longest."""
 
 
@@ -123,7 +123,7 @@ class Pool:
         except self._psycopg.OperationalError as error:
             # Not all guards at the same time.
             self._not_before = time.monotonic() + self._delay * random.uniform(0.5, 1.0)
-            self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            self._delay = min(2 * self._delay, _MAX_DELAY)
             raise store_error(self.where, error) from error
         self._delay, self._not_before = _FIRST_DELAY, 0.0
         return db

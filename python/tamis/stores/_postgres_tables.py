@@ -23,7 +23,7 @@ KINDS = {
 LAYOUT = b"2"
 """Version of the triggers; those of another version are replaced."""
 
-_LONGEST_NAME = 63
+_MAX_NAME = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off."""
 
 
@@ -38,7 +38,7 @@ def quote(name: str) -> str:
 
 def check_name(table: str, base: str) -> None:
     """Raise `ValueError` for a table whose name is too long."""
-    most = _LONGEST_NAME - len(f"{base}_truncate".encode()) + len(table.encode())
+    most = _MAX_NAME - len(f"{base}_truncate".encode()) + len(table.encode())
     if len(table.encode()) > most:
         raise ValueError(
             f"table must be a name of at most {most} bytes, not {table!r}: the names of the "

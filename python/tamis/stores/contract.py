@@ -9,9 +9,9 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from tamis._checks import MAX_SECONDS, check_number, shown
 from tamis._types import Key, Keys
 from tamis.errors import LeaseError, StoreError
-from tamis.planning.arguments import MOST_SECONDS, check_number, shown
 
 PlainKey: TypeAlias = bytes | int
 """A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
@@ -244,11 +244,11 @@ def check_address(name: str, given: Any, kinds: Any, accepted: str) -> Any:
 
 def check_timeout(timeout: float | None) -> float | None:
     """Return a time-out in seconds, which must be positive."""
-    what = f"a number of seconds above 0, or None to wait, and at most {MOST_SECONDS}"
+    what = f"a number of seconds above 0, or None to wait, and at most {MAX_SECONDS}"
     return (
         None
         if timeout is None
-        else check_number("timeout", timeout, what, above=0, most=MOST_SECONDS)
+        else check_number("timeout", timeout, what, above=0, most=MAX_SECONDS)
     )
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from tamis._checks import check_int
 from tamis.errors import StoreError
-from tamis.planning.arguments import whole
 from tamis.stores import _fork
 from tamis.stores import _postgres_arrays as arrays
 from tamis.stores import _postgres_functions as functions
@@ -91,7 +91,7 @@ class Postgres(Journaled):
                 "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
             ) from None
         timeout = check_timeout(timeout)
-        connections = whole("connections", connections, 10**4, least=2)
+        connections = check_int("connections", connections, 10**4, least=2)
         self._psycopg: Any = psycopg
         arrays.register(psycopg)
         self._timeout, self._connections = timeout, connections

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from tamis._checks import check_number
 from tamis.errors import LeaseError, StoreError
-from tamis.planning.arguments import check_number
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
 from tamis.stores._keyvalue import (
@@ -55,7 +55,7 @@ from tamis.stores.contract import (
     store_error,
 )
 
-_LONGEST_DELAY = 5.0
+_MAX_DELAY = 5.0
 """Seconds between attempts to connect again for signals: doubled from 0.05 up to this."""
 
 _BUILD_SECONDS = 600
@@ -302,7 +302,7 @@ class Redis(Store):
                                 wake()
                 except (self._errors, OSError, ValueError):
                     ended.wait(delay)
-                    delay = min(2 * delay, _LONGEST_DELAY)
+                    delay = min(2 * delay, _MAX_DELAY)
 
         return start_watching("tamis-redis-watch", listen)
 

@@ -48,7 +48,7 @@ from tamis.stores.contract import (
     lease_error,
 )
 
-_LONGEST_CALL = 30.0
+_MAX_CALL = 30.0
 """Seconds for which `RocksDB.close` waits for the calls of other threads."""
 
 _LAZY = b" lazy"
@@ -317,7 +317,7 @@ class _Driver:
 
 def _close_when_idle(db: Any) -> None:
     """Close a database, which it refuses while another thread is in a call."""
-    until = now() + _LONGEST_CALL
+    until = now() + _MAX_CALL
     while True:
         try:
             db.close()

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tamis._columns import as_list, pyarrow, show_key
-from tamis._files import open_regular, save_whole
-from tamis.errors import FormatError
-from tamis.pictures import axes
-from tamis.planning.arguments import (
-    MOST_KEYS,
+from tamis._checks import (
+    MAX_KEYS,
+    check_int,
     check_iterable,
     check_number,
     check_parts,
     check_path,
     check_share,
     check_workload,
-    whole,
 )
-from tamis.planning.formats import facts_html, format_rate
+from tamis._columns import as_list, pyarrow, show_key
+from tamis._files import open_regular, save_whole
+from tamis._format import facts_html, format_rate
+from tamis.errors import FormatError
 from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
+from tamis.plotting import axes
 from tamis.workload.costs import QueryCosts
 from tamis.workload.counting import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
@@ -106,7 +106,7 @@ class Workload:
         (`tamis.workload.unseen`).
         """
         given = None if costs is None else [costs]
-        return cls.from_batches([queries], keys=keys, costs=given, room=MOST_KEYS)
+        return cls.from_batches([queries], keys=keys, costs=given, room=MAX_KEYS)
 
     @classmethod
     def from_batches(
@@ -128,9 +128,9 @@ class Workload:
         >>> w.head(1), w.error, round(w.unseen, 2)
         ([1], 1, 0.67)
         """
-        room = whole("room", room, MOST_KEYS)
+        room = check_int("room", room, MAX_KEYS)
         if room == 0:
-            raise ValueError(f"room must be from 1 to {MOST_KEYS}, not 0")
+            raise ValueError(f"room must be from 1 to {MAX_KEYS}, not 0")
         check_iterable("batches", batches, "an iterable of batches of queries")
         counter = ValueCounts(room, keys)
         spent = None if costs is None else QueryCosts(room, keys)
@@ -167,7 +167,7 @@ class Workload:
         """
         weights = _weights("counts", counts)
         unseen = check_share("unseen", unseen)
-        counter = ValueCounts(MOST_KEYS, keys)
+        counter = ValueCounts(MAX_KEYS, keys)
         try:
             counter.add(values, weights)
         except IndexError:
@@ -179,7 +179,7 @@ class Workload:
         known = Unseen(unseen, "given", 0.0)
         spent = None
         if costs is not None:
-            spent = QueryCosts(MOST_KEYS, keys)
+            spent = QueryCosts(MAX_KEYS, keys)
             each = _weights("costs", costs)
             if len(each) != len(weights):
                 raise ValueError(
@@ -211,10 +211,10 @@ class Workload:
         (0.7576, 0.0365)
         """
         exponent = check_number("exponent", exponent, "a number from 0 to 16", least=0, most=16)
-        universe = whole("universe", universe, MOST_KEYS)
+        universe = check_int("universe", universe, MAX_KEYS)
         if universe == 0:
-            raise ValueError(f"universe must be from 1 to {MOST_KEYS}, not 0")
-        known = universe if sample is None else whole("sample", sample, universe)
+            raise ValueError(f"universe must be from 1 to {MAX_KEYS}, not 0")
+        known = universe if sample is None else check_int("sample", sample, universe)
         return cls(Zipf(exponent, universe, known))
 
     @classmethod
@@ -295,8 +295,8 @@ class Workload:
         (['b'], [3, 2, 1], 0.167)
         """
         check_parts(parts, Workload, "a workload")
-        counter = ValueCounts(MOST_KEYS)
-        spent = QueryCosts(MOST_KEYS) if any(part.costs is not None for part in parts) else None
+        counter = ValueCounts(MAX_KEYS)
+        spent = QueryCosts(MAX_KEYS) if any(part.costs is not None for part in parts) else None
         queries: list[float] = []
         for i, part in enumerate(parts):
             if part._values is None or part.counts is None:
@@ -354,11 +354,11 @@ class Workload:
 
     def psi(self, n: SupportsIndex) -> float:
         """The fraction of the queries for absent keys that are for the n most frequent ones (ψ)."""
-        return float(self.curve.psi(whole("n", n, MOST_KEYS)))
+        return float(self.curve.psi(check_int("n", n, MAX_KEYS)))
 
     def head(self, n: SupportsIndex) -> Keys:
         """Return the n most frequent negatives, in the type they were given in."""
-        n = whole("n", n, MOST_KEYS)
+        n = check_int("n", n, MAX_KEYS)
         if self._values is None:
             raise ValueError(
                 "this workload has no values; pass the negatives themselves, most frequent first"

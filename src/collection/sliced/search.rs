@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 /// Chunks ahead whose rows are prefetched.
 const AHEAD: usize = 1;
 /// Segments after which it is worth to test whether any set is left.
-const MOST_LEFT: usize = 8;
+const MAX_LEFT: usize = 8;
 
 /// A set that may hold all keys of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Sliced {
                     left[full] &= u64::from_le_bytes(row[full]) | u64::MAX << (whole % 64);
                 }
             }
-            if j >= MOST_LEFT && left[..words].iter().all(|&word| word == 0) {
+            if j >= MAX_LEFT && left[..words].iter().all(|&word| word == 0) {
                 break;
             }
         }

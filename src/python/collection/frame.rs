@@ -44,7 +44,7 @@ pub struct Opened {
 }
 
 /// Bytes that the header of a frame has at most.
-pub const LONGEST_HEADER: u64 = 1 << 12;
+pub const MAX_HEADER: u64 = 1 << 12;
 
 fn damaged(what: &str) -> Error {
     Error::Format(format!("the collection is damaged: {what}"))
@@ -81,7 +81,7 @@ pub fn read(
     texts: bool,
 ) -> Result<Opened> {
     let mut files = Files::new(spill);
-    let start = files.exact(&file, 0, length.min(LONGEST_HEADER))?;
+    let start = files.exact(&file, 0, length.min(MAX_HEADER))?;
     let (head, parts, mut end) = format::read_header(&start, length)?;
     expect_kind(head.kind, texts)?;
     let kinds = parts.iter().map(|part| (part.kind, part.piece));

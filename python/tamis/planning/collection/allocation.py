@@ -16,8 +16,8 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
+from tamis._checks import MAX_BYTES, check_int, check_number, one_of, shown
 from tamis.planning import ribbon
-from tamis.planning.arguments import MOST_BYTES, check_number, one_of, shown, whole
 from tamis.planning.collection import baselines
 from tamis.planning.collection.curves import (
     Curve,
@@ -132,7 +132,7 @@ def plan_collection(
         which = np.full(len(counts), KINDS.index(kind), np.uint8)
         mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(KINDS))
     if budget is not None:
-        budget = whole("budget", budget, 8 * MOST_BYTES - 1)
+        budget = check_int("budget", budget, 8 * MAX_BYTES - 1)
         kept = allocate(method, mixed, weights, budget)
     else:
         if method != "optimal":

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tamis._format import format_duration, format_rate
 from tamis.planning.collection.allocation import plan_collection, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.sliced import plan_segments, size
-from tamis.planning.formats import format_duration, format_rate
 
 PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
 """Seconds of a lookup per set, one by one and by rows, and of any lookup by rows; from

@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from tamis.planning.collection.curves import Floats, Ints
-from tamis.planning.ribbon import MOST_COLUMNS
+from tamis.planning.ribbon import MAX_COLUMNS
 from tamis.planning.stacked.frequencies import Frequencies
 
 _POINTS = 256  # numbers of known negatives that are tried
@@ -71,7 +71,7 @@ class _Runs:
         price = math.exp(log_price)
         gain = self.utility * self.unknown / 2
         rates = self.keys / (math.log(2) * (self.negatives + gain / price))
-        rates = np.clip(rates, 2.0**-MOST_COLUMNS, 1.0)
+        rates = np.clip(rates, 2.0**-MAX_COLUMNS, 1.0)
         bits = self.keys * (1 - np.log2(rates)) + rates * self.negatives
         costs = gain * rates + price * bits
         best = np.argmin(costs, axis=1)[:, None]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.arguments import check_number
+from tamis._checks import check_number
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.prices import optimal
 from tamis.planning.collection.reads import optimal_reads

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-MOST_HASHES = 16
+MAX_HASHES = 16
 """The largest number of cells per key to try: at rates above 10⁻⁶ the optimum has fewer."""
 
-MOST_VALUES = (1, 2, 3, 5, 7)
+MAX_VALUES = (1, 2, 3, 5, 7)
 """The values to try for Max, in counters of 1, 2 and 3 bits."""
 
-LEAST_CELLS = 8
+MIN_CELLS = 8
 """The fewest cells per cell that an insertion changes. The formulas assume that the cells of a key
 are independent, which does not hold if an insertion changes a large part of the filter."""
 
@@ -184,14 +184,14 @@ def size(bits: int, fpr: float, gap: int) -> Size:
 
 
 def _independent(size: Size) -> bool:
-    return LEAST_CELLS * (size.decrements + size.hashes) <= size.cells
+    return MIN_CELLS * (size.decrements + size.hashes) <= size.cells
 
 
 def _candidates(bits: int, fpr: float) -> list[Size]:
     found = []
-    for most in MOST_VALUES:
+    for most in MAX_VALUES:
         cells = bits // counter_bits(most)
-        for hashes in range(1, MOST_HASHES + 1):
+        for hashes in range(1, MAX_HASHES + 1):
             size = Size(cells, most, hashes, whole_decrements(hashes, most, fpr))
             while _independent(size) and limit_rate(size) > fpr:  # because of 1/m, which P neglects
                 size = size._replace(decrements=size.decrements + 1)

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from tamis._checks import MAX_KEYS, check_int, check_rate, one_of, shown
 from tamis.planning import stable, windowed
-from tamis.planning.arguments import MOST_KEYS, check_rate, one_of, shown, whole
 from tamis.planning.stable import Size
 from tamis.planning.stable.search import optimal
 
@@ -143,9 +143,9 @@ def plan_stable(
             f"group {empty[0]} has no samples (p_j and q_j are 0); join it with another group"
         )
     fpr = check_rate("fpr", fpr)
-    bits, gap = whole("bits", bits, 2**50, 1), whole("gap", gap, 2**48)
-    members = None if members is None else whole("members", members, MOST_KEYS)
-    model_bits = whole("model_bits", model_bits, 2**50)
+    bits, gap = check_int("bits", bits, 2**50, 1), check_int("gap", gap, 2**48)
+    members = None if members is None else check_int("members", members, MAX_KEYS)
+    model_bits = check_int("model_bits", model_bits, 2**50)
     one_of("method", method, get_args(Method))
     if method == "paper":
         filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from tamis._checks import check_int, check_rate, one_of
 from tamis.planning import stable
-from tamis.planning.arguments import check_rate, one_of, whole
 from tamis.planning.stable.groups import (
     Method,
     StablePlan,
@@ -34,7 +34,7 @@ _BINS = 64
 _USUAL_GROUPS = 4
 """The most groups that are tried unless more are requested: each further one saves less."""
 
-_MOST_GROUPS = 6
+_MAX_GROUPS = 6
 """The most groups that are ever tried: further ones save nothing that held-out scores confirm."""
 
 _CONFIDENCE = 0.95
@@ -75,9 +75,9 @@ def plan_scores(
     one_of("method", method, get_args(Method))
     fpr = check_rate("fpr", fpr)
     if groups is not None:
-        groups = whole("groups", groups, 64, least=1)
-    bits, gap = whole("bits", bits, 2**50, 1), whole("gap", gap, 2**48)
-    model_bits = whole("model_bits", model_bits, 2**50)
+        groups = check_int("groups", groups, 64, least=1)
+    bits, gap = check_int("bits", bits, 2**50, 1), check_int("gap", gap, 2**48)
+    model_bits = check_int("model_bits", model_bits, 2**50)
     search = _Planner(members, others, bits, fpr, gap, model_bits)
     if method == "paper":
         return search.paper(groups or monotone(members, others), single=groups == 1)
@@ -104,7 +104,7 @@ class _Planner:
         except ValueError as error:  # no threshold leaves one filter room
             failed = error
         fewest = np.inf
-        for count in range(2, min(groups, _MOST_GROUPS) + 1):
+        for count in range(2, min(groups, _MAX_GROUPS) + 1):
             try:
                 plan = self.optimal(_cuts(self.members, self.chosen, count))
             except ValueError as error:

@@ -50,8 +50,8 @@ class _Table(NamedTuple):
 
 
 def _table(bits: int, fpr: float, gap: int) -> _Table:
-    hashes_tried = range(1, stable.MOST_HASHES + 1)
-    rows = np.array(list(itertools.product(stable.MOST_VALUES, hashes_tried, _DECREMENTS)))
+    hashes_tried = range(1, stable.MAX_HASHES + 1)
+    rows = np.array(list(itertools.product(stable.MAX_VALUES, hashes_tried, _DECREMENTS)))
     most, hashes, decrements = rows.T
     zeros = (decrements / (decrements + hashes)) ** most
     rate = (1 - zeros) ** hashes
@@ -137,7 +137,7 @@ class _Search:
     ) -> None:
         self.p, self.q, self.bits, self.fpr, self.gap = p, q, bits, fpr, max(gap, 1)
         self.table = table
-        self.least = stable.LEAST_CELLS * (table.decrements + table.hashes) * table.counter_bits
+        self.least = stable.MIN_CELLS * (table.decrements + table.hashes) * table.counter_bits
 
     def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
         """Return the plain stable filter: one row for the groups kept, bits by their members."""

@@ -33,7 +33,7 @@ _COARSE, _FINE = 48, 16  # points of the search over N_o, and of its refinement
 _RATES, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
 _TABLE = np.geomspace(2.0**-40, 1.0, 4096)
 _TABLE_BITS = bits_per_item(_TABLE)
-_LONGEST_OF_NEGATIVES = 12
+_MAX_OF_NEGATIVES = 12
 
 
 class Seen(NamedTuple):
@@ -204,7 +204,7 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
         if bits > (best.bits if best and goal.smallest else goal.budget):
             break
         items = math.ceil(known.negatives * first)
-        for two in lengths[:_LONGEST_OF_NEGATIVES]:
+        for two in lengths[:_MAX_OF_NEGATIVES]:
             more, second = fingerprint_layer(kind, items, two)
             keys = math.ceil(goal.keys * second)
             most = goal.budget - bits - more

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tamis.planning.arguments import shown
-from tamis.planning.formats import format_duration
+from tamis._checks import shown
+from tamis._format import format_duration
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice

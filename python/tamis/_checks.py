@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-MOST_BITS_PER_KEY = 4096
+MAX_BITS_PER_KEY = 4096
 """The largest budget accepted: far more than any filter can use."""
 
 
@@ -62,8 +62,8 @@ def rate_or_budget(
 
 def check_bits_per_key(value: object) -> float:
     """Return a positive budget."""
-    what = f"a number above 0 and at most {MOST_BITS_PER_KEY}"
-    return check_number("bits_per_key", value, what, above=0, most=MOST_BITS_PER_KEY)
+    what = f"a number above 0 and at most {MAX_BITS_PER_KEY}"
+    return check_number("bits_per_key", value, what, above=0, most=MAX_BITS_PER_KEY)
 
 
 def check_rate(name: str, value: object) -> float:
@@ -85,7 +85,7 @@ def check_workload(workload: object, name: str = "workload", *, optional: bool =
         )
 
 
-def whole(name: str, value: object, most: int, least: int = 0) -> int:
+def check_int(name: str, value: object, most: int, least: int = 0) -> int:
     """Return an argument as an int in a range; NumPy integers are accepted, bools are not."""
     try:
         found = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
@@ -102,13 +102,13 @@ def whole(name: str, value: object, most: int, least: int = 0) -> int:
 
 def thread_count(threads: int | None) -> int:
     """Return how many threads to start: as many as given, or one per core for None or 0."""
-    return whole("threads", 0 if threads is None else threads, 4096) or os.cpu_count() or 1
+    return check_int("threads", 0 if threads is None else threads, 4096) or os.cpu_count() or 1
 
 
-MOST_SECONDS = 10**6
+MAX_SECONDS = 10**6
 """The longest time-out, lease or staleness: eleven days, which every system call can wait."""
 
-MOST_KEYS = 2**48 - 1
+MAX_KEYS = 2**48 - 1
 """The largest capacity of a filter."""
 
 
@@ -168,7 +168,7 @@ UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 """Units of a memory budget, in bytes."""
 
 
-MOST_BYTES = 2**60
+MAX_BYTES = 2**60
 """The first memory budget that is not accepted: more than any machine has."""
 
 
@@ -189,12 +189,12 @@ def parse_budget(budget: int | str, name: str = "budget") -> int:
                     size = float(text[: -len(unit)]) * UNITS[unit]
                 except ValueError:
                     break
-                if 0 <= size < MOST_BYTES:
+                if 0 <= size < MAX_BYTES:
                     return int(size)
                 break
         raise ValueError(wrong)
     if isinstance(budget, bool) or not isinstance(budget, Integral):
         raise TypeError(wrong)
-    if not 0 <= budget < MOST_BYTES:
+    if not 0 <= budget < MAX_BYTES:
         raise ValueError(wrong)
     return int(budget)

@@ -8,7 +8,7 @@ import pytest
 
 import tamis
 from tamis.guard.statistics import History
-from tamis.pictures import apart, pareto, svg
+from tamis.plotting import apart, pareto, svg
 from tamis.report import Report
 
 pytest.importorskip("matplotlib").use("agg")
