@@ -96,7 +96,7 @@ numbers: $(VENV)/built $(VENV)/tools
 # `make test` draws the same ones every time: what soak finds becomes an @example.
 soak: $(VENV)/built $(VENV)/tools
 	.ci/servers
-	PYTHONPATH=tests $(BIN)/python -m campaign --faults 1000
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m campaign --faults 1000
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
 	PYTHON=$(CURDIR)/$(BIN)/python fuzz/run 3600
 

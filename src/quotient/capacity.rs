@@ -3,7 +3,7 @@
 //! This is the one sizing rule in a kernel. It cannot be planning's alone: a filter doubles in the
 //! middle of a batch, and one that was opened from a file has to double at the same key as the one
 //! that was saved. So it follows from what a frame holds, the quotients and the capacity. Planning
-//! (`planning/quotient.py`) has the same rule; `tests/test_quotient.py` compares them.
+//! (`planning/quotient.py`) has the same rule; `tests/filters/test_quotient.py` compares them.
 
 use super::SLOTS;
 

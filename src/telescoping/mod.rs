@@ -20,7 +20,7 @@
 //! So no stored key is denied. There may be more slots than stored hashes, ghosts of insertions
 //! that were never committed; they are left alone. A run is rewritten only if all hashes that the
 //! remote lists for it have slots, and only if no insertion or removal came between reading the
-//! remote and rewriting (`version`). `tests/test_protocol.py` is this protocol as a model.
+//! remote and rewriting (`version`). `tests/filters/test_protocol.py` is this protocol as a model.
 //!
 //! Marks are coded, 64 slots together ([`code`], [`groups`]); [`Store`] has three layouts for the
 //! codes. In [`Layout::Block`] a code has 56 bits: where one overflows, all marks of its block go

@@ -1,7 +1,7 @@
 """Run the campaign, print what happened, and fail if a stored key was denied.
 
-PYTHONPATH=tests python -m campaign --faults 1000 --seed 1
-PYTHONPATH=tests python -m campaign --check build/campaign/redis-1.jsonl
+PYTHONPATH=tests:tests/helpers python -m campaign --faults 1000 --seed 1
+PYTHONPATH=tests:tests/helpers python -m campaign --check build/campaign/redis-1.jsonl
 """
 
 import argparse
@@ -22,6 +22,7 @@ from campaign import checker, history, scenes
 from campaign.processes import Clock, Zygote
 from campaign.supervisor import Scene
 
+PYTHONPATH = "PYTHONPATH=tests:tests/helpers"
 OUTPUT = Path("build/campaign")
 EXPECTED = {"LeaseError", "StoreError", "NotOpen", "Closed"}
 """Errors that a caller of a guard under faults has to expect; the first of others is printed."""
@@ -115,8 +116,8 @@ async def run_scene(name, faults, arguments, zygotes, server_clock, folder) -> R
         header = {
             "store": name,
             "plan": faults,
-            "again": f"PYTHONPATH=tests {shlex.join([*again, '--faults', str(len(faults))])}",
-            "check": f"PYTHONPATH=tests python -m campaign --check {path}",
+            "again": f"{PYTHONPATH} {shlex.join([*again, '--faults', str(len(faults))])}",
+            "check": f"{PYTHONPATH} python -m campaign --check {path}",
             "hung": result.hung,
             "unavailable": result.unavailable,
         }

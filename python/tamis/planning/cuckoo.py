@@ -21,7 +21,7 @@ SLOTS = 4
 
 # With V fingerprints, keys of a bucket can move to V other buckets, and a pair of buckets with too
 # many keys of its own ends the build: with 1, 3 and 7 others, a million keys reach these loads
-# (tests/test_cuckoo.py). Longer fingerprints are better for every rate and budget.
+# (tests/filters/test_cuckoo.py). Longer fingerprints are better for every rate and budget.
 _SHORT_LOADS = {1: 1 / 16, 2: 1 / 6, 3: 1 / 2}
 MIN_FINGERPRINT_BITS = 4
 """The shortest fingerprints that are chosen for a rate or a budget."""

@@ -1,0 +1,388 @@
+"""Connections that break, strangers that keep a transaction open, and leases without a clock."""
+
+import itertools
+import os
+import socket
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from servers import postgres_server, postgres_url  # noqa: F401
+
+import tamis
+from tamis import stores
+
+_names = itertools.count()
+
+
+def quotient():
+    return tamis.Quotient(capacity=1000, fpr=2**-4)
+
+
+def hasher(keys):
+    return tamis.hash_keys(keys, seed=1)
+
+
+class Table:
+    """A table that others write to as well."""
+
+    def __init__(self, url, db):
+        self.url, self.db, self.name = url, db, f"visits {next(_names)}"
+        self.stores = []
+        db.execute(f'CREATE TABLE "{self.name}" (id text PRIMARY KEY, seen text)')
+
+    def insert(self, *keys):
+        self.on(self.db, *keys)
+
+    def on(self, db, *keys):
+        for key in keys:
+            db.execute(f'INSERT INTO "{self.name}" VALUES (%s, %s)', (key, f"by {key}"))
+
+    def store(self, **options):
+        store = stores.Postgres(self.url, table=self.name, key="id", value="seen", **options)
+        self.stores.append(store)
+        return store
+
+    def close(self):
+        for store in self.stores:
+            store.close()
+
+
+def connect(url, **options):
+    import psycopg
+
+    return psycopg.connect(url, **{"autocommit": True, **options})
+
+
+@pytest.fixture
+def table(postgres_url):  # noqa: F811
+    with connect(postgres_url) as db, closing(Table(postgres_url, db)) as table:
+        yield table
+
+
+@pytest.fixture
+def lost(postgres_server):  # noqa: F811
+    """A table of a server that the test stops and starts."""
+    with (
+        connect(postgres_server.url) as db,
+        closing(Table(postgres_server.url, db)) as table,
+    ):
+        yield postgres_server, table
+
+
+def writer(store, owner="one", seconds=60.0):
+    assert store.lease(owner, seconds)
+    store.attach(owner, hasher, b"1")
+    return store
+
+
+def until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("did not happen within 30 s")
+
+
+def waiting(db):
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    return db.execute(query).fetchone()[0]
+
+
+def drop_connections(db):
+    db.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    )
+
+
+def test_dropped_connections_are_opened_again(table):
+    with tamis.Guard(table.store(), quotient()) as g:
+        g.put("a", "1")
+        drop_connections(table.db)
+        assert g.get("a") == "1"
+        drop_connections(table.db)
+        g.put("b", "2")
+        drop_connections(table.db)
+        table.insert("c")
+        assert g.get_many(["a", "b", "c"]) == ["1", "2", "by c"]
+        assert g.delete("a")
+
+
+def test_a_server_that_is_down_is_a_store_error(lost):
+    server, table = lost
+    store = writer(table.store(timeout=2))
+    store.put_many([b"a"], ["x"], "one")
+    since = store.epoch()
+    server.stop()
+    for call in (
+        store.epoch,
+        store.look,
+        lambda: store.get_many([b"a"]),
+        lambda: store.put_many([b"b"], ["x"], "one"),
+        lambda: store.delete_many([b"a"], "one"),
+        lambda: store.lease("one", 10),
+        lambda: store.release("one"),
+        lambda: store.changes(since),
+        lambda: store.run(0, 5),
+        lambda: list(store.scan()),
+        lambda: store.note("x"),
+        lambda: list(store.contents()[1]),
+        lambda: store.attach("one", hasher, b"1"),
+        lambda: stores.Postgres(f"{server.url} password=secret-word", timeout=2),
+    ):
+        with pytest.raises(tamis.StoreError, match=r"Postgres at 127\.0\.0\.1:") as raised:
+            call()
+        assert isinstance(raised.value, OSError)
+        assert "secret" not in str(raised.value)
+    server.start()
+
+    def answers():
+        try:
+            return store.get_many([b"a"]) == ["x"]
+        except tamis.StoreError:
+            return False
+
+    until(answers)
+    assert store.epoch() == since
+    store.put_many([b"b"], ["y"], "one")
+
+
+def test_a_wrong_connection_string_shows_no_password():
+    for wrong in ("postgres:/user:secret-word@host", "postgresql://user:secret-word@[host/db"):
+        with pytest.raises(ValueError, match="conninfo must be") as raised:
+            stores.Postgres(wrong)
+        assert "secret" not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+
+def test_a_server_that_does_not_answer_is_a_store_error(lost):
+    server, table = lost
+    port = int(dict(part.split("=") for part in server.url.split())["port"])
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        # The connection is made, and then nothing comes through any more.
+        silent = server.url.replace(f"port={port}", f"port={proxy.getsockname()[1]}")
+        links = []
+
+        def forward():
+            client, _ = proxy.accept()
+            there = socket.create_connection(("127.0.0.1", port))
+            links.extend((client, there))
+            for one, other in ((client, there), (there, client)):
+                threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+        passing = threading.Event()
+        passing.set()
+
+        def pump(one, other):
+            try:
+                while data := one.recv(65536):
+                    if passing.is_set():
+                        other.sendall(data)
+            except OSError:
+                pass
+
+        threading.Thread(target=forward, daemon=True).start()
+        store = stores.Postgres(
+            silent, table=table.name, key="id", value="seen", timeout=2, connections=2
+        )
+        assert store.get_many([b"a"]) == [None]
+        passing.clear()
+        with pytest.raises(tamis.StoreError):
+            store.get_many([b"a"])
+        for link in links:
+            link.close()
+        store.close()
+
+
+def test_reads_do_not_wait_for_a_put_that_waits_for_a_stranger(table):
+    table.insert("there")
+    with (
+        tamis.Guard(table.store(), quotient()) as g,
+        connect(table.url, autocommit=False) as stranger,
+    ):
+        assert g.get("there") == "by there"
+        table.on(stranger, "theirs")  # the transaction stays open
+        put = threading.Thread(target=g.put, args=("mine", "x"))
+        put.start()
+        until(lambda: waiting(table.db) == 1)
+        store = g.store
+        assert store.get_many([b"there", b"mine", b"theirs"]) == ["by there", None, None]
+        assert store.epoch() == g._trust.replica.epoch
+        assert store.lease(g._trust.owner, 10)  # a renewal does not wait either
+        assert store.changes(store.epoch()) == (store.epoch(), [], [], False)
+        assert len(store.run(0, 2**64 - 1)) == 1
+        assert waiting(table.db) == 1
+        stranger.commit()
+        put.join()
+        assert g.get_many(["mine", "theirs"]) == ["x", "by theirs"]
+
+
+def test_changes_do_not_wait_for_a_write_that_holds_the_index(table):
+    """A stranger's update locks a row, but not the journal; a put of that key waits for it."""
+    table.insert("theirs")
+    store = writer(table.store())
+    since = store.epoch()
+    with connect(table.url, autocommit=False) as stranger:
+        stranger.execute(f"""UPDATE "{table.name}" SET seen = 'x'""")
+        put = threading.Thread(target=store.put_many, args=([b"theirs"], ["y"], "one"))
+        put.start()
+        until(lambda: waiting(table.db) == 1)
+        assert store.changes(since).added == []
+        assert store.get_many([b"theirs"]) == ["by theirs"]
+        stranger.commit()
+        put.join()
+    table.insert("later")
+    assert store.changes(since).added == [b"later"]
+
+
+def test_threads_read_at_the_same_time(table):
+    table.insert("a")
+    store = table.store(connections=8)
+    with connect(table.url, autocommit=False) as stranger:
+        stranger.execute(f'LOCK TABLE "{table.name}"')
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(store.get_many([b"a"]))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: waiting(table.db) == 8)
+        stranger.commit()
+        for thread in threads:
+            thread.join()
+    assert found == [["by a"]] * 8
+
+
+def test_signals_of_changes_and_of_a_new_connection(lost):
+    server, table = lost
+    store = table.store()
+    before = set(threading.enumerate())  # perhaps of guards that other tests left open
+    woken = threading.Event()
+    end = store.watch(woken.set)
+    assert woken.wait(30)  # it listens
+    woken.clear()
+    table.insert("a")
+    assert woken.wait(30)
+    woken.clear()
+    server.restart()
+    assert woken.wait(30)
+    end()
+    begun = set(threading.enumerate()) - before
+    assert not any(t.name == "tamis-postgres-watch" for t in begun)
+    table.db.close()
+
+
+def test_a_lease_is_over_when_it_was_watched_for_its_length(table, monkeypatch):
+    at = [1000.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda _: at[0])
+    one, two = table.store(), table.store()
+    assert one.lease("one", 10)
+    assert not two.lease("two", 5)
+    at[0] += 9
+    assert one.lease("one", 10)
+    at[0] += 9
+    assert not two.lease("two", 5)  # the renewal began the watch again
+    at[0] += 9.9
+    assert not two.lease("two", 5)
+    at[0] += 0.3
+    assert two.lease("two", 5)
+    assert not one.lease("one", 10)
+    two.release("two")
+    assert one.lease("one", 10)
+
+
+def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
+    monkeypatch.setattr(stores._postgres_tables, "JOURNAL", 2000)
+    with tamis.Guard(table.store(), quotient()):
+        for i in range(5):
+            table.db.execute(
+                f"""INSERT INTO "{table.name}" SELECT 'k{i}' || j FROM generate_series(1, 1000) j"""
+            )
+        rows = table.db.execute(f'SELECT count(*) FROM "tamis_{table.name}_journal"').fetchone()
+        assert 2000 <= rows[0] <= 3000
+
+
+def test_tables_and_triggers_have_the_documented_names(table):
+    store = table.store()
+    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "note")}
+    found = table.db.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
+        (f"tamis\\_{table.name}\\_%",),
+    )
+    assert {name for (name,) in found} == names
+    triggers = table.db.execute(
+        "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass", (f'"{table.name}"',)
+    )
+    assert {name for (name,) in triggers} == {
+        f"tamis_{table.name}_{part}" for part in ("change", "rename", "truncate")
+    }
+    store.unguard()
+    left = table.db.execute("SELECT 1 FROM pg_class WHERE relname = ANY(%s)", (list(names),))
+    assert left.fetchone() is None
+    table.insert("after")
+    with pytest.raises(ValueError, match="at most 48 bytes"):
+        stores.Postgres(table.url, table="t" * 49, key="id", value="seen")
+
+
+def test_a_stranger_needs_no_rights_on_the_tables_beside(table):
+    role = f"stranger{next(_names)}"
+    with tamis.Guard(table.store(), quotient()) as g, connect(table.url) as stranger:
+        table.db.execute(f"CREATE ROLE {role}")
+        table.db.execute(f'GRANT INSERT ON "{table.name}" TO {role}')
+        stranger.execute(f"SET ROLE {role}")
+        stranger.execute("SET search_path = ''")
+        stranger.execute(f"""INSERT INTO public."{table.name}" VALUES ('theirs', 'x')""")
+        assert g.get("theirs") == "x"
+
+
+def test_what_other_triggers_write_is_found(table):
+    table.db.execute(
+        f"""CREATE FUNCTION double{next(_names)}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF NEW.id NOT LIKE '%-copy' THEN
+        INSERT INTO "{table.name}" VALUES (NEW.id || '-copy', NEW.seen); END IF;
+        RETURN NULL; END $$;
+        CREATE TRIGGER double AFTER INSERT ON "{table.name}"
+        FOR EACH ROW EXECUTE FUNCTION double{next(_names) - 1}()"""
+    )
+    with tamis.Guard(table.store(), quotient()) as g:
+        g.put("a", "x")
+        assert g.get_many(["a", "a-copy"]) == ["x", "x"]
+        assert len(g.store.run(0, 2**64 - 1)) == 2
+
+
+def test_a_forked_child_opens_its_own_connections(table):
+    store = writer(table.store())
+    store.put_many([b"a"], ["x"], "one")
+    child = os.fork()
+    if child == 0:
+        try:
+            assert store.get_many([b"a"]) == ["x"]
+            assert not store.lease("one", 60)
+            try:
+                store.put_many([b"b"], ["y"], "one")
+            except tamis.LeaseError:
+                os._exit(0)
+        finally:
+            os._exit(1)
+    for _ in range(200):
+        assert store.get_many([b"a"]) == ["x"]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.put_many([b"c"], ["z"], "one")
+    assert store.get_many([b"a", b"b", b"c"]) == ["x", None, "z"]
+
+
+def test_a_connection_that_is_lost_while_it_rolls_back_is_a_store_error(table, monkeypatch):
+    import psycopg
+
+    def lost(db, *_):
+        db.pgconn.finish()
+        raise psycopg.Rollback
+
+    store = table.store()
+    with monkeypatch.context() as patch:
+        patch.setattr("tamis.stores._postgres_lease._replace", lost)
+        with pytest.raises(tamis.StoreError, match="Postgres at 127"):
+            store.lease("one", 10)
+    assert store.lease("one", 10)
