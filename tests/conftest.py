@@ -11,6 +11,9 @@ import random
 import pytest
 from hypothesis import settings
 
+for _checks in ("filters", "saved", "updates"):
+    pytest.register_assert_rewrite(f"tamis.testing.{_checks}")
+
 SOAK = bool(os.environ.get("TAMIS_SOAK"))
 
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, database=None)

@@ -157,6 +157,7 @@ _SUBMODULES = (
     "report",
     "spark",
     "stores",
+    "testing",
     "text",
     "traces",
     "workload",

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from contract import fails_at_every_step, within_noise
+from contract import fails_at_every_step
 from frames import GOLDEN, lie
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ import tamis
 from tamis import _native
 from tamis.collection.planned import load_planned, plan_prefixes
 from tamis.planning import bloom, ribbon
+from tamis.testing.filters import within_noise
 
 KINDS = ["auto", "ribbon", "segmented", "truncated"]
 SIZES = [0, 1, 2, 3, 10, 100, 300, 1000, 5000]

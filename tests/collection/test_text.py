@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from contract import fails_at_every_step, within_noise
+from contract import fails_at_every_step
 from frames import GOLDEN, lie
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +15,7 @@ import tamis
 from tamis.planning.collection import sliced as planning
 from tamis.planning.collection.curves import Segmented
 from tamis.planning.collection.prices import optimal
+from tamis.testing.filters import within_noise
 from tamis.text import ENGLISH, SearchIndex, words
 
 WORDS = ["anchor", "bell", "crane", "dial", "ember", "flint", "gauge", "hinge", "ingot", "kiln"]

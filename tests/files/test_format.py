@@ -32,7 +32,7 @@ def golden_filters():
     """A small filter of each kind and shape by name, as version 1 of the format has it."""
     for specimen in (s for s in SPECIMENS if not s.planned):
         # Ribbons of whole columns have the form of the first version.
-        fpr = 2**-7 if tamis.Ribbon in (specimen.cls, specimen.shape.get("filter")) else 0.01
+        fpr = 2**-7 if tamis.Ribbon in (specimen.cls, specimen.arguments.get("filter")) else 0.01
         yield f"v1-{specimen}".lower(), specimen.build(range(100), fpr=fpr, seed=42)
     yield "v1-bloom-keyed", tamis.Bloom.build(["ada", "grace"], fpr=0.01, key=SECRET)
     segmented = tamis.Bloom.build(range(100), bits_per_key=10, layout="segmented")

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,6 +12,7 @@ from reference import frame, hash_key, parts
 
 import tamis
 from tamis.planning import adaptive_cuckoo as planning
+from tamis.testing.filters import within_noise
 
 KINDS = [
     {"kind": "swapping"},

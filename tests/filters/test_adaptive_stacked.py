@@ -4,7 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -37,6 +36,7 @@ from tamis.planning.stacked.lifetime import (
     three_layers,
 )
 from tamis.stores import Hashes
+from tamis.testing.filters import within_noise
 
 KINDS = ("bloom", "quotient")
 UNIVERSE = 20_000

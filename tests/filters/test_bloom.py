@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Bloom as Twin
@@ -14,6 +13,7 @@ from reference import frame, hash_key, hyperloglog
 import tamis
 from tamis import _native
 from tamis.planning import bloom as planning
+from tamis.testing.filters import within_noise
 
 LAYOUTS = ["blocked", "standard", "segmented"]
 keys_lists = st.lists(st.integers(-1000, 2**64 - 1), max_size=60)

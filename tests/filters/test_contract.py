@@ -1,13 +1,111 @@
-import inspect
+import math
 
+import numpy as np
 import pytest
-from contract import CHECKS, SPECIMENS
+from contract import SPECIMENS
+
+import tamis
+from tamis.testing import FILTER_CHECKS, check_filter
 
 
 @pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_contract(check, specimen, tmp_path):
-    if "tmp_path" in inspect.signature(check).parameters:
-        check(specimen, tmp_path=tmp_path)
-    else:
-        check(specimen)
+@pytest.mark.parametrize("check", FILTER_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, specimen):
+    check(specimen)
+
+
+class Outsider:
+    """A Bloom filter that is no filter of tamis, with no more than `check_filter` asks for."""
+
+    inserts = merges = True
+
+    def __init__(self, capacity, fpr):
+        self.hashes = math.ceil(-math.log2(fpr))
+        self.bits = np.zeros(max(math.ceil(capacity * self.hashes / math.log(2)), 64), bool)
+        self.keys = 0
+
+    @classmethod
+    def build(cls, keys, *, fpr):
+        f = cls(len(set(np.asarray(keys).tolist())), fpr)
+        f.update(keys)
+        return f
+
+    def places(self, keys):
+        size = np.uint64(len(self.bits))
+        return [tamis.hash_keys(keys, seed=i)[:, 0] % size for i in range(self.hashes)]
+
+    def contains(self, keys):
+        if not len(keys):
+            return np.zeros(0, bool)
+        return np.logical_and.reduce([self.bits[at] for at in self.places(keys)])
+
+    def __contains__(self, key):
+        return bool(self.contains([key])[0])
+
+    def update(self, keys):
+        keys = list(dict.fromkeys(np.asarray(keys).tolist()))
+        if keys:
+            self.keys += len(keys)
+            for at in self.places(keys):
+                self.bits[at] = True
+
+    def add(self, key):
+        self.update([key])
+
+    def __len__(self):
+        return self.keys
+
+    def __or__(self, other):
+        both = Outsider(1, 0.5)
+        both.hashes, both.bits = self.hashes, self.bits | other.bits
+        return both
+
+    @property
+    def size_in_bits(self):
+        return len(self.bits)
+
+    @property
+    def bits_per_key(self):
+        return self.size_in_bits / max(self.keys, 1)
+
+    @property
+    def expected_fpr(self):
+        return self.bits.mean() ** self.hashes
+
+
+def test_an_outsiders_filter_is_held_to_the_contract():
+    check_filter(Outsider)
+
+
+class Denying(Outsider):
+    """Loses a key now and then."""
+
+    def update(self, keys):
+        super().update([key for key in keys if key != 4711])
+
+
+class Boasting(Outsider):
+    """Claims half of its rate."""
+
+    expected_fpr = property(lambda self: super().expected_fpr / 2)
+
+
+class Unmerged(Outsider):
+    """Drops the keys of one side."""
+
+    def __or__(self, other):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("cls", "check"),
+    [
+        (Denying, "denies_no_key"),
+        (Boasting, "errs_as_expected"),
+        (Unmerged, "merges_what_it_says"),
+    ],
+)
+def test_a_filter_that_breaks_the_contract_is_named(cls, check):
+    with pytest.raises(AssertionError) as raised:
+        check_filter(cls)
+    assert raised.value.__notes__[-1].startswith(f"{cls.__name__} failed the check {check}: ")

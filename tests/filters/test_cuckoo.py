@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -15,6 +14,7 @@ from reference import TruncatedCuckoo, frame, hash_key, parts
 import tamis
 from tamis import _native
 from tamis.planning import cuckoo as planning
+from tamis.testing.filters import within_noise
 
 
 def native(chunks, buckets, fingerprint_bits, near, capacity=10**6):

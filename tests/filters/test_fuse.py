@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Fuse as Twin
@@ -13,6 +12,7 @@ from reference import hash_key
 import tamis
 from tamis import _native
 from tamis.planning import fuse as planning
+from tamis.testing.filters import within_noise
 
 ARITIES = (3, 4)
 

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from contract import DIGITS, within_noise
+from contract import DIGITS
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference import frame, parts
@@ -14,6 +14,7 @@ from scipy import stats
 import tamis
 from tamis.planning import learned as planning
 from tamis.planning.ribbon import column_rate
+from tamis.testing.filters import within_noise
 
 FORMS = planning.FORMS
 

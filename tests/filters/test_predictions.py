@@ -8,13 +8,14 @@ Streams have such tests in `tests/filters/test_stable.py`, `tests/filters/test_w
 
 import numpy as np
 import pytest
-from contract import SIGMAS, SPECIMENS
+from contract import SPECIMENS
 from stand_in import tiny
 
 import tamis
 from tamis import _native
 from tamis.planning import bloom, quotient
 from tamis.stores import Hashes
+from tamis.testing.filters import SIGMAS
 
 KEYS, TRIALS, SEEDS = 3000, 60_000, range(3)
 ABSENT = np.arange(10**12, 10**12 + TRIALS)
@@ -110,7 +111,7 @@ def changes(specimen):
         "merged": f.inserts and f.merges,
         "grown": hasattr(f, "grow"),
         "adapted": hasattr(f, "adapt"),
-        "truncated": hasattr(f, "truncate") and specimen.shape.get("layout") in CUT,
+        "truncated": hasattr(f, "truncate") and specimen.arguments.get("layout") in CUT,
     }
     return [change for change in CHANGES if supported[change]]
 

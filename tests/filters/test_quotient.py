@@ -4,7 +4,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,6 +13,7 @@ from reference import hash_key
 import tamis
 from tamis import _native
 from tamis.planning import quotient as planning
+from tamis.testing.filters import within_noise
 
 
 def native(quotients, remainder_bits, capacity):

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Ribbon as Twin
@@ -13,6 +12,7 @@ from reference import frame, hash_key, parts
 import tamis
 from conftest import SOAK
 from tamis.planning import ribbon as planning
+from tamis.testing.filters import within_noise
 
 LAYOUTS = ["interleaved", "columns"]
 

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 import reference
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import frame, hash_key, parts
@@ -15,6 +14,7 @@ import tamis
 from tamis import _native
 from tamis.planning import stable as planning
 from tamis.planning.stable import Size
+from tamis.testing.filters import within_noise
 
 
 def made(size, decrement="adjacent", seed=0):

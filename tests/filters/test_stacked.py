@@ -4,12 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from contract import SIGMAS, planned, within_noise
+from contract import planned
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import Stacked, frame, hash_key, parts
 
 import tamis
+from tamis.testing.filters import SIGMAS, within_noise
 
 FIRST_NEGATIVE, FIRST_UNSEEN = 10**9, 10**10
 

@@ -5,7 +5,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from contract import SIGMAS, within_noise
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,6 +14,7 @@ from reference import hash_key, of_one_quotient, parts
 import tamis
 from tamis.planning import telescoping as planning
 from tamis.stores import Hashes
+from tamis.testing.filters import SIGMAS, within_noise
 
 SHAPES = [
     (tamis.Telescoping, "growing"),

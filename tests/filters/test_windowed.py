@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import reference
-from contract import within_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import hash_key
@@ -17,6 +16,7 @@ import tamis
 from tamis import _native
 from tamis.planning import windowed as planning
 from tamis.planning.windowed import Size
+from tamis.testing.filters import within_noise
 
 
 def made(size, step=0.0, seed=0):

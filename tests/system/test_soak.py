@@ -4,9 +4,10 @@ import os
 
 import numpy as np
 import pytest
-from contract import SPECIMENS, within_noise
+from contract import SPECIMENS
 
 import tamis
+from tamis.testing.filters import within_noise
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("TAMIS_SOAK"), reason="minutes and gigabytes: `make soak` runs it"
