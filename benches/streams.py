@@ -11,6 +11,7 @@ LightGBM. The last rows use precomputed scores.
 
 import argparse
 import time
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -65,10 +66,13 @@ def works():
             work = getattr(learned, how)
             name = f"StableLearned, {told}: {how}"
             yield name, lambda keys, w=work, t=table: w(keys, features=t), target
-    ask, scores = tamis._native.stable_learned_pass, learned.model.scores(table)
-    for how, insert in (("update", True), ("contains", False)):
-        work = lambda keys, insert=insert: ask(learned._kernel, keys, scores, insert)  # noqa: E731
-        yield f"StableLearned, scores given: {how}", work, None
+        scores = learned.model.scores(table)
+        for how, insert in (("update", True), ("contains", False)):
+            yield (
+                f"StableLearned, {library}, scores given: {how}",
+                partial(learned._pass, scores=scores, insert=insert),
+                None,
+            )
 
 
 def main():

@@ -22,12 +22,17 @@ def _fooled(adversary):
         yield queries
 
 
-print(f"{'stream':12s} {'10⁶ keys/s':>10s}")
-for name, make in STREAMS.items():
-    best = 0.0
-    for _ in range(3):
-        start = time.perf_counter()
-        made = make()
-        count = made if isinstance(made, int) else len(made)
-        best = max(best, count / (time.perf_counter() - start))
-    print(f"{name:12s} {best / 1e6:10.1f}")
+def main():
+    print(f"{'stream':12s} {'10⁶ keys/s':>10s}")
+    for name, make in STREAMS.items():
+        best = 0.0
+        for _ in range(3):
+            start = time.perf_counter()
+            made = make()
+            count = made if isinstance(made, int) else len(made)
+            best = max(best, count / (time.perf_counter() - start))
+        print(f"{name:12s} {best / 1e6:10.1f}")
+
+
+if __name__ == "__main__":
+    main()
