@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUST   := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: all format lint types build test demo bench experiments verdicts numbers soak docs wheel wheels newest clean
+.PHONY: all format lint types build test demo bench experiments verdicts numbers soak docs wheel wheels newest deny audit clean
 
 all: format lint types build test
 
@@ -21,7 +21,7 @@ $(VENV)/tools: $(VENV)/builder
 	touch $@
 
 $(VENV)/built: $(VENV)/builder $(RUST)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --release
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --locked --quiet --release
 	touch $@
 
 $(VENV)/spark: $(VENV)/tools
@@ -41,8 +41,8 @@ format: $(VENV)/tools
 
 lint: $(VENV)/tools
 	cargo fmt --check
-	cargo clippy --quiet --all-targets -- -D warnings
-	cargo clippy --quiet --features python -- -D warnings
+	cargo clippy --locked --quiet --all-targets -- -D warnings
+	cargo clippy --locked --quiet --features python -- -D warnings
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
@@ -52,7 +52,7 @@ types: $(VENV)/built $(VENV)/tools
 
 test: $(VENV)/built $(VENV)/tools $(VENV)/spark
 	.ci/servers
-	cargo test --quiet
+	cargo test --locked --quiet
 	$(BIN)/python -m pytest --quiet --numprocesses auto
 
 # A blocklist, a log, advice, and each filter before a store: one table and one picture.
@@ -63,7 +63,7 @@ demo: $(VENV)/built
 
 # Side by side with other packages, and the kernels beside a yardstick.
 bench: $(VENV)/built $(VENV)/peers
-	cargo bench --quiet --bench kernels
+	cargo bench --locked --quiet --bench kernels
 	$(BIN)/python benches/imports.py
 	$(BIN)/python benches/learned.py
 	$(BIN)/python benches/checks.py
@@ -105,7 +105,7 @@ docs: $(VENV)/built
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 wheel: $(VENV)/builder
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --out dist
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --locked --quiet --release --out dist
 
 # For a release: wheels for Linux with glibc 2.17 or newer (manylinux2014), of two processors. Zig links them
 # against the old glibc; the one for aarch64 is cross-built, and not tested here.
@@ -113,7 +113,7 @@ wheels: $(VENV)/builder
 	$(BIN)/python -m pip install --quiet --group wheels
 	rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 	for target in x86_64 aarch64; do \
-		PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --quiet --release --zig \
+		PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin build --locked --quiet --release --zig \
 			--target $$target-unknown-linux-gnu --compatibility manylinux2014 --out dist || exit; \
 	done
 
@@ -122,6 +122,17 @@ wheels: $(VENV)/builder
 newest: wheel
 	.ci/installs
 	.ci/newest
+
+# Licences and sources of the Rust dependencies, and their advisories where the database can be fetched.
+deny:
+	command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	cargo deny --locked check licenses bans sources
+	cargo deny --locked check advisories || echo "deny: advisories were not checked, or see above"
+
+# Advisories on the Python packages of the virtual environment, where their database can be reached.
+audit: $(VENV)/tools
+	$(BIN)/python -m pip install --quiet "pip-audit>=2.7"
+	$(BIN)/python -m pip_audit --skip-editable
 
 clean:
 	rm -rf target dist site $(VENV)

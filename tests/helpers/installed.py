@@ -84,6 +84,8 @@ def use_extras(folder: Path, extras: list[str]) -> None:
 if __name__ == "__main__":
     declared = set(metadata.metadata("tamis").get_all("Provides-Extra") or ())
     assert declared == {*EXTRAS, "all"}, declared
+    files = [str(file) for file in metadata.files("tamis") or ()]
+    assert any(".dist-info/sboms/" in file for file in files), "the wheel lists no crates"
     with tempfile.TemporaryDirectory() as temporary:
         use_filters(Path(temporary))
         use_command_line(Path(temporary))
