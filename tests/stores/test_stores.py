@@ -4,13 +4,13 @@ import itertools
 import os
 import threading
 
-import numpy as np
 import pytest
 from servers import postgres_url, redis_url  # noqa: F401
 from stand_in import Prefixes
 
 import tamis
 from tamis import stores
+from tamis.testing import STORE_CHECKS, StoreCase, check_store
 
 KINDS = ["Memory", "SQLite", "RocksDB", "Redis", "Postgres"]
 _names = itertools.count()
@@ -44,92 +44,26 @@ def quotient():
     return tamis.Quotient(capacity=1000, fpr=2**-4)
 
 
-KEYS = ["text", "é", "", b"\0\xff", 0, -1, 2**63, 2**64 - 1, -(2**63), "1", 1]
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, opened, request):
+    kind = request.node.callspec.params["opened"]
+    check(StoreCase(opened, exclusive=kind == "RocksDB"))
 
 
-def test_keys_and_values_come_back(opened):
-    with tamis.Guard(opened(), quotient()) as g:
-        g.put_many((key, f"value of {key!r}") for key in KEYS)
-        g.put("bytes", b"\0\xff")
-        g.put("empty", b"")
-        g.put("nothing", "")
-        assert g.get_many(KEYS) == [f"value of {key!r}" for key in KEYS]
-        assert g.get_many(["bytes", "empty", "nothing"]) == [b"\0\xff", b"", ""]
-        assert {k for k in g if isinstance(k, int)} == {k for k in KEYS if isinstance(k, int)}
-        assert len(list(g)) == len(KEYS) + 3
-        g.put("bytes", "again")
-        assert g.get("bytes") == "again"
-        assert g.delete_many(["bytes", "absent", -1]) == [True, False, True]
-        assert g.get_many(["bytes", -1, 0]) == [None, None, "value of 0"]
+class Forgetful(stores.Memory):
+    """Keeps the first value of a key for ever."""
+
+    def put_many(self, keys, values, owner):
+        had = self.get_many(keys)
+        values = [old or new for old, new in zip(had, values, strict=True)]
+        return super().put_many(keys, values, owner)
 
 
-def test_the_index_holds_the_hash_of_every_key(opened):
-    f = tamis.Quotient(capacity=10_000, fpr=0.1, seed=9)
-    with tamis.Guard(opened(), f) as g:
-        g.put_many((i, "x") for i in range(6000))
-        g.delete_many(range(1000))
-        g.put_many((i, "y") for i in range(500, 2000))
-        expected = tamis.hash_keys(range(500, 6000), seed=9)
-        expected = expected[np.lexsort(expected.T[::-1])]
-        everything = np.concatenate(list(g.store.scan()))
-        assert (everything[np.lexsort(everything.T[::-1])] == expected).all()
-        words = expected[:, 0]
-        for lo, hi in [
-            (0, 2**64 - 1),
-            (0, 0),
-            (2**63 - 10, 2**63 + 2**58),
-            (int(words[3]), int(words[9])),
-            (int(words[9]), int(words[9])),
-            (2**64 - 2**57, 2**64 - 1),
-        ]:
-            run = g.store.run(lo, hi)
-            assert run.dtype == np.uint64
-            within = expected[(words >= np.uint64(lo)) & (words <= np.uint64(hi))]
-            assert (run[np.lexsort(run.T[::-1])] == within).all()
-
-
-def test_another_seed_rebuilds_the_index(opened):
-    for seed in (1, 2):
-        f = tamis.Quotient(capacity=100, fpr=0.1, seed=seed)
-        with tamis.Guard(opened(), f) as g:
-            g.put_many((i, "x") for i in range(50))
-            run = g.store.run(0, 2**64 - 1)
-            expected = tamis.hash_keys(range(50), seed=seed)
-            assert sorted(map(tuple, run.tolist())) == sorted(map(tuple, expected.tolist()))
-
-
-def test_epochs_name_states_of_the_set(opened):
-    with tamis.Guard(opened(), quotient()) as g:
-        seen = [g.store.epoch()]
-        for change, write in [
-            (True, lambda: g.put(1, "x")),
-            (False, lambda: g.put(1, "y")),
-            (True, lambda: g.put_many({1: "z", 2: "z"})),
-            (True, lambda: g.delete(1)),
-            (False, lambda: g.delete(1)),
-            (True, lambda: g.put(1, "x")),
-        ]:
-            write()
-            epoch = g.store.epoch()
-            assert (epoch not in seen) == change
-            assert change or epoch == seen[-1]
-            seen.append(epoch)
-        assert g._trust.replica.epoch == epoch
-
-
-def test_a_snapshot_outlives_the_process(opened, tmp_path):
-    path = tmp_path / "filter"
-    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
-        g.put_many((i, "x") for i in range(100))
-    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
-        assert g.stats.rebuilds == 0
-        assert g.get_many(range(100)) == ["x"] * 100
-        g._trust.snapshot = None  # nothing is saved, as in a crash
-        g.put(100, "y")
-        g.delete(0)
-    with tamis.Guard(opened(), quotient(), snapshot=path) as g:
-        assert g.get_many([0, 1, 100]) == [None, "x", "y"]
-        assert g.stats.passed == 0
+def test_a_store_that_breaks_the_contract_is_named():
+    opened = {}
+    with pytest.raises(AssertionError) as raised:
+        check_store(lambda name: opened.setdefault(name, Forgetful()))
+    assert "failed the check keys_and_values_come_back" in raised.value.__notes__[-1]
 
 
 def test_adapts_in_front_of_every_store(opened, monkeypatch):
@@ -142,23 +76,6 @@ def test_adapts_in_front_of_every_store(opened, monkeypatch):
         g.get_many(range(1000, 1200))
         assert g.stats.false_positives == wasted > 0
         assert g.get_many(range(40)) == [str(i) for i in range(40)]
-
-
-# RocksDB allows only one process.
-@pytest.mark.parametrize("opened", [k for k in KINDS if k != "RocksDB"], indirect=True)
-def test_one_writer_at_a_time(opened):
-    one = tamis.Guard(opened(), quotient(), lease=60)
-    two = tamis.Guard(opened(), quotient(), lease=60)
-    one.put("a", "1")
-    with pytest.raises(tamis.LeaseError):
-        two.put("b", "2")
-    with pytest.raises(tamis.LeaseError):
-        two.store.put_many([b"b"], ["2"], two._trust.owner)
-    assert two.get_many(["a", "b"]) == ["1", None]
-    one.close()
-    two.put("b", "2")
-    assert two.get_many(["a", "b"]) == ["1", "2"]
-    two.close()
 
 
 # Postgres in place.
@@ -239,25 +156,6 @@ def test_postgres_refuses_what_it_cannot_guard(table):
 # What a guard follows a store by.
 
 
-def test_a_token_changes_with_the_set_of_keys(opened):
-    with tamis.Guard(opened(), quotient()) as g:
-        tokens = [g.store.look()]
-        assert g.store.look() == tokens[0]
-        for i in range(3):
-            g.put(i, "x")
-            assert g.store.look() not in tokens
-            tokens.append(g.store.look())
-
-
-def test_runs_are_read_together(opened):
-    with tamis.Guard(opened(), quotient()) as g:
-        g.put_many((i, "x") for i in range(100))
-        ranges = [(0, 2**62), (5, 5), (2**63, 2**64 - 1)]
-        for run, (lo, hi) in zip(g.store.runs(ranges), ranges, strict=True):
-            assert run.tolist() == g.store.run(lo, hi).tolist()
-        assert g.store.runs([]) == []
-
-
 @pytest.mark.parametrize("opened", ["SQLite", "Postgres"], indirect=True)
 def test_changes_come_in_pieces(opened):
     with tamis.Guard(opened(), quotient()) as g:
@@ -280,21 +178,6 @@ def test_changes_come_in_pieces(opened):
 
 
 # Writes before a guard has attached, and folders that are no database.
-
-
-@pytest.mark.parametrize("opened", KINDS, indirect=True)
-def test_a_write_before_attach_is_a_lease_error(opened):
-    store = opened()
-    assert store.lease("one", 60)
-    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
-        store.put_many([1], ["x"], "one")
-    with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
-        store.delete_many([1], "one")
-    assert store.get_many([1]) == [None]
-    with pytest.raises(tamis.LeaseError):
-        store.attach("two", lambda keys: tamis.hash_keys(keys, seed=1), b"1")
-    store.release("one")
-    store.close()
 
 
 @pytest.mark.parametrize("kind", [stores.SQLite, stores.Redis, stores.Postgres])

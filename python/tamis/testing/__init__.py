@@ -5,15 +5,29 @@ store to what a guard relies on. The tests of tamis run the same checks.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tamis.testing import filters, saved, updates
+from tamis.testing import filters, saved, stores, updates
 from tamis.testing.filters import FilterCase, within_noise
+from tamis.testing.stores import StoreCase
 
-__all__ = ["FILTER_CHECKS", "FilterCase", "check_filter", "within_noise"]
+__all__ = [
+    "FILTER_CHECKS",
+    "STORE_CHECKS",
+    "FilterCase",
+    "StoreCase",
+    "check_filter",
+    "check_store",
+    "within_noise",
+]
 
 FILTER_CHECKS = (*filters.CHECKS, *saved.CHECKS, *updates.CHECKS)
 """Every check of a filter: a function of a `FilterCase` that raises `AssertionError`."""
+
+STORE_CHECKS = stores.CHECKS
+"""Every check of a store: a function of a `StoreCase` whose store is empty."""
 
 
 def check_filter(cls: Any, **arguments: Any) -> None:
@@ -30,10 +44,29 @@ def check_filter(cls: Any, **arguments: Any) -> None:
     """
     case = cls if isinstance(cls, FilterCase) else FilterCase(cls, arguments)
     for check in FILTER_CHECKS:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # an unexpected warning fails the check
-                check(case)
-        except BaseException as error:
-            error.add_note(f"{case} failed the check {check.__name__}: {check.__doc__}")
-            raise
+        _run(check, case, str(case))
+
+
+def check_store(open: Callable[[str], Any], *, exclusive: bool = False) -> None:
+    """Check a store: ``open(name)`` opens the store of a name, a new and empty one at first.
+
+    Opening a name again returns the same store, as another process would open it, unless
+    ``exclusive`` says that only one process can. A failed check raises `AssertionError` with the
+    name of the check in a note.
+
+    >>> import tempfile, tamis
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tamis.testing.check_store(lambda name: tamis.stores.SQLite(f"{folder}/{name}"))
+    """
+    for check in STORE_CHECKS:
+        _run(check, StoreCase(partial(open, check.__name__), exclusive), "the store")
+
+
+def _run(check: Callable[[Any], None], case: Any, subject: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an unexpected warning fails the check
+            check(case)
+    except BaseException as error:
+        error.add_note(f"{subject} failed the check {check.__name__}: {check.__doc__}")
+        raise
