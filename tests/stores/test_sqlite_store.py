@@ -111,17 +111,6 @@ def test_the_clock_has_a_boot_and_never_steps():
     assert now() <= now()
 
 
-def test_a_lease_of_an_earlier_version_is_watched(pair, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "clock_gettime", clock)
-    store, _ = pair
-    with store._writing() as db:
-        db.execute("INSERT INTO tamis_tamis_note VALUES ('lease', ?, ?)", (b"old", 1.8e9))
-    assert not store.lease("one", 10)
-    clock.now += 10.2
-    assert store.lease("one", 10)
-
-
 # Tokens, and writers that keep the database locked.
 
 
@@ -290,25 +279,6 @@ def test_what_other_triggers_write_is_found(table):
         g.put("a", "x")
         assert g.get_many(["a", "a-copy"]) == ["x", "x"]
         assert len(g.store.run(0, 2**64 - 1)) == 2
-
-
-def test_a_database_of_an_earlier_version_gets_new_triggers(table):
-    _, db, opened = table
-    opened().close()
-    before = db.execute("SELECT sql FROM sqlite_master WHERE name = 'tamis_t_insert'").fetchone()
-    db.execute("DROP TRIGGER tamis_t_insert")
-    db.execute("DROP TRIGGER tamis_t_trim")
-    db.execute(
-        "CREATE TRIGGER tamis_t_insert AFTER INSERT ON t "
-        "WHEN typeof(new.k) IN ('integer', 'text', 'blob') "
-        "BEGIN INSERT INTO tamis_t_journal (added, key) VALUES (1, new.k); END"
-    )
-    db.execute("DELETE FROM tamis_t_note WHERE name = 'layout'")
-    db.execute("INSERT INTO t VALUES ('a', '1')")
-    with tamis.Guard(opened(), quotient()) as g:
-        assert g.get("a") == "1"
-    query = "SELECT sql FROM sqlite_master WHERE name = 'tamis_t_insert'"
-    assert db.execute(query).fetchone() == before
 
 
 def test_unguard_leaves_nothing_behind(table):

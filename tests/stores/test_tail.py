@@ -119,23 +119,6 @@ def test_the_index_follows_in_large_steps_and_after_a_crash(opened, monkeypatch)
     again.close()
 
 
-def test_an_index_that_every_write_updated_is_taken_over(opened):
-    """As an earlier version left it: the note does not say how far it has caught up."""
-    store = attached(opened())
-    store.put_many([1, 2, 3], ["x"] * 3, "one")
-    store._write_index("one")
-    with store._writing() as db:
-        store._write_note(db, "indexed", b"1")
-        store._write_note(db, "index", b"seed 1")
-    again = attached(opened())
-    assert rows(again.run(0, 2**64 - 1)) == rows(hash_rows([1, 2, 3]))
-    with store._reading() as db:
-        assert store._read_note(db, "index") != b"seed 1"  # so that such a version rebuilds it
-    assert again.note("index") == b"seed 1"
-    store.close()
-    again.close()
-
-
 def test_guards_grow_from_an_index_that_is_behind(opened):
     """A filter that grows from the store's hashes keeps the keys that the index does not have."""
     f = tamis.Telescoping(capacity=64, fpr=2**-6, seed=2)

@@ -14,8 +14,6 @@ from tamis.stores._postgres_arrays import Array
 from tamis.stores._postgres_tables import advisory_lock, logged, quote
 from tamis.stores.contract import batches
 
-_VERSION = "2"
-
 Call = tuple[str, tuple[Any, ...]]
 """A statement that calls a function, and its parameters after the owner's name."""
 
@@ -77,11 +75,6 @@ def _call_for_one(function: str, *types: str) -> str:
     """Return the same for one key, whose parameters are no arrays: the driver is slow at those."""
     marks = ", ".join(f"ARRAY[%b::{type}]" for type in types)
     return f"SELECT * FROM {function}(%b::bytea, {marks})"
-
-
-def version(key_type: str, value_type: str) -> bytes:
-    """Return the version of the functions for columns of these types; others are replaced."""
-    return f"{_VERSION} {key_type} {value_type}".encode()
 
 
 def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]) -> None:

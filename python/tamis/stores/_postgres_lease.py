@@ -40,7 +40,7 @@ def take_lease(
     query = f"SELECT name, value FROM {notes} WHERE name IN ('lease', 'renewal')"
     record = dict(db.execute(query).fetchall())
     if "lease" in record:
-        length = float(bytes(record.get("renewal", b"- 0")).split()[1])
+        length = float(bytes(record["renewal"]).split()[1])
         if not watched.is_over(record, max(length, seconds)):
             return False
     for part, value in (("lease", owner), ("renewal", renewal)):

@@ -20,9 +20,6 @@ KINDS = {
 }
 """Types of key columns, and what keys they hold."""
 
-LAYOUT = b"2"
-"""Version of the triggers; those of another version are replaced."""
-
 _MAX_NAME = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off."""
 
@@ -203,8 +200,7 @@ def create(
         "(seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         "token bigint DEFAULT ((random() - 0.5) * 1.8e19)::bigint, "
         f"added boolean, key {key_type})",
-        f"CREATE TABLE IF NOT EXISTS {note} "
-        "(name text PRIMARY KEY, value bytea, until timestamptz)",
+        f"CREATE TABLE IF NOT EXISTS {note} (name text PRIMARY KEY, value bytea)",
         # Others write the guarded table without rights on the tables beside it, and with a search
         # path of their own.
         *([_condition(has, t, table, where)] if where else []),
@@ -229,10 +225,6 @@ def create(
         f"IF last % {TRIM_EVERY} < 2 THEN "
         f"DELETE FROM {journal} WHERE seq <= last - {JOURNAL}; END IF; "
         "RETURN NULL; END $$",
-        # Names of an earlier version.
-        f"DROP TRIGGER IF EXISTS tamis_change ON {t}",
-        f"DROP TRIGGER IF EXISTS tamis_rename ON {t}",
-        f"DROP TRIGGER IF EXISTS tamis_truncate ON {t}",
         f"CREATE OR REPLACE TRIGGER {change} AFTER INSERT OR DELETE ON {t} "
         f"FOR EACH ROW EXECUTE FUNCTION {log}()",
         f"CREATE OR REPLACE TRIGGER {rename} AFTER UPDATE ON {t} FOR EACH ROW "

@@ -46,10 +46,6 @@ TRIM_EVERY = 1000
 """Rows after which triggers trim the journal."""
 
 
-_LAZY = b" lazy"
-"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
-
-
 class State(NamedTuple):
     """What a write starts from: the epoch, and the number of the journal's last row."""
 
@@ -182,13 +178,11 @@ class Journaled(Store, ABC):
             self._lock_journal(db)
             state = self._read_state(db, owner)
             self._owner, self._hasher = owner, hasher
-            indexed = self._read_note(db, "index")
-            if indexed not in (name, name + _LAZY):
-                self._reindex(db)
-            else:
+            if self._read_note(db, "index") == name:
                 self._catch_up(db, state)
-            if indexed != name + _LAZY:
-                self._write_note(db, "index", name + _LAZY)
+            else:
+                self._reindex(db)
+                self._write_note(db, "index", name)
         self._tail = Tail(state.last, self._hash_columns)
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
@@ -197,8 +191,7 @@ class Journaled(Store, ABC):
             with self._writing() as db:
                 self._write_note(db, name, value)
         with self._reading() as db:
-            noted = self._read_note(db, name)
-        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
+            return self._read_note(db, name)
 
     # What each database defines.
 
@@ -430,7 +423,7 @@ class Journaled(Store, ABC):
 
     def _write_note(self, db: Any, name: str, value: bytes) -> None:
         db.execute(
-            f"INSERT INTO {self._t_note} VALUES ({self._param}, {self._param}, NULL) "
+            f"INSERT INTO {self._t_note} (name, value) VALUES ({self._param}, {self._param}) "
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, value),
         )
@@ -438,8 +431,7 @@ class Journaled(Store, ABC):
     def _catch_up(self, db: Any, state: State) -> None:
         """Update the index up to the journal's last row, by the rows in memory if they suffice."""
         query = f"SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}"
-        row = db.execute(query, ()).fetchone()
-        indexed = 0 if row is None else int(bytes(row[0]))
+        indexed = int(bytes(db.execute(query, ()).fetchone()[0]))
         if indexed >= state.last:
             return
         parts = self._tail.since(indexed, state.epoch)

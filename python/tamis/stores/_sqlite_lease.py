@@ -20,7 +20,7 @@ def take_lease(
     until = now() + seconds
     record = db.execute(
         f"SELECT l.value, l.until, c.value, c.until FROM {notes} l "
-        f"LEFT JOIN {notes} c ON c.name = 'clock' WHERE l.name = 'lease'"
+        f"JOIN {notes} c ON c.name = 'clock' WHERE l.name = 'lease'"
     ).fetchone()
     clock = (clock_id() or "").encode()
     if record is not None and record[0] != owner:
@@ -28,7 +28,7 @@ def take_lease(
         if clock and other_clock == clock:
             over = other_until <= now()
         else:
-            over = watched.is_over(record, max(length or 0.0, seconds))
+            over = watched.is_over(record, max(length, seconds))
         if not over:
             return False
     db.executemany(

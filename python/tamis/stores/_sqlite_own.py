@@ -1,12 +1,9 @@
 """How `tamis.stores.SQLite` writes a table of its own, which has no triggers.
 
 Nobody but guards writes to that table, so whoever writes the rows can log them as well, and not one
-by one: a row of the journal holds up to 256 keys that a commit added or removed, in the
-column ``keys``. Its number is that of its last key, so numbers still count changes. Its column
-``key`` is empty, which versions that know no such rows take for a change of all keys.
-
-Such a version creates triggers when it opens the table. They are used while they are there: they
-write a row per key, which is read like the others.
+by one: a row of the journal holds up to 256 keys that a commit added or removed, in the column
+``keys``; a single key is in the column ``key``. The number of a row is that of its last key, so
+numbers count changes.
 """
 
 from __future__ import annotations

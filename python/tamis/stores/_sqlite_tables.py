@@ -9,10 +9,6 @@ from collections.abc import Mapping, Sequence
 from tamis.stores._sql import TRIM_EVERY
 from tamis.stores.contract import JOURNAL
 
-LAYOUT, OWN_LAYOUT = b"2", b"3"
-"""Version of the triggers of an existing table, and of the journal of a table of the guard's own;
-those of another version are replaced."""
-
 
 def quote(name: str) -> str:
     """Quote a name for use in a statement."""
@@ -134,19 +130,24 @@ def _has_unique_index(db: sqlite3.Connection, table: str, keys: Sequence[str]) -
     )
 
 
-def create_tables(db: sqlite3.Connection, base: str) -> None:
-    """Create the tables beside a table, whose names begin with ``base``, if they do not exist."""
+def create_tables(db: sqlite3.Connection, base: str, *, packed: bool) -> bool:
+    """Create the guard's tables, whose names begin with ``base``; return `False` if they exist.
+
+    In a ``packed`` journal, a row can hold several keys.
+    """
     hashes, journal, note = (quote(f"{base}_{part}") for part in ("hash", "journal", "note"))
     for statement in (
         f"{hashes} (hi INTEGER, lo INTEGER, key, PRIMARY KEY (hi, lo, key)) WITHOUT ROWID",
         # The last row is never deleted, so numbers are never used again.
         f"{journal} (seq INTEGER PRIMARY KEY, token INTEGER DEFAULT (random()), "
-        "added INTEGER, key)",
+        f"added INTEGER, key{', keys BLOB' if packed else ''})",
         f"{note} (name TEXT PRIMARY KEY, value, until REAL)",
     ):
         db.execute(f"CREATE TABLE IF NOT EXISTS {statement}")
-    if not db.execute(f"SELECT 1 FROM {journal}").fetchone():
-        db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
+    if db.execute(f"SELECT 1 FROM {journal}").fetchone():
+        return False
+    db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
+    return True
 
 
 def create_triggers(
@@ -236,21 +237,14 @@ def create_members(
     )
 
 
-def count_triggers(db: sqlite3.Connection, base: str, table: str) -> int:
-    """Return how many of the four triggers that write the journal are there, and on this table."""
+def has_triggers(db: sqlite3.Connection, base: str, table: str) -> bool:
+    """Return whether all four triggers that write the journal exist, and on this table."""
     names = [f"{base}_{name}" for name in ("insert", "delete", "leave", "enter")]
     query = (
         "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' "
         "AND name COLLATE NOCASE IN (?, ?, ?, ?) AND tbl_name = ? COLLATE NOCASE"
     )
-    return int(db.execute(query, (*names, table)).fetchone()[0])
-
-
-def let_journal_pack(db: sqlite3.Connection, base: str) -> None:
-    """Let rows of the journal have several keys each, and drop the triggers that write others."""
-    drop_triggers(db, base)
-    if "keys" not in table_columns(db, f"{base}_journal"):
-        db.execute(f"ALTER TABLE {quote(f'{base}_journal')} ADD COLUMN keys BLOB")
+    return bool(db.execute(query, (*names, table)).fetchone()[0] == len(names))
 
 
 def drop_triggers(db: sqlite3.Connection, base: str) -> None:

@@ -364,13 +364,10 @@ class Postgres(Journaled):
                 f"FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
             )
             self._functions = len(self._keys) == 1 and not self._where
-            version = functions.version(self._type, value_type)
+            column_types = f"{self._type} {value_type}".encode() if self._functions else None
             self._calls = Calls(self._schema, self._table, self._type)
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
-            if exists and (
-                (self._read_note(db, "layout"), self._read_note(db, "functions"))
-                == (tables.LAYOUT, version if self._functions else None)
-            ):
+            if exists and self._read_note(db, "functions") == column_types:
                 self._check_definition(db)
                 return
             if self._where:
@@ -381,15 +378,15 @@ class Postgres(Journaled):
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
                 )
-            self._create_log(db)
+            if not exists:
+                self._create_log(db)
             self._check_definition(db)
-            self._write_note(db, "layout", tables.LAYOUT)
-            if self._functions:
-                # They may be those of an earlier version, or for columns of other types.
+            if column_types is not None:
+                # There may be functions already, for columns of other types.
                 functions.drop(db, self._schema, self._table)
                 key, value = (self._keys[0], self._type), (self._value, value_type)
                 functions.create(db, self._schema, self._table, key, value)
-                self._write_note(db, "functions", version)
+                self._write_note(db, "functions", column_types)
 
     def _create_log(self, db: Any) -> None:
         tables.create(

@@ -51,9 +51,6 @@ from tamis.stores.contract import (
 _MAX_CALL = 30.0
 """Seconds for which `RocksDB.close` waits for the calls of other threads."""
 
-_LAZY = b" lazy"
-"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
-
 
 class RocksDB(Store):
     """A RocksDB database. RocksDB lets only one process open it at a time.
@@ -183,15 +180,14 @@ class RocksDB(Store):
         with self._lock:
             self._check_lease(owner)
             self._hasher = hasher
-            noted = self._note("index")
+            indexed = self.note("index")
             with self._driver:
-                if noted == name + _LAZY:
+                if indexed == name:
                     self._index.resume(hasher)
                     return
-                if noted != name:
-                    self._reindex(hasher)
+                self._reindex(hasher)
                 self._index.start(hasher)
-            self.note("index", name + _LAZY)
+            self.note("index", name)
 
     def _reindex(self, hasher: Hasher) -> None:
         # The index has no name until it is complete, so that it is rebuilt after a crash here.
@@ -215,14 +211,9 @@ class RocksDB(Store):
 
     def note(self, name: str, value: bytes | None = None) -> bytes | None:
         """Return the note of this name, after setting it to ``value`` if that is given."""
-        if value is not None:
-            with self._driver:
-                self._db.put(b"n" + name.encode(), value)
-        noted = self._note(name)
-        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
-
-    def _note(self, name: str) -> bytes | None:
         with self._driver:
+            if value is not None:
+                self._db.put(b"n" + name.encode(), value)
             noted: bytes | None = self._db.get(b"n" + name.encode())
         return noted
 

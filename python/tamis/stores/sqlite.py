@@ -90,8 +90,8 @@ class SQLite(Journaled):
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
         )
-        self._logged: tuple[int | None, bool] = (None, False)
-        """A version of the schema, and whether it has the triggers that write the journal."""
+        self._logged_version: int | None = None
+        """The latest version of the schema that is known to have the triggers."""
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -123,9 +123,9 @@ class SQLite(Journaled):
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state, packs = self._begin_write(db, owner)
+                state = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
-                if packs:
+                if not self.shared:
                     written = _packed(self._own.put(db, columns, stored, state.last), state)
                 else:
                     rows: Any = zip(columns, stored, strict=True)
@@ -144,14 +144,14 @@ class SQLite(Journaled):
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state, packs = self._begin_write(db, owner)
+                state = self._begin_write(db, owner)
                 given, forms = keys, self._columns.to_columns(keys)
                 mixed = self._columns.are_mixed(db, self._t)
                 if mixed or None in forms:
                     forms_of = self._columns.forms if mixed else self._columns.only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
-                if packs:
+                if not self.shared:
                     written = _packed(self._own.delete(db, forms, state.last), state)
                 else:
                     rows = self._columns.row_keys(forms)
@@ -271,15 +271,14 @@ class SQLite(Journaled):
         if len(self._tail) >= LONGEST:
             self._write_index(owner + self._child)
 
-    def _begin_write(self, db: sqlite3.Connection, owner: str) -> tuple[State, bool]:
-        """Check the lease and the triggers; return what a write starts from, and if it packs."""
-        by_triggers = self._logged_by_triggers(db)
-        if by_triggers is None:
+    def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
+        """Check the lease and the triggers; return the state before the write."""
+        if not self._is_logged(db):
             self._log_again(db)
         state = self._read_state(db, owner + self._child)
         if self._hasher is None:
             raise attach_error()
-        return state, not (self.shared or by_triggers)
+        return state
 
     # Tables.
 
@@ -302,45 +301,35 @@ class SQLite(Journaled):
                 "WITHOUT ROWID"
             )
         self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
-        tables.create_tables(db, self._base)
+        new = tables.create_tables(db, self._base, packed=not self.shared)
         self._check_definition(db)
-        layout = tables.LAYOUT if self.shared else tables.OWN_LAYOUT
-        if self._read_note(db, "layout") != layout:
+        if new and self.shared:
             self._create_log(db)
-            self._write_note(db, "layout", layout)
 
     def _create_log(self, db: sqlite3.Connection) -> None:
-        if not self.shared:
-            tables.let_journal_pack(db, self._base)
-            return
         keys, types = self._keys, self._columns.types
         tables.create_triggers(db, self._base, self._table, keys, types, self._where)
         if self._where:
             tables.create_members(db, self._base, self._table, keys, types, self._where)
 
     def _is_logged(self, db: sqlite3.Connection) -> bool:
-        return self._logged_by_triggers(db) is not None
-
-    def _logged_by_triggers(self, db: sqlite3.Connection) -> bool | None:
-        """Return whether triggers write the journal, or guards alone do; `None` if nobody does."""
+        if not self.shared:
+            return True  # guards write the journal of their own table
         # Before any change of the schema in a transaction: its version would be used again after a
         # rollback.
         version = db.execute("PRAGMA schema_version").fetchone()[0]
-        known, by_triggers = self._logged
-        if version == known:
-            return by_triggers
-        if self.shared:
-            try:
-                columns = tables.table_columns(db, self._table)
-                self._check_columns(columns)
-                tables.check_unique(db, self._table, self._keys, columns)
-            except ValueError as error:
-                raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
-        triggers = tables.count_triggers(db, self._base, self._table)
-        if triggers not in ((4,) if self.shared else (0, 4)):
-            return None
-        self._logged = version, triggers > 0
-        return triggers > 0
+        if version == self._logged_version:
+            return True
+        try:
+            columns = tables.table_columns(db, self._table)
+            self._check_columns(columns)
+            tables.check_unique(db, self._table, self._keys, columns)
+        except ValueError as error:
+            raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
+        if not tables.has_triggers(db, self._base, self._table):
+            return False
+        self._logged_version = version
+        return True
 
     _quote = staticmethod(tables.quote)
 
