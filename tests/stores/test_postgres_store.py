@@ -373,6 +373,42 @@ def test_a_forked_child_opens_its_own_connections(table):
     assert store.get_many([b"a", b"b", b"c"]) == ["x", None, "z"]
 
 
+def test_close_leaves_no_connections_and_no_threads(table):
+    before = set(threading.enumerate())
+    table.url += " application_name=closing"
+    store = writer(table.store())
+    threads = [threading.Thread(target=store.get_many, args=([b"a"],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'closing'"
+    assert 1 <= table.db.execute(query).fetchone()[0] <= 8
+    store.close()
+    store.close()
+    until(lambda: table.db.execute(query).fetchone()[0] == 0)
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ValueError, match="is closed"):
+        store.get_many([b"a"])
+
+
+def test_more_threads_than_connections_wait_for_their_turn(table):
+    table.insert("a")
+    store = table.store(connections=2, timeout=1)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(store.get_many([b"a"]))) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [["by a"]] * 20
+    with store._reading(), store._reading(), pytest.raises(tamis.StoreError, match="connection"):
+        store.get_many([b"a"])
+    assert store.get_many([b"a"]) == ["by a"]
+
+
 def test_a_connection_that_is_lost_while_it_rolls_back_is_a_store_error(table, monkeypatch):
     import psycopg
 

@@ -37,7 +37,7 @@ class AsyncGuard:
 
     It takes the same arguments, and opens with ``async with``, or with the first call. ``threads``
     is how many calls can wait for the store at once, if it has no asynchronous client: Redis and
-    Postgres (with ``psycopg_pool``) have one, for reads. A guard belongs to one event loop.
+    Postgres have one, for reads. A guard belongs to one event loop.
 
     >>> import asyncio, tamis
     >>> async def main():

@@ -22,9 +22,9 @@ from tamis.stores import _postgres_tables as tables
 from tamis.stores._composite import pack
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
-from tamis.stores._pool import Pool
 from tamis.stores._postgres_arrays import Array
 from tamis.stores._postgres_columns import PostgresColumns
+from tamis.stores._postgres_connections import Connections
 from tamis.stores._postgres_functions import Call, Calls
 from tamis.stores._postgres_lease import release_lease, take_lease
 from tamis.stores._postgres_watch import listen
@@ -84,19 +84,12 @@ class Postgres(Journaled):
         ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         """
         super().__init__(table, key, value, where)
-        try:
-            import psycopg
-        except ImportError:
-            raise ImportError(
-                "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
-            ) from None
         timeout = check_timeout(timeout)
         connections = check_int("connections", connections, 10**4, least=2)
-        self._psycopg: Any = psycopg
-        arrays.register(psycopg)
-        self._timeout, self._connections = timeout, connections
+        self._connections = Connections(postgres_conninfo(conninfo), connections, timeout)
+        self._psycopg = self._connections.psycopg
+        arrays.register(self._psycopg)
         self._lock = threading.RLock()
-        self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
         # In statements with parameters.
         self._and_where = self._and_where.replace("%", "%%")
         try:
@@ -195,13 +188,13 @@ class Postgres(Journaled):
                 ):
                     raise
         raise StoreError(
-            f"{self._pool.where} loses the triggers on {self._table!r} again and again"
+            f"{self._connections.where} loses the triggers on {self._table!r} again and again"
         )
 
     def _call(self, owner: str, calls: list[Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
-        with self._pool.connection() as db:
+        with self._connections.lend() as db:
             if len(calls) == 1:
                 call, rest = calls[0]
                 return [_checked(db.execute(call, (name, *rest), binary=True))]
@@ -240,13 +233,13 @@ class Postgres(Journaled):
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
         self._restore_log()
-        db = self._pool.connect()
+        db = self._connections.connect()
         try:
             db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             epoch = self._last_epoch(db)
         except BaseException as error:
             db.close()
-            self._pool.translate(error)
+            self._connections.translate(error)
             raise
 
         def read() -> Iterator[list[Any]]:
@@ -255,7 +248,7 @@ class Postgres(Journaled):
                 for part in self._read_keys(db):
                     yield self._columns.from_columns(part)
             except self._psycopg.Error as error:
-                self._pool.translate(error)
+                self._connections.translate(error)
                 raise
             finally:
                 db.close()
@@ -286,7 +279,7 @@ class Postgres(Journaled):
         """Call ``wake`` when keys have changed, and after each new connection to the server."""
 
         def listen_until(ended: threading.Event) -> None:
-            listen(self._pool, self._psycopg.Error, tables.channel(self._table), wake, ended)
+            listen(self._connections, self._psycopg.Error, tables.channel(self._table), wake, ended)
 
         return start_watching("tamis-postgres-watch", listen_until)
 
@@ -315,22 +308,22 @@ class Postgres(Journaled):
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.close()
+        self._connections.close()
 
     def forget_connections(self) -> object:
         """Open new connections in a forked child."""
         self._lock = threading.RLock()
         self._in_child()
-        return self._pool.reset()
+        return self._connections.forget()
 
     # Connections and transactions.
 
     def _reading(self) -> AbstractContextManager[Any]:
-        return self._pool.connection()
+        return self._connections.lend()
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        with self._lock, self._pool.connection() as db, self._pipeline(db), db.transaction():
+        with self._lock, self._connections.lend() as db, self._pipeline(db), db.transaction():
             yield db
 
     def _pipeline(self, db: Any) -> AbstractContextManager[Any]:
@@ -372,7 +365,7 @@ class Postgres(Journaled):
                 return
             if self._where:
                 tables.check_condition(db, self._psycopg.Error, self._t, self._where)
-        with self._lock, self._pool.connection() as db, db.transaction():
+        with self._lock, self._connections.lend() as db, db.transaction():
             self._lock_journal(db)
             if not self.shared:
                 db.execute(
