@@ -9,8 +9,8 @@ import pytest
 import tamis
 from tamis import stores
 from tamis.stores import _sqlite_own
-from tamis.stores._packed import pack_keys, unpack_keys
-from tamis.stores._tail import Rows, net_changes
+from tamis.stores._encoding import pack_keys, unpack_keys
+from tamis.stores._tail import JournalRows, net_changes
 
 
 def hash_rows(keys):
@@ -66,7 +66,7 @@ def test_what_came_and_went_is_not_in_the_index():
                 (state.add if added else state.discard)(key)
                 keys.append(key)
                 signs.append(added)
-            parts.append(Rows(range(number, number + 4), signs, keys, "", exact))
+            parts.append(JournalRows(range(number, number + 4), signs, keys, "", exact))
         added, removed = net_changes(parts)
         assert (indexed - set(removed)) | set(added) == state
         if all(part.exact for part in parts):
@@ -107,7 +107,7 @@ def test_a_commit_is_one_row_whose_number_counts_its_keys(path):
 
 
 def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
-    monkeypatch.setattr(_sqlite_own, "MOST", 7)
+    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 7)
     store = attached(stores.SQLite(path))
     since = store.epoch()
     store.put_many([*range(20)], ["x"] * 20, "one")  # in rows of 7, 7 and 6 keys
@@ -127,8 +127,8 @@ def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
 
 
 def test_changes_are_those_of_a_set(path, monkeypatch):
-    monkeypatch.setattr("tamis.stores.sqlite.LONGEST", 30)
-    monkeypatch.setattr(_sqlite_own, "MOST", 4)
+    monkeypatch.setattr("tamis.stores.sqlite.MAX_TAIL", 30)
+    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 4)
     rng, state = np.random.default_rng(2), set()
     store, reader = attached(stores.SQLite(path)), stores.SQLite(path)
     for _ in range(60):
@@ -212,7 +212,7 @@ def index_of(store):
 
 
 def test_the_index_of_rocksdb_follows_in_large_steps_and_after_a_crash(folder, monkeypatch):
-    monkeypatch.setattr("tamis.stores._rocksdb_index.LONGEST", 40)
+    monkeypatch.setattr("tamis.stores._rocksdb_index.MAX_TAIL", 40)
     rng, state, sizes = np.random.default_rng(3), set(), set()
     store = attached(stores.RocksDB(folder))
     for step in range(40):
@@ -225,7 +225,7 @@ def test_the_index_of_rocksdb_follows_in_large_steps_and_after_a_crash(folder, m
             store.close()  # which leaves the journal as a crash does
             store = attached(stores.RocksDB(folder))
             assert rows(store.run(0, 2**64 - 1)) == expected
-            assert store.note("index") == b"seed 1"
+            assert store.metadata("index") == b"seed 1"
     assert 3 < len(sizes) < 35
     # Another hash: the journal of the last one does not count any more.
     store.attach("one", lambda keys: tamis.hash_keys(keys, seed=2), b"seed 2")

@@ -118,7 +118,7 @@ def test_a_server_that_is_down_is_a_store_error(lost):
     server.stop()
     for call in (
         store.epoch,
-        store.look,
+        store.change_token,
         lambda: store.get_many([b"a"]),
         lambda: store.put_many([b"b"], ["x"], "one"),
         lambda: store.delete_many([b"a"], "one"),
@@ -127,7 +127,7 @@ def test_a_server_that_is_down_is_a_store_error(lost):
         lambda: store.changes(since),
         lambda: store.run(0, 5),
         lambda: list(store.scan()),
-        lambda: store.note("x"),
+        lambda: store.metadata("x"),
         lambda: list(store.contents()[1]),
         lambda: store.attach("one", hasher, b"1"),
         lambda: stores.Postgres(f"{server.url} password=secret-word", timeout=2),
@@ -306,7 +306,7 @@ def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
 
 def test_tables_and_triggers_have_the_documented_names(table):
     store = table.store()
-    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "note")}
+    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "meta")}
     found = table.db.execute(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
         (f"tamis\\_{table.name}\\_%",),

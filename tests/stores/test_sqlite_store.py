@@ -117,12 +117,12 @@ def test_the_clock_has_a_boot_and_never_steps():
 def test_a_token_changes_when_others_write(table):
     _, db, opened = table
     store = opened()
-    token = store.look()
-    assert store.look() == token
+    token = store.change_token()
+    assert store.change_token() == token
     store.get_many([b"a"])
-    assert store.look() == token
+    assert store.change_token() == token
     db.execute("INSERT INTO t VALUES ('a', '1')")
-    assert store.look() != token
+    assert store.change_token() != token
 
 
 def test_reads_do_not_wait_for_writes(table):
@@ -138,7 +138,7 @@ def test_reads_do_not_wait_for_writes(table):
         store._connections.lock.release()
         time.sleep(0.001)
     assert store.get_many([b"a", b"b"]) == ["1", "2"]
-    assert store.look() == store.look()
+    assert store.change_token() == store.change_token()
     assert store.epoch() != since
     assert store.changes(since).added == [b"b"]
     assert len(store.run(0, 2**64 - 1)) == 2  # although the index cannot be written now
@@ -156,7 +156,7 @@ def test_a_locked_database_is_a_store_error(table):
         lambda: store.put_many([b"c"], ["3"], "one"),
         lambda: store.delete_many([b"c"], "one"),
         lambda: store.lease("one", 10),
-        lambda: store.note("x", b"y"),
+        lambda: store.metadata("x", b"y"),
     ):
         with pytest.raises(tamis.StoreError, match=r"data\.db.*locked"):
             call()

@@ -133,7 +133,7 @@ def test_a_snapshot_outlives_the_process(opened, tmp_path):
 
 
 def test_adapts_in_front_of_every_store(opened, monkeypatch):
-    monkeypatch.setattr(tamis.guard.filling, "from_bytes", lambda data, key=None: Prefixes())
+    monkeypatch.setattr(tamis.guard.construction, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
         for _ in range(6):
@@ -241,12 +241,12 @@ def test_postgres_refuses_what_it_cannot_guard(table):
 
 def test_a_token_changes_with_the_set_of_keys(opened):
     with tamis.Guard(opened(), quotient()) as g:
-        tokens = [g.store.look()]
-        assert g.store.look() == tokens[0]
+        tokens = [g.store.change_token()]
+        assert g.store.change_token() == tokens[0]
         for i in range(3):
             g.put(i, "x")
-            assert g.store.look() not in tokens
-            tokens.append(g.store.look())
+            assert g.store.change_token() not in tokens
+            tokens.append(g.store.change_token())
 
 
 def test_runs_are_read_together(opened):
@@ -326,7 +326,7 @@ def test_errors_of_rocksdb_are_store_errors(tmp_path):
         lambda: store.run(0, 5),
         lambda: list(store.scan()),
         lambda: list(store.contents()[1]),
-        lambda: store.note("x"),
+        lambda: store.metadata("x"),
         lambda: store.attach("one", lambda keys: tamis.hash_keys(keys, seed=2), b"seed 2"),
     ):
         with pytest.raises(tamis.StoreError, match=r"RocksDB database .*data' failed: ") as raised:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import select
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tamis.errors import StoreError
 from tamis.stores.contract import schema_error, store_error
 
 _CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501"}
@@ -25,7 +27,14 @@ _PATIENCE = 0.25
 """Seconds to wait for the pool before checking whether its attempts to connect fail."""
 
 _FOREVER = 1e9
-"""Seconds that stand for no time-out."""
+"""Seconds to wait if there is no time-out."""
+
+
+_FIRST_DELAY, _MAX_DELAY = 0.1, 1.0
+"""Seconds between attempts to connect: doubled after each failure, up to the longest."""
+
+_QUIET = 40
+"""Quarters of a second after which a connection that sends nothing is checked."""
 
 
 class Connections:
@@ -175,6 +184,42 @@ class Connections:
         self._failures += 1
 
 
+def listen(
+    connections: Connections,
+    channel: str,
+    wake: Callable[[], None],
+    ended: threading.Event,
+) -> None:
+    """Call ``wake`` after each signal, and each new connection, until ``ended`` is set."""
+    delay = _FIRST_DELAY
+    while not ended.is_set():
+        try:
+            with connections.connect() as db:
+                db.execute(f"LISTEN {channel}")
+                delay = _FIRST_DELAY
+                wake()
+                _await_signals(db, wake, ended)
+        except (StoreError, connections.psycopg.Error, OSError, ValueError):
+            # Not all guards at the same time.
+            ended.wait(delay * random.uniform(0.5, 1.0))
+            delay = min(2 * delay, _MAX_DELAY)
+
+
+def _await_signals(db: Any, wake: Callable[[], None], ended: threading.Event) -> None:
+    quiet = 0
+    while not ended.is_set():
+        if select.select([db.fileno()], [], [], 0.25)[0]:
+            quiet = 0
+        elif (quiet := quiet + 1) % _QUIET == 0:
+            db.execute("SELECT 1")  # a connection that is lost without a word
+        db.pgconn.consume_input()
+        woken = False
+        while db.pgconn.notifies() is not None:
+            woken = True
+        if woken:
+            wake()
+
+
 def _pool_class(psycopg_pool: Any) -> Any:
     """Return a pool class that a forked child leaves alone, as the pool's threads are not there."""
 
@@ -230,7 +275,7 @@ def _connection_class(
                 try:
                     return super().wait(gen, *arguments, **options)
                 except psycopg.errors._WaitTimeout:
-                    self.pgconn.finish()  # what the server does is unknown
+                    self.pgconn.finish()  # the state of the server is unknown
                     raise
 
         return Connection

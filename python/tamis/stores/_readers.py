@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from tamis.stores._encoding import encode_keys
 from tamis.stores._keyvalue import load_values
-from tamis.stores.contract import PlainKey, Store, Value, encode_keys, store_error
+from tamis.stores.contract import PlainKey, Store, Value, store_error
 from tamis.stores.postgres import Postgres
 from tamis.stores.redis import Redis
 
@@ -20,7 +21,7 @@ _REDIS_CONNECTIONS = 32
 
 
 class Reader(Protocol):
-    """What reads the values of a store without a thread."""
+    """Reads the values of a store without a thread."""
 
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
@@ -60,7 +61,7 @@ class RedisReader:
 
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        with self._store._talk:
+        with self._store._translated:
             found = await self._client.hmget(self._store._d, encode_keys(keys))
         return load_values(found)
 

@@ -1,4 +1,4 @@
-"""The tables and triggers of `tamis.stores.SQLite`, and what it accepts as a table to guard."""
+"""The tables and triggers of `tamis.stores.SQLite`, and checks of the table to guard."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_unique(
 def check_condition(db: sqlite3.Connection, table: str, where: str) -> None:
     """Raise `ValueError` for a condition that does not depend on the columns of a row alone.
 
-    That is what SQLite requires of a partial index, too, so an empty copy of the table gets one.
+    SQLite requires the same of a partial index, so the check creates one on an empty copy.
     """
     copy = quote(f"tamis_check_{table}")
     try:
@@ -135,13 +135,13 @@ def create_tables(db: sqlite3.Connection, base: str, *, packed: bool) -> bool:
 
     In a ``packed`` journal, a row can hold several keys.
     """
-    hashes, journal, note = (quote(f"{base}_{part}") for part in ("hash", "journal", "note"))
+    hashes, journal, meta = (quote(f"{base}_{part}") for part in ("hash", "journal", "meta"))
     for statement in (
         f"{hashes} (hi INTEGER, lo INTEGER, key, PRIMARY KEY (hi, lo, key)) WITHOUT ROWID",
         # The last row is never deleted, so numbers are never used again.
         f"{journal} (seq INTEGER PRIMARY KEY, token INTEGER DEFAULT (random()), "
         f"added INTEGER, key{', keys BLOB' if packed else ''})",
-        f"{note} (name TEXT PRIMARY KEY, value, until REAL)",
+        f"{meta} (name TEXT PRIMARY KEY, value, until REAL)",
     ):
         db.execute(f"CREATE TABLE IF NOT EXISTS {statement}")
     if db.execute(f"SELECT 1 FROM {journal}").fetchone():
@@ -254,8 +254,8 @@ def drop_triggers(db: sqlite3.Connection, base: str) -> None:
 
 
 def drop(db: sqlite3.Connection, base: str) -> None:
-    """Drop the tables beside a table, and the triggers."""
+    """Drop the guard's tables and triggers."""
     drop_triggers(db, base)
-    for part in ("hash", "journal", "note"):
+    for part in ("hash", "journal", "meta"):
         db.execute(f"DROP TABLE {quote(f'{base}_{part}')}")
     db.execute(f"DROP TABLE IF EXISTS {quote(f'{base}_member')}")

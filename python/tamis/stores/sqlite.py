@@ -14,14 +14,14 @@ from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
+from tamis.stores._encoding import SIGN, encode_values, from_signed
 from tamis.stores._engines import sqlite_path
-from tamis.stores._signed import SIGN, from_signed
 from tamis.stores._sql import Journaled, State
 from tamis.stores._sqlite_columns import SQLiteColumns
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
 from tamis.stores._sqlite_lease import release_lease, take_lease
 from tamis.stores._sqlite_own import JOURNAL_COLUMNS, OwnTable, read_journal
-from tamis.stores._tail import LONGEST, Rows
+from tamis.stores._tail import MAX_TAIL, JournalRows
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -31,7 +31,6 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     check_timeout,
-    encode_values,
     schema_error,
 )
 
@@ -107,7 +106,7 @@ class SQLite(Journaled):
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        # Without the context that others read in, as this is what guards do most.
+        # Without the context of other reads, as this is the most frequent call of a guard.
         connections = self._connections
         try:
             with connections.lock if connections.in_memory else connections.read_lock:
@@ -133,7 +132,7 @@ class SQLite(Journaled):
                         rows = ((*self._columns.row_key(column), value) for column, value in rows)
                     written = self._write(db, self._upsert, rows, state, columns, True)
                     self._check_where(db, keys)
-            self._list(written, state)
+            self._append_to_tail(written, state)
         if len(written.changed) == len(columns):
             return Commit([False] * len(keys), state.epoch, written.epoch)
         new = set(written.changed)
@@ -156,7 +155,7 @@ class SQLite(Journaled):
                 else:
                     rows = self._columns.row_keys(forms)
                     written = self._write(db, self._delete, rows, state, forms, False)
-            self._list(written, state)
+            self._append_to_tail(written, state)
         if len(written.changed) == len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
         changed = set(written.changed)
@@ -215,12 +214,12 @@ class SQLite(Journaled):
             last = rows[-1]
             yield from_signed([row[:2] for row in rows])
 
-    def look(self) -> object:
+    def change_token(self) -> object:
         """Return SQLite's counter of commits by other connections, which include the writer's."""
         if self._connections.in_memory:
             with self._reading() as db:
                 return db.total_changes
-        # Without the context that others read in: strict guards look before each "no".
+        # Without the context of other reads: a strict guard calls this before each "no".
         connections = self._connections
         try:
             with connections.read_lock:
@@ -231,15 +230,15 @@ class SQLite(Journaled):
             raise
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, unless another guard may believe that it holds it."""
-        name = (owner + self._child).encode()
+        """Take or renew the lease, unless another guard may rely on it."""
+        name = (owner + self._owner_suffix).encode()
         with self._writing() as db:
-            return take_lease(db, self._t_note, name, seconds, self._watched)
+            return take_lease(db, self._t_meta, name, seconds, self._watched)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._writing() as db:
-            release_lease(db, self._t_note, (owner + self._child).encode())
+            release_lease(db, self._t_meta, (owner + self._owner_suffix).encode())
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
@@ -253,7 +252,7 @@ class SQLite(Journaled):
 
     def forget_connections(self) -> object:
         """Reopen the database in a forked child; a database in memory is a copy of its own."""
-        self._in_child()
+        self._become_child()
         if self._connections.in_memory:
             self._connections.renew_locks()
             return None
@@ -268,14 +267,14 @@ class SQLite(Journaled):
         return Writing(self._connections, wait)
 
     def _index_if_due(self, owner: str) -> None:
-        if len(self._tail) >= LONGEST:
-            self._write_index(owner + self._child)
+        if len(self._tail) >= MAX_TAIL:
+            self._write_index(owner + self._owner_suffix)
 
     def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
         """Check the lease and the triggers; return the state before the write."""
         if not self._is_logged(db):
             self._log_again(db)
-        state = self._read_state(db, owner + self._child)
+        state = self._read_state(db, owner + self._owner_suffix)
         if self._hasher is None:
             raise attach_error()
         return state
@@ -405,10 +404,10 @@ class SQLite(Journaled):
         columns: list[Any],
         adds: bool,
     ) -> _Written:
-        """Run a statement for each key; return what it changed, by the journal, and the epoch.
+        """Run a statement for each key; return the changes in the journal, and the epoch.
 
-        The epoch is the one before if a trigger of somebody else's changed other keys as well: the
-        guard then learns of all changes from the journal.
+        The epoch is the one before if a trigger of the user changed other keys as well: the guard
+        then reads all changes from the journal.
         """
         before = db.total_changes
         direct = db.executemany(statement, rows).rowcount
@@ -420,7 +419,9 @@ class SQLite(Journaled):
             # The statements changed a row each, and triggers wrote these rows of the journal and
             # nothing else. A row that is written by its key logs one change at most, so all did.
             numbers = range(state.last + 1, last + 1)
-            return _Written(columns, epoch, Rows(numbers, [adds] * count, columns, epoch, True))
+            return _Written(
+                columns, epoch, JournalRows(numbers, [adds] * count, columns, epoch, True)
+            )
         logged = db.execute(self._rows_after, (state.last,)).fetchall()
         changed = {key for _, _, key, _ in logged}
         if self.shared and (
@@ -428,10 +429,10 @@ class SQLite(Journaled):
         ):
             changed.intersection_update(columns)
             epoch = state.epoch
-        return _Written(changed, epoch, self._listed(logged))
+        return _Written(changed, epoch, self._to_journal_rows(logged))
 
-    def _list(self, written: _Written, state: State) -> None:
-        """Let `run` and `scan` have a write that was committed."""
+    def _append_to_tail(self, written: _Written, state: State) -> None:
+        """Add a write that was committed to the changes that `run` and `scan` include."""
         # Rows of others are not in the tail if no guard has asked for them yet.
         if written.rows is not None and not self._tail.append(state.last, written.rows):
             self._index_after_commit()
@@ -472,14 +473,14 @@ class SQLite(Journaled):
 
 
 class _Written(NamedTuple):
-    """What a write changed: the columns of keys, the epoch after it and the journal's rows."""
+    """The result of a write: the columns of changed keys, the epoch and the journal's rows."""
 
     changed: Collection[Any]
     epoch: str
-    rows: Rows | None
+    rows: JournalRows | None
 
 
-def _packed(rows: Rows | None, state: State) -> _Written:
+def _packed(rows: JournalRows | None, state: State) -> _Written:
     return (
         _Written((), state.epoch, None)
         if rows is None
