@@ -31,7 +31,7 @@ COUNTERS: dict[str, tuple[str, Callable[[GuardStats], float]]] = {
         lambda s: s.true_positives,
     ),
     "passed": ("Queries sent to the store without the filter.", lambda s: s.passed),
-    "looks": ("How often the store was asked for changes.", lambda s: s.looks),
+    "change_checks": ("How often the store was checked for changes.", lambda s: s.change_checks),
     "adaptations": ("False positives that the filter adapted to.", lambda s: s.adaptations),
     "adaptations_skipped": (
         "False positives that it did not adapt to.",

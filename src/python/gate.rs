@@ -98,7 +98,7 @@ pub struct Gate {
     until: AtomicU64,
     denied: AtomicU64,
     found: AtomicU64,
-    looks: AtomicU64,
+    change_checks: AtomicU64,
     process: u64,
 }
 
@@ -138,7 +138,7 @@ impl Gate {
             until: AtomicU64::new(CLOSED),
             denied: AtomicU64::new(0),
             found: AtomicU64::new(0),
-            looks: AtomicU64::new(0),
+            change_checks: AtomicU64::new(0),
             process: lock::process(),
         })
     }
@@ -266,15 +266,15 @@ impl Gate {
         self.found.load(Relaxed)
     }
 
-    /// How often the store was asked whether its keys have changed.
+    /// How often the store was checked for changes of its keys.
     #[getter]
-    fn looks(&self) -> u64 {
-        self.looks.load(Relaxed)
+    fn change_checks(&self) -> u64 {
+        self.change_checks.load(Relaxed)
     }
 
-    /// Count that the store was asked.
-    fn count_look(&self) {
-        self.looks.fetch_add(1, Relaxed);
+    /// Count a check of the store for changes.
+    fn count_change_check(&self) {
+        self.change_checks.fetch_add(1, Relaxed);
     }
 
     /// Count queries that the filter answered "no" after the store confirmed it.

@@ -15,9 +15,10 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from campaign.proxy import Proxy
 from servers import _program, port_of, reserve_port
-from tamis.stores.contract import decode_key, decode_value
+
+from campaign.proxy import Proxy
+from tamis.stores._encoding import decode_key, decode_value
 
 TIMEOUT = {"timeout": 1.0}
 """Shorter than some faults, and longer than others."""

@@ -1,7 +1,7 @@
 """Checks a history: a `get` that begins after a `put` returned finds the key until a delete begins.
 
 For one key, *evidence* is an interval during which the key was in the store at some moment: a put
-that returned, a get that found the key, or a look of the supervisor into the store. A *removal* is
+that returned, a get that found the key, or a read of the store by the supervisor. A *removal* is
 an interval during which the key may have left it: a delete, whether it returned or not, or a loss
 of the server. A get that finds nothing is denied a stored key if there is evidence that ended
 before the get began (at least ``max_staleness`` before, for a guard that allows it) and no removal

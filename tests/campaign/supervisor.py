@@ -253,7 +253,7 @@ class Scene:
 
     # After a fault.
 
-    async def look(self):
+    async def change_token(self):
         """Read the store itself, and note what it holds."""
         begin = time.monotonic()
         if hasattr(self.backend, "read"):
@@ -292,7 +292,7 @@ class Scene:
         for operation in self.operations[self._settled :]:
             operation.end = min(operation.end, now)
         self._settled = len(self.operations)
-        await self.look()
+        await self.change_token()
         await asyncio.sleep(max(w.config["guards"][g]["staleness"] for w, g in self.guards))
         await asyncio.gather(
             *(self._within(HUNG, w, self._sweep_until_ok(w, g)) for w, g in self.guards)

@@ -18,7 +18,7 @@ import tamis
 from conftest import SOAK
 from tamis import stores
 from tamis.parquet import RowGroup, SkippingIndex, building, index
-from tamis.stores.hashes import Hashes
+from tamis.stores.memory import Hashes
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

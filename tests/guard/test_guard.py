@@ -42,9 +42,9 @@ def adaptive_stacked():
 @pytest.fixture
 def fresh_stand_in(monkeypatch):
     """Let guards rebuild the stand-in, as they rebuild a native filter from its empty bytes."""
-    opened = tamis.guard.filling.from_bytes
+    opened = tamis.guard.construction.from_bytes
     monkeypatch.setattr(
-        tamis.guard.filling,
+        tamis.guard.construction,
         "from_bytes",
         lambda data, key=None: (
             Prefixes() if data == Prefixes().to_bytes() else opened(data, key=key)
@@ -814,14 +814,14 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        opened = tamis.guard.filling.from_bytes
-        tamis.guard.filling.from_bytes = lambda data, key=None: (
+        opened = tamis.guard.construction.from_bytes
+        tamis.guard.construction.from_bytes = lambda data, key=None: (
             Prefixes() if self.make is Prefixes else opened(data, key=key)
         )
         try:
             self.guard = tamis.Guard(self.store, self.make())
         finally:
-            tamis.guard.filling.from_bytes = opened
+            tamis.guard.construction.from_bytes = opened
 
     def fits(self, key):
         return self.other is None or isinstance(key, str)
@@ -919,9 +919,9 @@ def test_what_is_not_a_key_is_refused_as_by_a_filter(key):
         assert str(raised.value) == str(expected.value)
     with pytest.raises(expected.type) as expected:
         g.filter.contains([key])
-    standing = g._trust.standing
-    for standing.trusted in (True, False):
-        standing.set_deadline()
+    freshness = g._trust.freshness
+    for freshness.trusted in (True, False):
+        freshness.set_deadline()
         for use in (lambda: g.get_many([key]), lambda: g.delete_many([key])):
             with pytest.raises(expected.type) as raised:
                 use()

@@ -95,7 +95,11 @@ def test_a_guard_with_the_lease_asks_its_store_nothing():
     for _ in range(100):
         assert g.get(key) is None
     assert not +store.asked
-    assert (g.stats.reads_saved, g.stats.queries, g.stats.looks) == (100, 100, g._gate.looks)
+    assert (g.stats.reads_saved, g.stats.queries, g.stats.change_checks) == (
+        100,
+        100,
+        g._gate.change_checks,
+    )
     # What was counted natively is in the history too.
     assert sum(window.negatives for window in g.history) == 100
 
@@ -125,7 +129,7 @@ def test_a_query_does_not_wait_for_a_write(shared):
         assert in_thread(g.get_many, [5, 6, 30_000]) == ["5", "6", None]
         assert in_thread(g.get, 1000) is None
         # Half of the lease is over.
-        g._trust.standing.renew_at = 0.0
+        g._trust.freshness.renew_at = 0.0
         g._gate.open_until(0.0)
         assert in_thread(g.get, 6) == "6"
         assert in_thread(g.get, absent_key(g)) is None
@@ -157,7 +161,7 @@ def test_the_lease_opens_no_gate_to_a_filter_that_is_behind():
     g = tamis.Guard(store, tamis.Quotient(capacity=10_000, fpr=2**-6), lease=1000)
     g._trust._follows.close()
     store.release(g._trust.owner)
-    g._trust.standing.lease_until = 0.001  # long over
+    g._trust.freshness.lease_until = 0.001  # long over
     for i in range(2000):
         store.write([i])
     for i in range(1999, 0, -100):
@@ -205,33 +209,33 @@ def test_max_staleness_is_a_duration():
         tamis.Guard(stores.Memory(), quotient(), on_failure="ignore")
 
 
-def test_a_stale_no_costs_no_look():
+def test_a_stale_no_costs_no_change_check():
     store = Faulty(shared=True)
     with tamis.Guard(store, quotient(), max_staleness=1000) as g:
         store.write(range(50))
         g._trust.follow()
         key = absent_key(g)
         g.get(key)
-        before = store.asked["look"]
+        before = store.asked["change_token"]
         for _ in range(200):
             assert g.get(key) is None
-        assert store.asked["look"] <= before + 1  # of the follower
+        assert store.asked["change_token"] <= before + 1  # of the follower
         assert g.get_many(range(50)) == [b"theirs"] * 50
 
 
-def test_a_strict_no_costs_one_look():
+def test_a_strict_no_costs_one_change_check():
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient())
     g.put(1, "x")
     key = absent_key(g)
     g.get(key)
-    before, looks = store.asked.copy(), g.stats.looks
+    before, checks = store.asked.copy(), g.stats.change_checks
     for _ in range(20):
         assert g.get(key) is None
         assert g.get(1) == "x"  # a "yes" is confirmed by the read itself
-    assert store.asked - before == {"look": 20, "get_many": 20, "epoch": 20}
-    assert g.stats.looks == looks + 20
-    # For this store, a look reads the epoch.
+    assert store.asked - before == {"change_token": 20, "get_many": 20, "epoch": 20}
+    assert g.stats.change_checks == checks + 20
+    # For this store, a change check reads the epoch.
 
 
 def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):
@@ -254,24 +258,24 @@ def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):
         assert g.get(i) == b"theirs"
 
 
-def test_staleness_counts_from_before_the_look(monkeypatch):
+def test_staleness_counts_from_before_the_change_check(monkeypatch):
     """The store may answer long after it read what it answers."""
     monkeypatch.setattr(tamis.guard.trust, "Follower", lambda *_: None)
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient(), max_staleness=0.1)
     key = absent_key(g)
     time.sleep(0.1)
-    look = stores.Memory.look
+    change_token = stores.Memory.change_token
 
     def slow():
-        token = look(store)
+        token = change_token(store)
         store.write([key])
         time.sleep(0.2)
         return token
 
-    store.look = slow
+    store.change_token = slow
     g.get(absent_key(g, key + 1))
-    del store.look
+    del store.change_token
     assert g.get(key) == b"theirs"
 
 
@@ -333,9 +337,9 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
     with pytest.raises(tamis.StoreError):
         g.get(1)
     # Half of the lease is over, and it cannot be renewed.
-    with g._trust.standing.lock:
-        g._trust.standing.renew_at = 0.0
-        g._trust.standing.set_deadline()
+    with g._trust.freshness.lock:
+        g._trust.freshness.renew_at = 0.0
+        g._trust.freshness.set_deadline()
     if choice == "raise":
         with pytest.raises(tamis.StoreError):
             g.get(key)
@@ -344,7 +348,7 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
         assert g.get_many([key, key]) == [None, None]
     # The lease is over: another guard may have written.
     until(lambda: not _alive(g._trust._renewals))
-    g._trust.standing.lease_until = 0.001
+    g._trust.freshness.lease_until = 0.001
     with pytest.raises(tamis.StoreError):
         g.get(key)
     store.down = False
@@ -575,7 +579,7 @@ def test_a_batch_reads_and_learns_each_key_once():
     assert (s.adaptations, s.adaptations_skipped) == (1, 0)
     # The same where the filter is not trusted.
     reads.clear()
-    g._trust.standing.trusted = False
+    g._trust.freshness.trusted = False
     g._gate.close()
     g._trust._rebuilds._closed = True
     assert g.get_many(["k1", "k1", wrong]) == ["1", "1", None]
@@ -685,7 +689,7 @@ def test_a_child_process_is_told_to_open_its_own_guard(tmp_path):
     """Also while threads of the parent hold the guard's locks."""
     with tamis.Guard(stores.SQLite(tmp_path / "a.db"), quotient(), max_staleness=0.01) as g:
         g.put(1, "x")
-        with g._trust.replica.regions.locked(), g._trust.standing.lock:
+        with g._trust.replica.regions.locked(), g._trust.freshness.lock:
             child = os.fork()
             if child == 0:
                 told = 0
@@ -849,11 +853,11 @@ def test_a_put_for_which_the_filter_grows_keeps_the_keys_of_both_types():
 
 
 def test_a_store_that_comes_back_with_the_state_before_a_delete_is_not_denied():
-    """As a Redis server does that lost its latest writes: it looks as it did before them."""
+    """As a Redis server does that lost its latest writes: its state is the one before them."""
     store = Faulty(shared=True)
     with tamis.Guard(store, quotient()) as g:
         g.put("a", "x")
-        assert g.get("b") is None  # the guard knows how the store looks now
+        assert g.get("b") is None  # the guard knows the token of this state
         kept = {"_values": dict(store._values), "_hashes": list(store._hashes)}
         kept |= {"_epoch": store._epoch, "_journal": list(store._journal)}
         assert g.delete("a")
@@ -946,14 +950,14 @@ def test_a_lease_that_is_lost_after_a_commit_is_no_error_of_the_put(tmp_path):
         append = store._tail.append
 
         def lost(*_):
-            db.execute("UPDATE tamis_tamis_note SET value = x'00' WHERE name = 'lease'")
+            db.execute("UPDATE tamis_tamis_meta SET value = x'00' WHERE name = 'lease'")
             return False
 
         store._tail.append = lost
         g.put("a", "x")
         store._tail.append = append
         assert g.get("a") == "x"
-        db.execute("DELETE FROM tamis_tamis_note WHERE name = 'lease'")
+        db.execute("DELETE FROM tamis_tamis_meta WHERE name = 'lease'")
         g.close()
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tamis
-from tamis.guard import logs
+from tamis.guard import log
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -45,7 +45,7 @@ def test_a_scrape_has_the_statistics_of_each_guard():
             "tamis_guard_reads_wasted_total": s.false_positives,
             "tamis_guard_reads_found_total": s.true_positives,
             "tamis_guard_passed_total": s.passed,
-            "tamis_guard_looks_total": s.looks,
+            "tamis_guard_change_checks_total": s.change_checks,
             "tamis_guard_adaptations_total": s.adaptations,
             "tamis_guard_adaptations_skipped_total": s.adaptations_skipped,
             "tamis_guard_rebuilds_total": s.rebuilds,
@@ -95,8 +95,8 @@ def test_the_extra_is_named(monkeypatch):
 
 def test_lines_of_one_kind_are_limited(caplog, monkeypatch):
     at = [100.0]
-    monkeypatch.setattr(logs, "now", lambda: at[0])
-    one, two = logs.Log("one"), logs.Log("two")
+    monkeypatch.setattr(log, "now", lambda: at[0])
+    one, two = log.Log("one"), log.Log("two")
     with caplog.at_level(logging.INFO, logger="tamis.guard"):
         for i in range(5):
             one.warning("failed: %s", i)

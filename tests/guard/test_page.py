@@ -19,7 +19,7 @@ import pytest
 from servers import _program
 
 import tamis
-from tamis.guard import sampling
+from tamis.guard import page_data
 
 
 def guard(name="users", keys=2000):
@@ -111,7 +111,7 @@ def test_the_numbers_on_the_page_are_those_of_the_statistics(browser):
         until(lambda: shown(browser)["queries"][1] != "0")
         assert set(shown(browser)) == {
             "queries", "true_positives", "reads_saved", "false_positives", "memory", "passed",
-            "looks", "adaptations", "adaptations_skipped", "rebuilds", "rebuild_seconds",
+            "change_checks", "adaptations", "adaptations_skipped", "rebuilds", "rebuild_seconds",
         }  # fmt: skip
         until(lambda: equals(browser, g.stats))
         assert g.stats.false_positives > 10
@@ -296,8 +296,8 @@ def test_a_client_that_says_nothing_holds_nobody_up():
 
 
 def test_the_series_is_bounded(monkeypatch):
-    monkeypatch.setattr(sampling, "_MAX_POINTS", 10)
-    series = sampling.Series()
+    monkeypatch.setattr(page_data, "_MAX_POINTS", 10)
+    series = page_data.Series()
     with guard() as g:
         for i in range(1000):
             if i % 100 == 0:
@@ -312,8 +312,8 @@ def test_the_series_is_bounded(monkeypatch):
 
 
 def test_the_sample_is_bounded_and_even(monkeypatch):
-    monkeypatch.setattr(sampling, "_MAX_QUERIES", 100)
-    sample = sampling.Sample()
+    monkeypatch.setattr(page_data, "_MAX_QUERIES", 100)
+    sample = page_data.Sample()
     for i in range(10_000):
         sample.add([i])
     kept = sample.read()
@@ -334,11 +334,11 @@ def test_the_sample_has_absent_keys_only():
 
 def test_a_comparison_needs_keys_and_queries():
     with guard(keys=0) as g:
-        assert sampling.compare_filters(g, [f"guest{i}" for i in range(1000)]) is None
+        assert page_data.compare_filters(g, [f"guest{i}" for i in range(1000)]) is None
     with guard() as g:
-        assert sampling.compare_filters(g, ["guest"] * 100) is None
+        assert page_data.compare_filters(g, ["guest"] * 100) is None
         queries = [f"guest{i % 700}" for i in range(1000)] + list(range(200))
-        found = sampling.compare_filters(g, queries)
+        found = page_data.compare_filters(g, queries)
         assert found["queries"] == 1000
         assert all(0 <= choice["rate"] <= 1 for choice in found["choices"])
 

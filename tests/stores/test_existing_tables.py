@@ -466,7 +466,7 @@ def test_a_schema_and_a_dot_in_a_name(postgres_url):  # noqa: F811
         assert g.get("a") == "in the schema"
         database("INSERT INTO t VALUES ('b', 'later')")
         assert g.get("b") == "later"
-    assert database(f"SELECT to_regclass('{schema}.tamis_t_note') IS NULL") == [(False,)]
+    assert database(f"SELECT to_regclass('{schema}.tamis_t_meta') IS NULL") == [(False,)]
     with pytest.raises(ValueError, match=r"must be a table of the database, not 'nowhere\.t'"):
         stores.Postgres(postgres_url, table="nowhere.t", key="k", value="v")
     database.db.close()

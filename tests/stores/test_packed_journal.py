@@ -9,9 +9,8 @@ import pytest
 import tamis
 from tamis import stores
 from tamis.stores import _sqlite_own
-from tamis.stores import _sqlite_tables as tables
-from tamis.stores._packed import pack_keys, unpack_keys
-from tamis.stores._tail import Rows, net_changes
+from tamis.stores._encoding import pack_keys, unpack_keys
+from tamis.stores._tail import JournalRows, net_changes
 
 
 def hash_rows(keys):
@@ -20,10 +19,6 @@ def hash_rows(keys):
 
 def rows(hashes):
     return sorted(map(tuple, np.asarray(hashes).tolist()))
-
-
-def quotient(**options):
-    return tamis.Quotient(capacity=5_000, fpr=2**-8, seed=1, **options)
 
 
 def attached(store):
@@ -71,7 +66,7 @@ def test_what_came_and_went_is_not_in_the_index():
                 (state.add if added else state.discard)(key)
                 keys.append(key)
                 signs.append(added)
-            parts.append(Rows(range(number, number + 4), signs, keys, "", exact))
+            parts.append(JournalRows(range(number, number + 4), signs, keys, "", exact))
         added, removed = net_changes(parts)
         assert (indexed - set(removed)) | set(added) == state
         if all(part.exact for part in parts):
@@ -108,15 +103,11 @@ def test_a_commit_is_one_row_whose_number_counts_its_keys(path):
     assert store.get_many([1, 2, 3, 4, 5]) == [None, None, "x", "y", "y"]
     changes = store.changes(before)
     assert (changes.added, changes.removed) == ([1, 2, 3, 4, 5], [1, 2])
-    # A version that knows no such rows takes them for changes of all keys, and rebuilds.
-    with store._reading() as db:
-        read = db.execute("SELECT seq, token, key, added FROM tamis_tamis_journal").fetchall()
-    assert any(added is not None and key is None for _, _, key, added in read)
     store.close()
 
 
 def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
-    monkeypatch.setattr(_sqlite_own, "MOST", 7)
+    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 7)
     store = attached(stores.SQLite(path))
     since = store.epoch()
     store.put_many([*range(20)], ["x"] * 20, "one")  # in rows of 7, 7 and 6 keys
@@ -136,8 +127,8 @@ def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
 
 
 def test_changes_are_those_of_a_set(path, monkeypatch):
-    monkeypatch.setattr("tamis.stores.sqlite.LONGEST", 30)
-    monkeypatch.setattr(_sqlite_own, "MOST", 4)
+    monkeypatch.setattr("tamis.stores.sqlite.MAX_TAIL", 30)
+    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 4)
     rng, state = np.random.default_rng(2), set()
     store, reader = attached(stores.SQLite(path)), stores.SQLite(path)
     for _ in range(60):
@@ -170,63 +161,6 @@ def test_the_journal_is_trimmed_by_changes(path, monkeypatch):
     assert store.changes(epochs[-1]) is None
     assert len(store.run(0, 2**64 - 1)) == 0
     store.close()
-
-
-def like_an_earlier_version(path):
-    """Let triggers write the journal, one row per key, as versions before packed rows do."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        tables.create_triggers(db, "tamis_tamis", "tamis", ["key"], ["blob"])
-        db.execute("UPDATE tamis_tamis_note SET value = x'32' WHERE name = 'layout'")
-
-
-def test_rows_of_both_forms_are_followed(path):
-    with (
-        tamis.Guard(stores.SQLite(path), quotient()) as g,
-        tamis.Guard(stores.SQLite(path), quotient()) as reader,
-    ):
-        g.put_many(dict.fromkeys(range(10), "x"))
-        assert reader.get_many(range(12)) == ["x"] * 10 + [None] * 2
-        # While both are open, an earlier version opens the table, and its triggers write.
-        like_an_earlier_version(path)
-        since = reader.store.epoch()
-        g.put_many(dict.fromkeys(range(10, 15), "x"))
-        g.delete_many([0, 1, 99])
-        assert [keys for *_, keys in journal_of(path)[-7:]] == [None] * 7
-        changes = reader.store.changes(since)
-        assert (changes.added, changes.removed) == ([*range(10, 15)], [0, 1])
-        assert reader.get_many(range(16)) == [None] * 2 + ["x"] * 13 + [None]
-        # This version opens the table again.
-        stores.SQLite(path).close()
-        g.put_many(dict.fromkeys(range(20, 25), "x"))
-        assert journal_of(path)[-1][2] is None
-        assert reader.get_many(range(20, 26)) == ["x"] * 5 + [None]
-        changes = reader.store.changes(since)
-        assert changes.added == [*range(10, 15), *range(20, 25)]
-        assert (g.stats.passed, reader.stats.passed, reader.stats.rebuilds) == (0, 0, 1)
-        assert rows(g.store.run(0, 2**64 - 1)) == rows(hash_rows([*range(2, 15), *range(20, 25)]))
-
-
-def test_a_store_of_an_earlier_version_is_followed_from_its_snapshot(path, tmp_path):
-    snapshot = tmp_path / "filter"
-    with tamis.Guard(stores.SQLite(path), quotient(), snapshot=snapshot) as g:
-        g.put_many(dict.fromkeys(range(10), "x"))
-    # Make it a store of an earlier version, which then wrote more.
-    like_an_earlier_version(path)
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute(
-            "DELETE FROM tamis_tamis_journal WHERE seq < (SELECT max(seq) FROM tamis_tamis_journal)"
-        )
-        db.execute("UPDATE tamis_tamis_journal SET keys = NULL")
-        db.execute("ALTER TABLE tamis_tamis_journal DROP COLUMN keys")
-        for i in range(10, 15):
-            db.execute("INSERT INTO tamis VALUES (?, ?)", (b"i%d" % i, b"sx"))
-        db.execute("DELETE FROM tamis WHERE key = ?", (b"i3",))
-    with tamis.Guard(stores.SQLite(path), quotient(), snapshot=snapshot) as g:
-        assert g.stats.rebuilds == 0
-        g.put_many(dict.fromkeys(range(20, 23), "x"))
-        expected = [i for i in range(15) if i != 3] + [20, 21, 22]
-        assert g.get_many(range(25)) == ["x" if i in expected else None for i in range(25)]
-        assert rows(g.store.run(0, 2**64 - 1)) == rows(hash_rows(expected))
 
 
 def test_a_write_that_fails_in_the_middle_logs_nothing(path, monkeypatch):
@@ -278,7 +212,7 @@ def index_of(store):
 
 
 def test_the_index_of_rocksdb_follows_in_large_steps_and_after_a_crash(folder, monkeypatch):
-    monkeypatch.setattr("tamis.stores._rocksdb_index.LONGEST", 40)
+    monkeypatch.setattr("tamis.stores._rocksdb_index.MAX_TAIL", 40)
     rng, state, sizes = np.random.default_rng(3), set(), set()
     store = attached(stores.RocksDB(folder))
     for step in range(40):
@@ -291,29 +225,13 @@ def test_the_index_of_rocksdb_follows_in_large_steps_and_after_a_crash(folder, m
             store.close()  # which leaves the journal as a crash does
             store = attached(stores.RocksDB(folder))
             assert rows(store.run(0, 2**64 - 1)) == expected
-            assert store.note("index") == b"seed 1"
+            assert store.metadata("index") == b"seed 1"
     assert 3 < len(sizes) < 35
     # Another hash: the journal of the last one does not count any more.
     store.attach("one", lambda keys: tamis.hash_keys(keys, seed=2), b"seed 2")
     expected = rows(tamis.hash_keys(sorted(state), seed=2))
     assert rows(store.run(0, 2**64 - 1)) == expected
     assert len(index_of(store)) == len(expected)
-    store.close()
-
-
-def test_an_index_of_rocksdb_that_every_write_updated_is_taken_over(folder):
-    store = attached(stores.RocksDB(folder))
-    store.put_many([1, 2, 3], ["x"] * 3, "one")
-    assert store._db.get(b"nindex") != b"seed 1"  # so that an earlier version rebuilds it
-    # As such a version leaves it, with a journal that it knows nothing of.
-    store._db.put(b"nindex", b"")
-    store.attach("one", hash_rows, b"seed 1")
-    store.put_many([4], ["x"], "one")
-    store._db.delete(b"di4")
-    store._db.put(b"nindex", b"seed 1")
-    store.close()
-    store = attached(stores.RocksDB(folder))
-    assert rows(store.run(0, 2**64 - 1)) == rows(hash_rows([1, 2, 3]))
     store.close()
 
 

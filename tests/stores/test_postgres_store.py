@@ -118,7 +118,7 @@ def test_a_server_that_is_down_is_a_store_error(lost):
     server.stop()
     for call in (
         store.epoch,
-        store.look,
+        store.change_token,
         lambda: store.get_many([b"a"]),
         lambda: store.put_many([b"b"], ["x"], "one"),
         lambda: store.delete_many([b"a"], "one"),
@@ -127,7 +127,7 @@ def test_a_server_that_is_down_is_a_store_error(lost):
         lambda: store.changes(since),
         lambda: store.run(0, 5),
         lambda: list(store.scan()),
-        lambda: store.note("x"),
+        lambda: store.metadata("x"),
         lambda: list(store.contents()[1]),
         lambda: store.attach("one", hasher, b"1"),
         lambda: stores.Postgres(f"{server.url} password=secret-word", timeout=2),
@@ -306,7 +306,7 @@ def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
 
 def test_tables_and_triggers_have_the_documented_names(table):
     store = table.store()
-    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "note")}
+    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "meta")}
     found = table.db.execute(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
         (f"tamis\\_{table.name}\\_%",),
@@ -371,6 +371,42 @@ def test_a_forked_child_opens_its_own_connections(table):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     store.put_many([b"c"], ["z"], "one")
     assert store.get_many([b"a", b"b", b"c"]) == ["x", None, "z"]
+
+
+def test_close_leaves_no_connections_and_no_threads(table):
+    before = set(threading.enumerate())
+    table.url += " application_name=closing"
+    store = writer(table.store())
+    threads = [threading.Thread(target=store.get_many, args=([b"a"],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'closing'"
+    assert 1 <= table.db.execute(query).fetchone()[0] <= 8
+    store.close()
+    store.close()
+    until(lambda: table.db.execute(query).fetchone()[0] == 0)
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ValueError, match="is closed"):
+        store.get_many([b"a"])
+
+
+def test_more_threads_than_connections_wait_for_their_turn(table):
+    table.insert("a")
+    store = table.store(connections=2, timeout=1)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(store.get_many([b"a"]))) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [["by a"]] * 20
+    with store._reading(), store._reading(), pytest.raises(tamis.StoreError, match="connection"):
+        store.get_many([b"a"])
+    assert store.get_many([b"a"]) == ["by a"]
 
 
 def test_a_connection_that_is_lost_while_it_rolls_back_is_a_store_error(table, monkeypatch):

@@ -111,29 +111,18 @@ def test_the_clock_has_a_boot_and_never_steps():
     assert now() <= now()
 
 
-def test_a_lease_of_an_earlier_version_is_watched(pair, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "clock_gettime", clock)
-    store, _ = pair
-    with store._writing() as db:
-        db.execute("INSERT INTO tamis_tamis_note VALUES ('lease', ?, ?)", (b"old", 1.8e9))
-    assert not store.lease("one", 10)
-    clock.now += 10.2
-    assert store.lease("one", 10)
-
-
 # Tokens, and writers that keep the database locked.
 
 
 def test_a_token_changes_when_others_write(table):
     _, db, opened = table
     store = opened()
-    token = store.look()
-    assert store.look() == token
+    token = store.change_token()
+    assert store.change_token() == token
     store.get_many([b"a"])
-    assert store.look() == token
+    assert store.change_token() == token
     db.execute("INSERT INTO t VALUES ('a', '1')")
-    assert store.look() != token
+    assert store.change_token() != token
 
 
 def test_reads_do_not_wait_for_writes(table):
@@ -149,7 +138,7 @@ def test_reads_do_not_wait_for_writes(table):
         store._connections.lock.release()
         time.sleep(0.001)
     assert store.get_many([b"a", b"b"]) == ["1", "2"]
-    assert store.look() == store.look()
+    assert store.change_token() == store.change_token()
     assert store.epoch() != since
     assert store.changes(since).added == [b"b"]
     assert len(store.run(0, 2**64 - 1)) == 2  # although the index cannot be written now
@@ -167,7 +156,7 @@ def test_a_locked_database_is_a_store_error(table):
         lambda: store.put_many([b"c"], ["3"], "one"),
         lambda: store.delete_many([b"c"], "one"),
         lambda: store.lease("one", 10),
-        lambda: store.note("x", b"y"),
+        lambda: store.metadata("x", b"y"),
     ):
         with pytest.raises(tamis.StoreError, match=r"data\.db.*locked"):
             call()
@@ -290,25 +279,6 @@ def test_what_other_triggers_write_is_found(table):
         g.put("a", "x")
         assert g.get_many(["a", "a-copy"]) == ["x", "x"]
         assert len(g.store.run(0, 2**64 - 1)) == 2
-
-
-def test_a_database_of_an_earlier_version_gets_new_triggers(table):
-    _, db, opened = table
-    opened().close()
-    before = db.execute("SELECT sql FROM sqlite_master WHERE name = 'tamis_t_insert'").fetchone()
-    db.execute("DROP TRIGGER tamis_t_insert")
-    db.execute("DROP TRIGGER tamis_t_trim")
-    db.execute(
-        "CREATE TRIGGER tamis_t_insert AFTER INSERT ON t "
-        "WHEN typeof(new.k) IN ('integer', 'text', 'blob') "
-        "BEGIN INSERT INTO tamis_t_journal (added, key) VALUES (1, new.k); END"
-    )
-    db.execute("DELETE FROM tamis_t_note WHERE name = 'layout'")
-    db.execute("INSERT INTO t VALUES ('a', '1')")
-    with tamis.Guard(opened(), quotient()) as g:
-        assert g.get("a") == "1"
-    query = "SELECT sql FROM sqlite_master WHERE name = 'tamis_t_insert'"
-    assert db.execute(query).fetchone() == before
 
 
 def test_unguard_leaves_nothing_behind(table):

@@ -67,7 +67,7 @@ def test_a_store_that_breaks_the_contract_is_named():
 
 
 def test_adapts_in_front_of_every_store(opened, monkeypatch):
-    monkeypatch.setattr(tamis.guard.filling, "from_bytes", lambda data, key=None: Prefixes())
+    monkeypatch.setattr(tamis.guard.construction, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
         for _ in range(6):
@@ -209,7 +209,7 @@ def test_errors_of_rocksdb_are_store_errors(tmp_path):
         lambda: store.run(0, 5),
         lambda: list(store.scan()),
         lambda: list(store.contents()[1]),
-        lambda: store.note("x"),
+        lambda: store.metadata("x"),
         lambda: store.attach("one", lambda keys: tamis.hash_keys(keys, seed=2), b"seed 2"),
     ):
         with pytest.raises(tamis.StoreError, match=r"RocksDB database .*data' failed: ") as raised:

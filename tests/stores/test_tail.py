@@ -9,7 +9,7 @@ from servers import postgres_url  # noqa: F401
 import tamis
 from tamis import stores
 from tamis.stores import _tail
-from tamis.stores._tail import Rows, Tail
+from tamis.stores._tail import JournalRows, Tail
 
 
 def hash_rows(keys):
@@ -23,7 +23,7 @@ def rows(hashes):
 def part(*changes, exact=False):
     """Rows of the journal, each a number, whether it is an addition, and a key."""
     numbers, added, keys = map(list, zip(*changes, strict=True))
-    return Rows(numbers, added, keys, f"{numbers[-1]}.token", exact)
+    return JournalRows(numbers, added, keys, f"{numbers[-1]}.token", exact)
 
 
 def test_a_view_adds_and_removes_each_hash_once():
@@ -99,8 +99,8 @@ def attached(store):
 
 
 def test_the_index_follows_in_large_steps_and_after_a_crash(opened, monkeypatch):
-    monkeypatch.setattr("tamis.stores.sqlite.LONGEST", 40)
-    monkeypatch.setattr("tamis.stores.postgres.LONGEST", 40)
+    monkeypatch.setattr("tamis.stores.sqlite.MAX_TAIL", 40)
+    monkeypatch.setattr("tamis.stores.postgres.MAX_TAIL", 40)
     rng, state, sizes = np.random.default_rng(3), set(), set()
     store = attached(opened())
     for _ in range(30):
@@ -115,23 +115,6 @@ def test_the_index_follows_in_large_steps_and_after_a_crash(opened, monkeypatch)
     again = attached(opened())
     assert rows(again.run(0, 2**64 - 1)) == expected
     assert index_of(again) == len(expected)
-    store.close()
-    again.close()
-
-
-def test_an_index_that_every_write_updated_is_taken_over(opened):
-    """As an earlier version left it: the note does not say how far it has caught up."""
-    store = attached(opened())
-    store.put_many([1, 2, 3], ["x"] * 3, "one")
-    store._write_index("one")
-    with store._writing() as db:
-        store._write_note(db, "indexed", b"1")
-        store._write_note(db, "index", b"seed 1")
-    again = attached(opened())
-    assert rows(again.run(0, 2**64 - 1)) == rows(hash_rows([1, 2, 3]))
-    with store._reading() as db:
-        assert store._read_note(db, "index") != b"seed 1"  # so that such a version rebuilds it
-    assert again.note("index") == b"seed 1"
     store.close()
     again.close()
 
@@ -160,7 +143,7 @@ def test_guards_grow_from_an_index_that_is_behind(opened):
 
 
 def test_the_longest_tail_is_bounded():
-    assert 1000 <= _tail.LONGEST <= stores.contract.JOURNAL // 10
+    assert 1000 <= _tail.MAX_TAIL <= stores.contract.JOURNAL // 10
 
 
 def test_a_batch_may_be_longer_than_the_journal(postgres_url, monkeypatch):  # noqa: F811
@@ -168,7 +151,7 @@ def test_a_batch_may_be_longer_than_the_journal(postgres_url, monkeypatch):  # n
 
     monkeypatch.setattr("tamis.stores._postgres_tables.JOURNAL", 300)
     monkeypatch.setattr("tamis.stores._postgres_tables.TRIM_EVERY", 100)
-    monkeypatch.setattr("tamis.stores.postgres._LARGEST", 150)
+    monkeypatch.setattr("tamis.stores.postgres._MAX_BATCH", 150)
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute("DROP SCHEMA IF EXISTS tail CASCADE")
         db.execute("CREATE SCHEMA tail")

@@ -34,7 +34,7 @@ def test_the_second_process_follows_the_first(tmp_path):
     path = tmp_path / "data.db"
     follower = tamis.Guard(stores.SQLite(path), tamis.Quotient(capacity=300, fpr=2**-4))
     follower.store.release(follower._trust.owner)
-    follower._trust.standing.lease_until = 0.0
+    follower._trust.freshness.lease_until = 0.0
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE,

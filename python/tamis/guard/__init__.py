@@ -11,19 +11,19 @@ the filter from ever denying a key that the store has:
   until then sends every query to the store.
 - *The lease.* Only one guard at a time may write. While it holds the lease nobody else changes the
   set of keys, so a "no" of its filter needs no access to the store. A guard without the lease, or
-  on a table that others write to directly, looks at the store before each "no" (once per batch), or
-  a few times per ``max_staleness``.
+  on a table that others write to directly, checks the store for changes before each "no" (once per
+  batch), or a few times per ``max_staleness``.
 
 The proof is in docs/guard.md. `guard.py` answers queries and writes, most of them in native code
-(`src/python/gate.rs`). `replica.py` has the filter and the epoch that it matches, and gets changes
-into it; `standing.py` knows until when its "no" counts; `trust.py` takes the lease, and replays or
-rebuilds. `following.py` and `background.py` do that in threads, and `sharing.py` shares the
-snapshot among processes. `regions.py` has the locks and the filter's view of the store's hashes,
-`adapting.py` tells the filter of false positives, `choosing.py` chooses filters, `filling.py`
-builds them from stores, `identity.py` and `snapshot.py` match them to stores and keep them between
-runs, `statistics.py` counts and compares rates, `limit.py` limits adaptations and `logs.py` log
-lines. `asynchronous.py` is the guard for asyncio. `page.py` serves a page, from what `sampling.py`
-keeps for it.
+(`src/python/gate.rs`). `replica.py` holds the filter and the epoch that it matches, and applies
+changes to it; `freshness.py` holds the deadlines up to which a "no" counts; `trust.py` takes the
+lease, and replays or rebuilds. `follower.py` and `background.py` do that in threads, and
+`sharer.py` shares the snapshot among processes. `regions.py` has the locks and the filter's view of
+the store's hashes, `adapter.py` feeds false positives back to the filter, at a limited rate,
+`filter_choice.py` chooses the filter and `construction.py` builds it from the store, `identity.py`
+and `snapshot.py` match it to the store and keep it between runs, `statistics.py` counts and
+compares rates, `log.py` limits log lines. `asynchronous.py` is the guard for asyncio. `page.py`
+serves a page with the data of `page_data.py`.
 """
 
 from tamis.guard.asynchronous import AsyncGuard

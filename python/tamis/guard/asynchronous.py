@@ -1,13 +1,13 @@
 """`AsyncGuard`: a guard for asyncio.
 
-It answers by the same gate, filter and trust as `Guard`, which it holds. What the filter denies is
-answered without a task switch. Values are read with the asynchronous client of the store, where it
-has one (`stores/_readers.py`), and otherwise in a thread; so is everything else that waits for the
-store: looks, adaptations, rebuilds.
+It wraps a `Guard` and uses its gate, filter and trust. A "no" of the filter is answered without a
+task switch. Values are read with the asynchronous client of the store, if it has one
+(`stores/_readers.py`), and otherwise in a thread. Everything else that waits for the store runs in
+a thread as well: change checks, adaptations, rebuilds.
 
 Writes run one after another in one thread. A task that is cancelled stops waiting for its write,
 but the write runs to its end if it has begun, and does not happen at all if it has not. So a write
-is never half done, and what is written later comes later.
+is never half done, and writes are applied in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tamis._checks import check_int
 from tamis._native import plain_keys
-from tamis.guard.choosing import check_is_store
+from tamis.guard.filter_choice import check_is_store
 from tamis.guard.guard import Guard
 from tamis.guard.keys import read_pairs, to_list
 from tamis.guard.statistics import GuardStats, Window
@@ -33,11 +33,11 @@ _T = TypeVar("_T")
 
 
 class AsyncGuard:
-    """A filter in front of a store, for asyncio; see `tamis.Guard` for what it promises.
+    """A filter in front of a store, for asyncio, with the guarantees of `tamis.Guard`.
 
     It takes the same arguments, and opens with ``async with``, or with the first call. ``threads``
     is how many calls can wait for the store at once, if it has no asynchronous client: Redis and
-    Postgres (with ``psycopg_pool``) have one, for reads. A guard belongs to one event loop.
+    Postgres have one, for reads. A guard belongs to one event loop.
 
     >>> import asyncio, tamis
     >>> async def main():
@@ -80,7 +80,7 @@ class AsyncGuard:
             return self._guard
         if self._opening is None or (self._opening.done() and self._guard is None):
             self._opening = asyncio.create_task(self._open_once())
-        # A task that stops to wait does not take the guard from the others.
+        # A task that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(self._opening)
 
     async def _open_once(self) -> Guard:
@@ -135,19 +135,19 @@ class AsyncGuard:
         if guard is None:
             guard = await self._open()
         given = to_list(keys)
-        asked = given if guard._from_plain is None else [guard._to_plain(key) for key in given]
+        plain = given if guard._from_plain is None else [guard._to_plain(key) for key in given]
         filter = guard._gate.current_filter()
         if filter is None:
             if not await self._in_thread(guard._trust.refresh):
-                return await self._pass_on(guard, given, plain_keys(asked))
+                return await self._pass_on(guard, given, plain_keys(plain))
             filter = guard._replica.filter
-        lookups = guard._look_up(filter, asked)
+        lookups = guard._look_up(filter, plain)
         distinct = lookups.distinct
         found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
-        answers, lesson = guard._answer(lookups, found)
+        answers, wrong = guard._answer(lookups, found)
         self._sample(guard, given, answers)
-        if lesson.keys:
-            await self._in_thread(lambda: guard._adapter.adapt(*lesson))
+        if wrong.keys:
+            await self._in_thread(lambda: guard._adapter.adapt(*wrong))
         return answers
 
     async def contains(self, key: GivenKey) -> bool:
@@ -304,7 +304,7 @@ class AsyncGuard:
     # Threads.
 
     def _check_loop(self) -> None:
-        """Raise an error in another event loop than that of the guard."""
+        """Raise `RuntimeError` outside the event loop of the guard."""
         if self._loop not in (None, asyncio.get_running_loop()):
             raise RuntimeError(
                 "this guard was opened in another event loop, to which its connections belong: "
@@ -316,7 +316,7 @@ class AsyncGuard:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def _in_writer(self, call: Callable[[], _T]) -> _T:
-        """Run a call after those before it. It is not stopped by the end of the task."""
+        """Run a call in the writer thread, in order. Cancelling the task does not stop it."""
         self._check_loop()
         running = self._writer.submit(call)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tamis._clock import now
 from tamis.errors import StoreError
-from tamis.guard.logs import Log
+from tamis.guard.log import Log
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 60.0
 """Seconds between attempts at a task that fails: doubled each time, up to the longest."""
@@ -23,7 +23,7 @@ class Task:
     def __init__(
         self, name: str, work: Callable[[], None], log: Log, *, delayed: bool = False
     ) -> None:
-        """``name`` is what the guard tries to do, for the log."""
+        """``name`` is a phrase for the log, such as "rebuild its filter"."""
         self._name, self._work, self._log, self._delayed = name, work, log, delayed
         self._lock = threading.Lock()
         self._after, self._delay = 0.0, _FIRST_DELAY

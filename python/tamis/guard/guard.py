@@ -18,10 +18,10 @@ from tamis.errors import LeaseError, StoreError
 from tamis.filters import Filter
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.filters.telescoping import AdaptiveQuotient
-from tamis.guard.adapting import Adapter
-from tamis.guard.choosing import check_is_filter, check_is_store, choose_filter
+from tamis.guard.adapter import Adapter
+from tamis.guard.filter_choice import check_is_filter, check_is_store, choose_filter
 from tamis.guard.keys import apply_by_type, read_pairs, to_list
-from tamis.guard.logs import Log
+from tamis.guard.log import Log
 from tamis.guard.replica import run_regions
 from tamis.guard.statistics import (
     Counters,
@@ -55,12 +55,12 @@ class Lookups(NamedTuple):
 
     @property
     def distinct(self) -> list[PlainKey]:
-        """What to read from the store."""
+        """The keys to read from the store."""
         return list(dict.fromkeys(self.accepted.values()))
 
 
-class Lesson(NamedTuple):
-    """False positives for the filter to learn from, with the write counts of the regions."""
+class FalsePositives(NamedTuple):
+    """False positives for the filter to adapt to, with the write counts of the regions."""
 
     keys: list[Any]
     hashes: HashRows
@@ -73,14 +73,14 @@ class Guard:
     ``filter`` is an empty filter that supports insertion, which the guard fills from the store, or
     a filter of all the store's keys, which the guard checks. If it is adaptive, the guard feeds
     false positives back to it. Without one, the guard chooses: an adaptive filter for the keys that
-    the store has, with ``bits_per_key`` (default: 10), or what `tamis.advise` ranks first for a
-    ``workload``; ``chosen`` says which.
+    the store has, with ``bits_per_key`` (default: 10), or the best filter by `tamis.advise` for a
+    ``workload``; ``chosen`` describes it.
 
-    ``max_staleness`` is how old the guard's knowledge of what others wrote may be when it answers
-    "no": seconds, or text such as ``"100ms"``. By default (0) a put that has returned, in any
-    process, is never denied. Otherwise it may be denied for that long, and a guard without the
+    ``max_staleness`` is how long ago the guard may have last checked for writes by others when it
+    answers "no": seconds, or text such as ``"100ms"``. By default (0) a put that has returned, in
+    any process, is never denied. Otherwise it may be denied for that long, and a guard without the
     lease, or on a table that others write to, answers from memory instead of asking the store.
-    ``on_failure`` is what happens while the store is unreachable: by default (``"raise"``) queries
+    ``on_failure`` is the behaviour while the store is unreachable: by default (``"raise"``) queries
     raise `tamis.StoreError` as soon as the guard notices; with ``"filter"`` it continues to answer
     "no" from the filter while it holds the lease or is within ``max_staleness``.
 
@@ -92,8 +92,8 @@ class Guard:
     above the expected one, and again when it is back to normal; by default a warning is logged.
     With ``share``, processes on one host share the memory of the snapshot: the guard that holds the
     lease writes it again after changes, and the others map it. With ``read_only``, the guard never
-    takes the lease; with both, it needs no ``filter``, and uses that of the snapshot.
-    ``name`` stands for the guard in the log, in `tamis.metrics` and on its page.
+    takes the lease; with both, it needs no ``filter``, and uses the one in the snapshot.
+    ``name`` identifies the guard in the log, in `tamis.metrics` and on its page.
 
     >>> import tamis
     >>> g = Guard(tamis.stores.Memory(), tamis.Quotient(capacity=1000, fpr=2**-8))
@@ -153,7 +153,7 @@ class Guard:
         self.chosen: str | None = None
         """Which filter was chosen, and why; `None` if one was passed in."""
         if filter is None and share and read_only:
-            pass  # that of the snapshot
+            pass  # the snapshot has one
         elif filter is None:
             filter, self.chosen = choose_filter(store, bits_per_key, workload)
             self._log.info("chose %s", self.chosen)
@@ -233,9 +233,9 @@ class Guard:
                 return self._pass_on(plain_keys(given))
             filter = self._replica.filter
         lookups = self._look_up(filter, given)
-        answers, lesson = self._answer(lookups, self._read(lookups.distinct))
-        if lesson.keys:
-            self._adapter.adapt(*lesson)
+        answers, wrong = self._answer(lookups, self._read(lookups.distinct))
+        if wrong.keys:
+            self._adapter.adapt(*wrong)
         return answers
 
     def _look_up(self, filter: Any, given: list[Any]) -> Lookups:
@@ -246,8 +246,8 @@ class Guard:
 
     def _answer(
         self, lookups: Lookups, found: dict[PlainKey, Value | None]
-    ) -> tuple[list[Value | None], Lesson]:
-        """Return the answers by the values that were read, and the false positives; count both."""
+    ) -> tuple[list[Value | None], FalsePositives]:
+        """Return the answers and the false positives, given the values read; count both."""
         filter, given, accepted, counts = lookups
         answers: list[Value | None] = [None] * len(given)
         for i, key in accepted.items():
@@ -258,9 +258,9 @@ class Guard:
         hashes = self._replica.hashes([given[i] for i in wrong])
         self._rates.record(hashes[:, 1].tolist())
         once = list({accepted[i]: n for n, i in enumerate(wrong)}.values())
-        # A stack counts all queries that it learns of; others only learn from them.
-        told = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
-        return answers, Lesson([given[wrong[n]] for n in told], hashes[told], counts)
+        # A stack counts the queries for each key; other filters adapt to a key once.
+        used = range(len(wrong)) if isinstance(filter, AdaptiveStacked) else once
+        return answers, FalsePositives([given[wrong[n]] for n in used], hashes[used], counts)
 
     def _read(self, keys: list[PlainKey]) -> dict[PlainKey, Value | None]:
         return dict(zip(keys, self.store.get_many(keys), strict=True)) if keys else {}
@@ -333,12 +333,12 @@ class Guard:
                     replica.remove(inserted)
                     raise
                 except BaseException:
-                    replica.doubt(inserted, fresh)
+                    replica.mark_unsettled(inserted, fresh)
                     replica.remote.end_put(fresh)
                     raise
                 replica.remote.end_put(fresh)
         except Exception as error:
-            # A store that is down is not asked again; the next write does that.
+            # A store that is down is not tried again now; the next write settles.
             if not isinstance(error, StoreError):
                 with suppress(Exception):
                     trust.settle()
@@ -386,12 +386,12 @@ class Guard:
         """Counts of queries, reads saved and false positives so far."""
         denied, found = self._gate.denied, self._gate.found
         return self._counters.read(
-            trusted=self._trust.standing.trusted,
+            trusted=self._trust.freshness.trusted,
             expected_fpr=self.filter.expected_fpr,
             queries=denied + found,
             reads_saved=denied,
             true_positives=found,
-            looks=self._gate.looks,
+            change_checks=self._gate.change_checks,
             memory=-(-self.filter.size_in_bits // 8),
             rebuild_seconds=self._trust.rebuild_seconds,
         )

@@ -1,4 +1,4 @@
-"""What identifies a filter and a store to each other: the hash, the secret key, the snapshot."""
+"""How filters, stores and snapshots are matched: by hash, secret key and identifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.filters import from_bytes
 from tamis.guard import snapshot as snapshots
-from tamis.guard.logs import Log
+from tamis.guard.log import Log
 from tamis.stores.contract import Store
 
 
@@ -21,13 +21,13 @@ def find_key(store: Store, filter: Any, key: bytes | None) -> bytes | None:
             raise ValueError("key must be None for a filter with a seed instead of a secret key")
         return None
     if key is None:
-        key = store.note("key")
+        key = store.metadata("key")
     if key is None:
         raise ValueError(
             "key must be the filter's secret key, not None: the store does not have the key yet"
         )
     from_bytes(filter.to_bytes(), key=key)  # IncompatibleError if it is another key
-    return store.note("key", key)
+    return store.metadata("key", key)
 
 
 def index_name(filter: Any, key: bytes | None) -> bytes:
@@ -39,20 +39,20 @@ def index_name(filter: Any, key: bytes | None) -> bytes:
 
 def index_seed(store: Store) -> int | None:
     """Return the seed of the hash by which a store indexes its keys, if it has one."""
-    name, _, seed = (store.note("index") or b"").partition(b" ")
+    name, _, seed = (store.metadata("index") or b"").partition(b" ")
     return int(seed) if name == b"seed" and seed.isdigit() else None
 
 
 def store_identity(store: Store) -> bytes:
     """Return the random identifier of a store, by which a snapshot is matched to it."""
-    known = store.note("identity")
-    return known or store.note("identity", secrets.token_bytes(16)) or b""
+    known = store.metadata("identity")
+    return known or store.metadata("identity", secrets.token_bytes(16)) or b""
 
 
 def load_snapshot(
     path: FilePath | None, store: Store, filter: Any, key: bytes | None, log: Log, *, mapped: bool
 ) -> tuple[Any, str] | None:
-    """Return the filter of a snapshot and its epoch, if it is intact and of this store."""
+    """Return the filter of a snapshot and its epoch, if it is valid and of this store."""
     if path is None:
         return None
     try:

@@ -12,7 +12,7 @@ from tamis.stores.contract import GivenKey, GivenKeys, Value
 
 
 def split_by_type(keys: Sequence[Any]) -> list[Sequence[int]]:
-    """Return the indices of the integer keys and those of the text keys, without empty lists."""
+    """Return the indices of the integer keys and of the text keys, without empty lists."""
     if len({*map(type, keys)}) == 1:
         return [range(len(keys))]
     parts: tuple[list[int], list[int]] = ([], [])
@@ -33,7 +33,7 @@ def apply_by_type(function: Callable[[Sequence[Any]], Any], keys: Sequence[Any])
 
 
 def to_list(keys: GivenKeys) -> list[Any]:
-    """Return keys as a list of Python objects; raise what a filter raises for no keys."""
+    """Return keys as a list of Python objects; raise the error of a filter for anything else."""
     if isinstance(keys, (str, bytes)) or not hasattr(keys, "__iter__"):
         hash_keys(keys)
     for name in ("tolist", "to_pylist", "to_list"):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from tamis._checks import check_int
-from tamis.guard.sampling import Sample, Series, compare_filters
+from tamis.guard.page_data import Sample, Series, compare_filters
 
 if TYPE_CHECKING:
     from tamis.guard.guard import Guard
@@ -77,7 +77,7 @@ class Page:
             thread.start()
 
     def data(self) -> dict[str, Any]:
-        """Return what the page shows, as JSON has it."""
+        """Return the data of the page, ready for JSON."""
         guard, stats = self._guard, self._guard.stats
         points = self._series.read()
         return {
@@ -129,7 +129,7 @@ class Page:
 
 
 def check_address(port: int, host: str, token: str | None) -> bool:
-    """Return whether a host is the loopback; raise `ValueError` for what must not be served."""
+    """Return whether a host is the loopback; raise `ValueError` if it must not be served."""
     check_int("port", port, 65535)
     if token is not None and (len(token) < _MIN_TOKEN or not token.isascii()):
         raise ValueError(
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     page: Page
     needs_token: str | None
     needs_local_host: bool
-    timeout = 10  # a client that says nothing does not keep a thread
+    timeout = 10  # a silent client must not occupy a thread
     server_version, sys_version = "tamis", ""
 
     def do_GET(self) -> None:

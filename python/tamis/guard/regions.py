@@ -74,7 +74,7 @@ class Remote:
     by content, so a listed hash that the filter does not hold would be given another hash's slot.
 
     Another guard that takes the lease may index the keys by another hash, from which a filter must
-    neither grow nor remove. So what was read counts only if the guard still holds the lease;
+    neither grow nor remove. So a read counts only if the guard still holds the lease after it;
     otherwise `LeaseError` is raised.
     """
 

@@ -12,11 +12,11 @@ from tamis._locks import Locked
 from tamis._native import REGIONS, Gate
 from tamis.errors import CapacityError, LeaseError
 from tamis.filters.telescoping import AdaptiveQuotient
-from tamis.guard.filling import adapts, insert
+from tamis.guard.construction import adapts, insert
+from tamis.guard.freshness import Freshness
 from tamis.guard.identity import index_name
 from tamis.guard.keys import apply_by_type
 from tamis.guard.regions import Regions, Remote, RemoteWithout
-from tamis.guard.standing import Standing
 from tamis.stores.contract import Changes, Commit, HashRows, PlainKey, Store
 
 
@@ -37,14 +37,14 @@ class Replica:
     """
 
     gate: Gate
-    """That of the filter, once there is one."""
+    """The gate of the filter, once there is a filter."""
 
     def __init__(
-        self, store: Store, standing: Standing, on_distrust: Callable[[str | None], None]
+        self, store: Store, freshness: Freshness, on_distrust: Callable[[str | None], None]
     ) -> None:
         """``on_distrust`` is called with the reason, or `None` if the filter was not trusted."""
-        self.standing, self.epoch = standing, ""
-        self.remote = Remote(store, lambda: now() < standing.granted_until)
+        self.freshness, self.epoch = freshness, ""
+        self.remote = Remote(store, lambda: now() < freshness.granted_until)
         self.regions = Regions()
         self.committing = threading.RLock()
         """Held from a commit until its epoch is recorded, so that epochs are seen in order."""
@@ -62,7 +62,7 @@ class Replica:
     def open_gate(self, filter: Any, key: bytes | None) -> None:
         """Use the first filter; ``key`` is its secret key."""
         self._key = key
-        self.gate = self.standing.gate = Gate(filter, filter.seed, key)
+        self.gate = self.freshness.gate = Gate(filter, filter.seed, key)
 
     @property
     def filter(self) -> Any:
@@ -82,10 +82,10 @@ class Replica:
         """Hash keys as the filter does."""
         return self.gate.batch(list(keys)).hashes
 
-    def look(self) -> object:
-        """Return the store's token, and count the look."""
-        self.gate.count_look()
-        return self._store.look()
+    def check_for_changes(self) -> object:
+        """Return the store's change token, and count the check."""
+        self.gate.count_change_check()
+        return self._store.change_token()
 
     # Changes of the store.
 
@@ -95,9 +95,9 @@ class Replica:
             self.epoch = commit.after
 
     def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
-        """Replay what others committed before a put; keys that they deleted are stored again.
+        """Replay the commits of others before a put; keys that they deleted are stored again.
 
-        The put is committed: an error that says that nothing was written must not leave this.
+        The put is committed, so no error may escape that means that nothing was written.
         """
         try:
             if not self.replay(commit.before):
@@ -113,13 +113,13 @@ class Replica:
 
     def catch_up(self, limit: int | None = None) -> bool:
         """Replay up to the present, with all locks held; return whether the filter is level."""
-        at, token = now(), self.look()
+        at, token = now(), self.check_for_changes()
         if self._store.epoch() != self.epoch:
             if not self.replay(None, limit):
                 return False
         else:
-            self.standing.behind = False
-        self.standing.is_level(at, token, self.epoch)
+            self.freshness.behind = False
+        self.freshness.mark_level(at, token, self.epoch)
         return True
 
     def replay(self, until: str | None, limit: int | None = None) -> bool:
@@ -127,7 +127,7 @@ class Replica:
 
         Return whether these are all. With a ``limit`` there may be more.
         """
-        self.standing.behind = True
+        self.freshness.behind = True
         changes = self._store.changes(self.epoch, until, limit)
         if changes is None:
             return self.distrust("the store changed, and its journal does not cover the changes")
@@ -140,16 +140,16 @@ class Replica:
             return self.replay(until)
         except (LeaseError, TypeError) as error:
             return self.distrust(f"the filter cannot take the store's changes: {error}")
-        self.epoch, self.standing.behind = changes.epoch, changes.more
+        self.epoch, self.freshness.behind = changes.epoch, changes.more
         return not changes.more
 
     def step(self, filter: Any, epoch: str, *, attached: bool, pieces: bool) -> Step | None:
-        """Apply what changed since an epoch to a filter that is not trusted yet.
+        """Apply the changes since an epoch to a filter that is not trusted yet.
 
-        Return `None` if that is unknown, or more than one piece while that is all that is allowed,
-        or more than the filter can take.
+        Return `None` if they are unknown, or too many for the filter, or for one piece if only one
+        is allowed.
         """
-        at, token = now(), self.look()
+        at, token = now(), self.check_for_changes()
         changes = self._store.changes(epoch)
         if changes is None or (changes.more and not pieces):
             return None
@@ -161,16 +161,16 @@ class Replica:
 
     def trust_from(self, step: Step) -> None:
         """Trust the filter, which is level with the store since a step; all locks are held."""
-        self.epoch, self.standing.behind, self.standing.trusted = step.epoch, False, True
-        self.standing.is_level(step.at, step.token, step.epoch)
+        self.epoch, self.freshness.behind, self.freshness.trusted = step.epoch, False, True
+        self.freshness.mark_level(step.at, step.token, step.epoch)
 
     def distrust(self, reason: str) -> bool:
         """Close the gate until the filter is rebuilt; return `False`."""
-        self._on_distrust(reason if self.standing.distrust() else None)
+        self._on_distrust(reason if self.freshness.distrust() else None)
         return False
 
     def _apply(self, filter: Any, changes: Changes, attached: bool) -> None:
-        """Insert and remove what changed.
+        """Insert and remove keys.
 
         Changes that are applied in part, as a signal interrupts this or the index cannot be read,
         must not be applied once more: a second removal of a key takes the slot of another.
@@ -185,7 +185,7 @@ class Replica:
             raise
 
     def _change(self, filter: Any, changes: Changes, attached: bool) -> None:
-        """Insert and remove what changed. Keys of unsettled puts are in the filter already."""
+        """Insert and remove keys. Keys of unsettled puts are in the filter already."""
         added = []
         for key in changes.added:
             hashes = self.unsettled.pop(key, None)
@@ -213,7 +213,7 @@ class Replica:
                 # Only now: the remote must not list a hash that the filter does not hold.
                 remote.begin_put(hashes)
                 return
-            # A filter that grows for the last of these keys must be told of the first ones.
+            # A filter that grows for the last of these keys needs the hashes of the first ones.
             remote.begin_put(hashes)
             try:
                 insert(filter, keys, RemoteWithout(remote, hashes))
@@ -221,7 +221,7 @@ class Replica:
                 remote.end_put(hashes)
                 raise
 
-    def doubt(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
+    def mark_unsettled(self, keys: Sequence[PlainKey], hashes: HashRows) -> None:
         """Keep keys in the filter that were inserted for a put with an unknown outcome."""
         for i, key in enumerate(keys):
             self.unsettled[key] = hashes[i : i + 1]

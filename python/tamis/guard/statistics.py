@@ -1,4 +1,4 @@
-"""What a guard counts, its history, and whether it sees more false positives than expected."""
+"""The counters of a guard, its history, and a monitor of its false-positive rate."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from tamis._native import Gate
-from tamis.guard.logs import Log
+from tamis.guard.log import Log
 from tamis.planning.rates import interval
 
 
 @dataclass(frozen=True)
 class GuardStats:
-    """What a guard has counted so far.
+    """The counts of a guard so far.
 
     >>> s = GuardStats(queries=100, reads_saved=90, false_positives=2, expected_fpr=0.01)
     >>> s.negatives, round(s.observed_fpr, 3)
@@ -36,7 +36,7 @@ class GuardStats:
     """False positives that the filter adapted to."""
     adaptations_skipped: int = 0
     """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
-    looks: int = 0
+    change_checks: int = 0
     """How often the store was checked for changes of its keys, by queries or in the background."""
     rebuilds: int = 0
     """How often the filter was built from, or checked against, the store's keys."""
@@ -74,7 +74,7 @@ class GuardStats:
 class Counters:
     """Thread-safe counters, including how often each false positive was repeated."""
 
-    _MOST = 1 << 16
+    _MAX_REPEATS = 1 << 16
     """Distinct false positives to count; above that, half of them, chosen by hash, are kept."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Counters:
             for word in words:
                 if word & mask == 0:
                     self._repeats[word] = self._repeats.get(word, 0) + 1
-            if len(self._repeats) > self._MOST:
+            if len(self._repeats) > self._MAX_REPEATS:
                 self._sampled += 1
                 mask = (1 << self._sampled) - 1
                 self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
@@ -106,7 +106,7 @@ class Counters:
     def read(
         self, *, trusted: bool, expected_fpr: float, rebuild_seconds: float = 0.0, **more: int
     ) -> GuardStats:
-        """Return the current counts; ``more`` is what is counted elsewhere."""
+        """Return the current counts; ``more`` are counts kept elsewhere."""
         with self._lock:
             counts = {name: count + more.get(name, 0) for name, count in self._counts.items()}
             # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
@@ -131,7 +131,7 @@ class Window(NamedTuple):
 class History:
     """The rate over time, in windows of equal length; when there are too many, pairs are merged."""
 
-    _MOST = 512
+    _MAX_WINDOWS = 512
     _LENGTH = 256
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class History:
             self._windows[-1] = now
             if now.queries - before < self._length:
                 return
-            if len(self._windows) == self._MOST:
+            if len(self._windows) == self._MAX_WINDOWS:
                 self._length *= 2
                 pairs = zip(self._windows[::2], self._windows[1::2], strict=True)
                 self._windows = [
@@ -208,7 +208,7 @@ class RateMonitor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._window, self._next_look = Counters(), self._INTERVAL
+        self._window, self._next_check = Counters(), self._INTERVAL
         self.above = False
         """Whether the latest window had more false positives than expected."""
 
@@ -220,15 +220,15 @@ class RateMonitor:
         self._window.count_repeats(words)
         counts = self._window._counts
         seen = counts["reads_saved"] + counts["false_positives"]
-        if seen < self._next_look:
+        if seen < self._next_check:
             return None
-        self._next_look = seen + self._INTERVAL
+        self._next_check = seen + self._INTERVAL
         expected_fpr = expected()
         if seen * expected_fpr < 32 and counts["false_positives"] < 128:
             return None
         with self._lock:
             window = self._window.read(trusted=True, expected_fpr=expected_fpr)
-            self._window, self._next_look = Counters(), self._INTERVAL
+            self._window, self._next_check = Counters(), self._INTERVAL
             above = window.interval[0] > expected_fpr
             if above == self.above:
                 return None
@@ -257,7 +257,7 @@ class Rates:
         return self._history.read()
 
     def record(self, wrong: list[int]) -> None:
-        """Count false positives, each given by a word of its hash, and what was counted natively.
+        """Count false positives, given by a word of their hashes, and the queries counted natively.
 
         Report when the rate of recent queries rises above the expected one, and when it is back.
         """

@@ -9,13 +9,13 @@ query to the store.
 A "no" of the filter counts in three cases, which the proof in docs/guard.md is about: the guard
 holds the lease, and nobody else writes (`_take_lease`); the store said after the query began that
 the filter is level with it (`_confirm`); or it said so at most ``max_staleness`` ago. The first and
-the last are deadlines, which the gate compares with the time in native code (`Standing`). Whatever
+the last are deadlines, which the gate compares with the time in native code (`Freshness`). Whatever
 the filter cannot follow closes the gate (`Replica.distrust`).
 
 A put whose outcome is unknown, because the connection broke for example, stays in the filter. It
 may also arrive late, after the filter was rebuilt. So before the next write, and before a rebuild,
-the guard gives its lease back and takes one under another name (`settle`): the store refuses what
-still arrives under the old one.
+the guard gives its lease back and takes one under another name (`settle`): the store refuses writes
+that still arrive under the old one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.guard import snapshot as snapshots
 from tamis.guard.background import Task
-from tamis.guard.filling import build_filter, check_filter, reseeded
-from tamis.guard.following import Follower
+from tamis.guard.construction import build_filter, check_filter, reseeded
+from tamis.guard.follower import Follower
+from tamis.guard.freshness import Freshness
 from tamis.guard.identity import (
     find_key,
     index_name,
@@ -41,10 +42,9 @@ from tamis.guard.identity import (
     load_snapshot,
     store_identity,
 )
-from tamis.guard.logs import Log
+from tamis.guard.log import Log
 from tamis.guard.replica import Replica
-from tamis.guard.sharing import Sharing
-from tamis.guard.standing import Standing
+from tamis.guard.sharer import Sharer
 from tamis.guard.statistics import Counters
 from tamis.stores.contract import Commit, PlainKey, Store
 
@@ -80,8 +80,8 @@ class Trust:
         self.rebuild_seconds = 0.0
         """How long rebuilds took, all together."""
         self.owner = secrets.token_hex(16)
-        self.standing = Standing(shared=store.shared, lease=lease, max_staleness=max_staleness)
-        self.replica = Replica(store, self.standing, self._distrusted)
+        self.freshness = Freshness(shared=store.shared, lease=lease, max_staleness=max_staleness)
+        self.replica = Replica(store, self.freshness, self._distrusted)
         self.snapshot = snapshot
         self._closing = threading.Event()
         self._counters, self._seconds = counters, lease
@@ -91,7 +91,7 @@ class Trust:
         self._renewals = Task("renew its lease", self._renew, log)
         self._follower: Follower | None = None
         self._share, self._read_only = share, read_only
-        self._sharing: Sharing | None = None
+        self._sharer: Sharer | None = None
         self._key = key if filter is None else find_key(store, filter, key)
         self._only_snapshots = filter is None
         self._take_lease()
@@ -103,7 +103,7 @@ class Trust:
             if max_staleness:
                 self._follower = Follower(self, max_staleness)
             if share:
-                self._sharing = Sharing(self, lease)
+                self._sharer = Sharer(self, lease)
         except BaseException:
             if not read_only:
                 store.release(self.owner)
@@ -116,7 +116,7 @@ class Trust:
             if loaded is not None:
                 filter = reseeded(filter, loaded[0].seed)
             elif getattr(filter, "_seed_is_random", False):
-                # A hash of its own would make the store write its index anew.
+                # Another hash would make the store rebuild its index.
                 filter = reseeded(filter, index_seed(self.store))
         self._empty = zlib.compress(filter.to_bytes(), 1) if empty else None
         self.replica.open_gate(filter if loaded is None else loaded[0], self._key)
@@ -127,7 +127,7 @@ class Trust:
         """Use the filter of the snapshot, which another guard writes; wait for it if need be."""
         assert self.snapshot is not None
         if self._key is None:
-            self._key = self.store.note("key")
+            self._key = self.store.metadata("key")
         end = now() + self._seconds
         while (loaded := self._load_snapshot(None)) is None:
             if now() > end:
@@ -173,7 +173,7 @@ class Trust:
         The gate has checked that this is the process of the guard.
         """
         self._check_open()
-        if not self.standing.trusted:
+        if not self.freshness.trusted:
             self._rebuilds.start()
             return False
         if not self.store.shared and self._renew_if_due():
@@ -181,51 +181,51 @@ class Trust:
         return self._confirm()
 
     def _confirm(self) -> bool:
-        """Ask the store whether the filter is level with it; replay a few changes if it is not."""
-        replica, standing = self.replica, self.standing
-        at, epoch, token = now(), replica.epoch, replica.look()
-        if standing.was_level_with(token, epoch):
+        """Check the store for changes, and replay a few; return whether the filter is level."""
+        replica, freshness = self.replica, self.freshness
+        at, epoch, token = now(), replica.epoch, replica.check_for_changes()
+        if freshness.was_level_with(token, epoch):
             if self._max_staleness:
-                standing.is_level(at, token, epoch)
+                freshness.mark_level(at, token, epoch)
             return True
-        if not standing.behind and self.store.epoch() == epoch:
-            standing.is_level(at, token, epoch)
+        if not freshness.behind and self.store.epoch() == epoch:
+            freshness.mark_level(at, token, epoch)
             return True
         with replica.all_locked(wait=False) as locked:
             if not locked:
                 return False
             level = replica.replay(None, _PIECE)
             if level:
-                standing.is_level(at, token, replica.epoch)
-        if not level and standing.trusted:
+                freshness.mark_level(at, token, replica.epoch)
+        if not level and freshness.trusted:
             self._follows.start()
         return level
 
     def follow(self) -> None:
         """Bring the filter level with the store, in pieces between which others can write."""
         self.check_process()
-        replica, standing = self.replica, self.standing
-        while standing.trusted and not self.closed:
-            if not self.store.shared and not standing.behind and now() < standing.renew_at:
+        replica, freshness = self.replica, self.freshness
+        while freshness.trusted and not self.closed:
+            if not self.store.shared and not freshness.behind and now() < freshness.renew_at:
                 return  # the lease keeps others from writing
-            at, epoch, token = now(), replica.epoch, replica.look()
-            if standing.was_level_with(token, epoch):
-                standing.is_level(at, token, epoch)
+            at, epoch, token = now(), replica.epoch, replica.check_for_changes()
+            if freshness.was_level_with(token, epoch):
+                freshness.mark_level(at, token, epoch)
                 return
             with replica.all_locked():
                 before = replica.epoch
                 if replica.replay(None, _PIECE):
-                    standing.is_level(at, token, replica.epoch)
+                    freshness.mark_level(at, token, replica.epoch)
                     return
-            if standing.trusted and replica.epoch == before:
+            if freshness.trusted and replica.epoch == before:
                 self._closing.wait(_PAUSE)
         if not self.closed:
             self._rebuilds.start()
 
     def store_failed(self) -> None:
-        """Let queries notice that the store is down, unless the filter is to answer as it can."""
+        """Let queries notice that the store is down, unless the filter may answer meanwhile."""
         if self._on_failure == "raise":
-            self.standing.forget_deadlines()
+            self.freshness.forget_deadlines()
 
     # The lease.
 
@@ -235,30 +235,30 @@ class Trust:
         A write that is under way delays that. On a shared table, a lease that expired is taken
         again in the background, as others may have left much to index.
         """
-        standing = self.standing
-        if now() < standing.renew_at and not standing.behind:
+        freshness = self.freshness
+        if now() < freshness.renew_at and not freshness.behind:
             return True
-        if not standing.lease_until:
+        if not freshness.lease_until:
             return False
-        held = standing.holds_lease()
+        held = freshness.holds_lease()
         if self.store.shared and not held:
             self._renewals.start()
             return False
-        if self._on_failure == "filter" and held and not standing.behind:
+        if self._on_failure == "filter" and held and not freshness.behind:
             # While the lease lasts, no query has to wait for a store that is down.
-            standing.delay_renewal()
+            freshness.delay_renewal()
             self._renewals.start()
             return True
         with self.replica.all_locked(wait=False) as locked:
             if locked and not self._take_lease(_PIECE):
                 return False
-        return standing.trusted and not standing.behind and standing.holds_lease()
+        return freshness.trusted and not freshness.behind and freshness.holds_lease()
 
     def may_adapt(self) -> bool:
         """Return whether the filter may adapt by the store's index, which takes the lease."""
         try:
-            renewed, standing = self._renew_if_due(), self.standing
-            return renewed and self.replica.attached and standing.trusted and not standing.behind
+            renewed, freshness = self._renew_if_due(), self.freshness
+            return renewed and self.replica.attached and freshness.trusted and not freshness.behind
         except StoreError:
             return False
 
@@ -270,7 +270,7 @@ class Trust:
             raise LeaseError("cannot write: this guard is read-only")
         if self.replica.unsettled:
             self.settle()
-        if now() < self.standing.renew_at:
+        if now() < self.freshness.renew_at:
             return
         with self.replica.all_locked():
             if not self._take_lease():
@@ -283,7 +283,7 @@ class Trust:
     def _renew(self) -> None:
         """Renew the lease, or take it again after it expired."""
         with self.replica.all_locked():
-            if self.standing.lease_until:
+            if self.freshness.lease_until:
                 self._take_lease()
 
     def _take_lease(self, limit: int | None = None) -> bool:
@@ -292,23 +292,23 @@ class Trust:
         if self._read_only or not self.store.lease(self.owner, self._seconds):
             self._lose_lease()
             return False
-        self.standing.granted_until = start + self._seconds
+        self.freshness.granted_until = start + self._seconds
         if self.replica.epoch:
-            expired = start >= self.standing.lease_until
+            expired = start >= self.freshness.lease_until
             if expired:
                 # Another guard may have written in the meantime, and indexed with its own hash.
-                self.standing.behind = True
+                self.freshness.behind = True
                 self.replica.attach(self.owner)
             # Even if the lease never expired: a server that crashed may have lost recent writes.
-            due = self.standing.trusted and (expired or not self.store.shared)
-            if due and not self.replica.catch_up(limit) and self.standing.trusted:
+            due = self.freshness.trusted and (expired or not self.store.shared)
+            if due and not self.replica.catch_up(limit) and self.freshness.trusted:
                 self._follows.start()
-        self.standing.lease_until = start + self._seconds
+        self.freshness.lease_until = start + self._seconds
         return True
 
     def _lose_lease(self) -> None:
-        self.standing.lease_until, self.replica.attached = 0.0, False
-        self.standing.granted_until = 0.0
+        self.freshness.lease_until, self.replica.attached = 0.0, False
+        self.freshness.granted_until = 0.0
 
     # Writes.
 
@@ -320,7 +320,7 @@ class Trust:
     ) -> Commit:
         """Run ``write`` with this guard's owner token and move to the epoch of its commit.
 
-        ``keys`` are those of a put; ``new`` are the indices of those that it inserted.
+        ``keys`` are the keys of a put, ``new`` the indices of those that it inserted.
         """
         try:
             with self.replica.committing:
@@ -372,13 +372,13 @@ class Trust:
         replica, start = self.replica, now()
         with replica.all_locked():
             self.settle()
-            if self.standing.holds_lease():
+            if self.freshness.holds_lease():
                 replica.attach(self.owner)
             if self._empty is None:
                 filter, epoch = replica.filter, check_filter(replica.filter, self.store)
             else:
                 filter, epoch = build_filter(self._empty, self._key, self.store)
-            # Apply what changed while the keys were read, before the filter is in use.
+            # Apply the changes since the keys were read, before the filter is in use.
             while (step := replica.step(filter, epoch, attached=False, pieces=True)) is not None:
                 epoch = step.epoch
                 if not step.more:
@@ -394,7 +394,7 @@ class Trust:
                 replica.trust_from(step)
                 self._rebuilds.succeeded()
                 return
-            replica.epoch, self.standing.behind = epoch, False
+            replica.epoch, self.freshness.behind = epoch, False
             replica.distrust("the store changed while its keys were read")
 
     # The snapshot.
@@ -407,16 +407,17 @@ class Trust:
     def adopt(self) -> bool:
         """Use the filter of the snapshot, which another process wrote; return whether that works.
 
-        The guard that holds the lease keeps its own filter, which has what it is about to write.
+        The guard that holds the lease keeps its own filter, with the keys that it is about to
+        write.
         """
-        loaded = None if self.standing.holds_lease() else self._load_snapshot(self.replica.filter)
+        loaded = None if self.freshness.holds_lease() else self._load_snapshot(self.replica.filter)
         if loaded is None:
             return False
         filter, epoch = loaded
         if index_name(filter, self._key) != index_name(self.replica.filter, self._key):
             return False  # of a guard that hashes in another way
         with self.replica.all_locked():
-            if self.standing.holds_lease() or self.replica.unsettled or self.closed:
+            if self.freshness.holds_lease() or self.replica.unsettled or self.closed:
                 return False
             step = self.replica.step(filter, epoch, attached=False, pieces=False)
             if step is None:
@@ -430,7 +431,7 @@ class Trust:
         """Return whether this guard holds the lease; take it if nobody does."""
         if self._read_only:
             return False
-        if not self.standing.holds_lease():
+        if not self.freshness.holds_lease():
             with self.replica.all_locked():
                 return self._take_lease()
         return True
@@ -442,7 +443,7 @@ class Trust:
         self.check_process()
         replica = self.replica
         with replica.all_locked():
-            if self.standing.trusted:
+            if self.freshness.trusted:
                 identity = store_identity(self.store)
                 snapshots.save(self.snapshot, replica.filter, identity, replica.epoch)
 
@@ -453,17 +454,17 @@ class Trust:
         """
         self._closing.set()
         try:
-            if self._sharing is not None:
-                self._sharing.close()
+            if self._sharer is not None:
+                self._sharer.close()
             if self._follower is not None:
                 self._follower.close()
             for task in (self._rebuilds, self._follows, self._renewals):
                 task.close()
-            shared = self._read_only or (self._share and not self.standing.holds_lease())
-            if self.snapshot is not None and self.standing.trusted and not shared:
+            shared = self._read_only or (self._share and not self.freshness.holds_lease())
+            if self.snapshot is not None and self.freshness.trusted and not shared:
                 with self.replica.all_locked():
                     self.settle()
-                    if self.standing.trusted and self.replica.catch_up():
+                    if self.freshness.trusted and self.replica.catch_up():
                         self.save()
         finally:
             self.replica.gate.close()
@@ -471,10 +472,10 @@ class Trust:
                 self.store.release(self.owner)
 
     def _follow_from(self, epoch: str) -> bool:
-        """Trust the filter of a snapshot if the store can say what changed since its epoch."""
+        """Trust the filter of a snapshot if the store knows the changes since its epoch."""
         replica = self.replica
         with replica.all_locked():
-            if self.standing.holds_lease():
+            if self.freshness.holds_lease():
                 replica.attach(self.owner)
             step = replica.step(replica.filter, epoch, attached=replica.attached, pieces=False)
             if step is None:

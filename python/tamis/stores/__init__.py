@@ -5,8 +5,7 @@
 
 from tamis.errors import LeaseError, StoreError
 from tamis.stores.contract import Changes, Commit, Store
-from tamis.stores.hashes import Hashes
-from tamis.stores.memory import Memory
+from tamis.stores.memory import Hashes, Memory
 from tamis.stores.postgres import Postgres
 from tamis.stores.redis import Redis
 from tamis.stores.rocksdb import RocksDB

@@ -1,7 +1,7 @@
 """SQLAlchemy engines and Django connections, accepted where a path or a connection string is.
 
 A store makes connections of its own, so all that it takes from them is where the database is. They
-are told apart by their members: neither package is imported.
+are distinguished by their members: neither package is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stores in a forked child: what they inherit belongs to the parent.
+"""Stores in a forked child, which must not use the connections of its parent.
 
 A connection that two processes use mixes their answers, and closing an inherited SQLite connection
 drops the parent's locks. So a child opens connections of its own, and leaves the inherited ones as
@@ -31,9 +31,9 @@ def register(store: Forks) -> None:
     _stores.add(store)
 
 
-def _in_child() -> None:
+def _become_child() -> None:
     for store in list(_stores):
         _inherited.append(store.forget_connections())
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_become_child)

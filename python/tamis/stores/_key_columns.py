@@ -2,8 +2,8 @@
 
 A key has three forms. Callers have text, bytes, an integer or a UUID, or a tuple of these for a key
 of several columns. Filters hash the *plain* form, bytes or an integer, in which guards hand keys to
-stores. The guard's own tables have what the *column* of the guarded table holds: text, an integer,
-bytes or a UUID, by its type; of several columns, their packed form (`_composite.py`).
+stores. The guard's own tables hold values as the *column* of the guarded table does: text, an
+integer, bytes or a UUID, by its type; of several columns, their packed form (`_composite.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from uuid import UUID
 
 from tamis._native import plain_key
 from tamis.stores._composite import check_parts, pack, unpack
-from tamis.stores.contract import PlainKey, decode_key, encode_key, encode_keys
+from tamis.stores._encoding import decode_key, encode_key, encode_keys
+from tamis.stores.contract import PlainKey
 
 
 class KeyColumns(ABC):
-    """The key columns of an existing table, or that of a table of the guard's own."""
+    """The key columns of an existing table, or the key column of the guard's own table."""
 
     def __init__(self, names: Sequence[str], types: list[str], *, own: bool) -> None:
-        """``types`` are those of the columns, as the database names them."""
+        """``types`` are the types of the columns, as the database names them."""
         self.names, self.types, self.own = names, types, own
 
     @abstractmethod

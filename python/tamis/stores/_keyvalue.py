@@ -1,4 +1,4 @@
-"""What the key-value stores share: how entries are written, and epochs without a journal.
+"""Shared by the key-value stores: index entries, and epochs without a journal.
 
 Keys and values are written by `encode_key` and `encode_value`. The store also keeps an index with
 one entry per key: the key's hash in sixteen bytes, then the key. Entries sort by hash, so a range
@@ -11,16 +11,8 @@ import secrets
 from collections.abc import Sequence
 
 from tamis import _native
-from tamis.stores.contract import (
-    Changes,
-    Hasher,
-    HashRows,
-    PlainKey,
-    Value,
-    decode_hashes,
-    decode_key,
-    decode_value,
-)
+from tamis.stores._encoding import decode_hashes, decode_key, decode_value
+from tamis.stores.contract import Changes, Hasher, HashRows, PlainKey, Value
 
 _HASH_BYTES = 16
 

@@ -1,6 +1,6 @@
-"""Leases, and what a store does where it has no clock that it can trust.
+"""Leases, also for stores without a clock that can be trusted.
 
-A guard believes that it holds the lease until the start of the call that granted it plus the
+A guard relies on its lease until the start of the call that granted it plus the
 lease's length, on a clock that never steps and keeps running while the machine is suspended. No
 store may grant the lease to another guard before that moment.
 
@@ -8,7 +8,8 @@ Processes of one machine share such a clock, and a lease can be compared with it
 is not one: it can be set, and then a lease that is compared with it ends early, or never. So where
 guards may run on several machines, the one that wants the lease *watches* it: every grant and
 renewal changes the record, and a record that has not changed for the lease's length, on the clock
-of whoever watches it, is over. The watching starts after the grant, so it ends after the belief.
+of the guard that watches it, is over. Watching starts after the grant, so it ends after the holder
+stops relying on the lease.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _TYPES = {
     "character varying": 1043,
     "uuid": 2950,
 }
-"""PostgreSQL's number (OID) of each type: the server compares it with that of the statement."""
+"""PostgreSQL's number (OID) of each type: the server compares it with the type in the statement."""
 
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
 """Bytes of an integer."""

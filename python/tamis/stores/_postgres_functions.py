@@ -14,8 +14,6 @@ from tamis.stores._postgres_arrays import Array
 from tamis.stores._postgres_tables import advisory_lock, logged, quote
 from tamis.stores.contract import batches
 
-_VERSION = "2"
-
 Call = tuple[str, tuple[Any, ...]]
 """A statement that calls a function, and its parameters after the owner's name."""
 
@@ -48,7 +46,7 @@ class Calls:
         return {*map(type, values)} <= _ARRAYS.keys()
 
     def put(self, columns: list[Any], values: list[Any], most: int) -> list[Call]:
-        """Return the calls that put keys, of at most so many each."""
+        """Return the calls that put keys, at most ``most`` each."""
         if len(columns) == 1:
             return [(self._put_one[type(values[0])], (columns[0], values[0]))]
         calls: list[Call] = []
@@ -60,7 +58,7 @@ class Calls:
         return calls
 
     def delete(self, columns: list[Any], most: int) -> list[Call]:
-        """Return the calls that delete keys, of at most so many each."""
+        """Return the calls that delete keys, at most ``most`` each."""
         if len(columns) == 1:
             return [(self._delete_one, (columns[0],))]
         parts = [*batches(columns, most)] or [[]]
@@ -74,20 +72,15 @@ def _call(function: str, *types: str) -> str:
 
 
 def _call_for_one(function: str, *types: str) -> str:
-    """Return the same for one key, whose parameters are no arrays: the driver is slow at those."""
+    """Return the same for one key, without array parameters, which the driver handles slowly."""
     marks = ", ".join(f"ARRAY[%b::{type}]" for type in types)
     return f"SELECT * FROM {function}(%b::bytea, {marks})"
-
-
-def version(key_type: str, value_type: str) -> bytes:
-    """Return the version of the functions for columns of these types; others are replaced."""
-    return f"{_VERSION} {key_type} {value_type}".encode()
 
 
 def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[str, str]) -> None:
     """Create the functions of a table, given the names and types of its two columns."""
     t = schema + quote(table)
-    journal, note = (schema + quote(f"tamis_{table}_{part}") for part in ("journal", "note"))
+    journal, meta = (schema + quote(f"tamis_{table}_{part}") for part in ("journal", "meta"))
     logs = logged(schema, f"tamis_{table}", table)
     (k, key_type), (v, value_type) = (quote(key[0]), key[1]), (quote(value[0]), value[1])
     for part, parameters, write in (
@@ -107,7 +100,7 @@ def create(db: Any, schema: str, table: str, key: tuple[str, str], value: tuple[
             "#variable_conflict use_column\n"
             "DECLARE holder bytea; last bigint; last_token bigint; BEGIN "
             f"PERFORM {advisory_lock(table)}; "
-            f"SELECT value INTO holder FROM {note} WHERE name = 'lease' FOR SHARE; "
+            f"SELECT value INTO holder FROM {meta} WHERE name = 'lease' FOR SHARE; "
             f"IF holder IS NULL THEN last := {NOT_HELD}; "
             f"ELSIF holder <> writer THEN last := {NO_LEASE}; "
             f"ELSIF NOT {logs} THEN last := {NOT_LOGGED}; END IF; "

@@ -1,4 +1,4 @@
-"""The lease of `tamis.stores.Postgres`, in two rows of the guard's notes.
+"""The lease of `tamis.stores.Postgres`, in two rows of the guard's metadata.
 
 It is watched, not compared with the server's clock, which may step (see `_lease.py`). ``lease`` is
 its owner, whose row every write locks in share mode until its commit, so that nobody takes the
@@ -16,12 +16,12 @@ from tamis.stores._lease import WatchedLease
 def take_lease(
     db: Any,
     rollback: type[Exception],
-    notes: str,
+    meta: str,
     owner: bytes,
     seconds: float,
     watched: WatchedLease,
 ) -> bool:
-    """Take or renew the lease in a transaction, unless another guard may believe in it.
+    """Take or renew the lease in a transaction, unless another guard may rely on it.
 
     If it has changed meanwhile, ``rollback``, which ends the transaction, is raised.
     """
@@ -30,34 +30,34 @@ def take_lease(
     db.execute("SET LOCAL synchronous_commit = on")
     db.execute("SET LOCAL lock_timeout = '1s'")
     renewed = db.execute(
-        f"WITH held AS (SELECT FROM {notes} WHERE name = 'lease' AND value = %s FOR SHARE) "
-        f"INSERT INTO {notes} SELECT 'renewal', %s FROM held "
+        f"WITH held AS (SELECT FROM {meta} WHERE name = 'lease' AND value = %s FOR SHARE) "
+        f"INSERT INTO {meta} SELECT 'renewal', %s FROM held "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value RETURNING 1",
         (owner, renewal),
     ).fetchone()
     if renewed:
         return True
-    query = f"SELECT name, value FROM {notes} WHERE name IN ('lease', 'renewal')"
+    query = f"SELECT name, value FROM {meta} WHERE name IN ('lease', 'renewal')"
     record = dict(db.execute(query).fetchall())
     if "lease" in record:
-        length = float(bytes(record.get("renewal", b"- 0")).split()[1])
+        length = float(bytes(record["renewal"]).split()[1])
         if not watched.is_over(record, max(length, seconds)):
             return False
     for part, value in (("lease", owner), ("renewal", renewal)):
-        if not _replace(db, notes, part, value, record.get(part)):
+        if not _replace(db, meta, part, value, record.get(part)):
             raise rollback
     return True
 
 
-def _replace(db: Any, notes: str, name: str, value: bytes, known: bytes | None) -> bool:
-    """Write a note, if it is still the same as it was read."""
+def _replace(db: Any, meta: str, name: str, value: bytes, known: bytes | None) -> bool:
+    """Write a row of the metadata, unless it has changed since it was read."""
     if known is None:
-        statement = f"INSERT INTO {notes} VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+        statement = f"INSERT INTO {meta} VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 1"
         return db.execute(statement, (name, value)).fetchone() is not None
-    statement = f"UPDATE {notes} SET value = %s WHERE name = %s AND value = %s RETURNING 1"
+    statement = f"UPDATE {meta} SET value = %s WHERE name = %s AND value = %s RETURNING 1"
     return db.execute(statement, (value, name, known)).fetchone() is not None
 
 
-def release_lease(db: Any, notes: str, owner: bytes) -> None:
+def release_lease(db: Any, meta: str, owner: bytes) -> None:
     """Release the lease if this owner holds it."""
-    db.execute(f"DELETE FROM {notes} WHERE name = 'lease' AND value = %s", (owner,))
+    db.execute(f"DELETE FROM {meta} WHERE name = 'lease' AND value = %s", (owner,))

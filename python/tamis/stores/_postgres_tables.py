@@ -1,4 +1,4 @@
-"""The tables and triggers of `tamis.stores.Postgres`, and what it accepts as a table to guard."""
+"""The tables and triggers of `tamis.stores.Postgres`, and checks of the table to guard."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ KINDS = {
     "bytea": "bytea",
     "uuid": "uuid",
 }
-"""Types of key columns, and what keys they hold."""
-
-LAYOUT = b"2"
-"""Version of the triggers; those of another version are replaced."""
+"""Types of key columns, and the kind of keys that they hold."""
 
 _MAX_NAME = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off."""
@@ -47,7 +44,7 @@ def check_name(table: str, base: str) -> None:
 
 
 def channel(table: str) -> str:
-    """Return the channel on which triggers tell of changes."""
+    """Return the channel on which triggers signal changes."""
     return "tamis_" + hashlib.blake2b(table.encode(), digest_size=12).hexdigest()
 
 
@@ -103,8 +100,8 @@ def check_keys(db: Any, table: str, keys: Sequence[str], columns: dict[str, str]
         (table,),
     ).fetchone():
         raise ValueError(
-            f"table must have no tables that inherit from it, not {table}: nothing tells the guard "
-            "of rows that are inserted there"
+            f"{table} has child tables, which are not supported: a trigger on a table does not see "
+            "the rows that are inserted into its children"
         )
     unique = db.execute(
         "SELECT 1 FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid "
@@ -124,8 +121,7 @@ def check_keys(db: Any, table: str, keys: Sequence[str], columns: dict[str, str]
 def check_condition(db: Any, error: type[Exception], table: str, where: str) -> None:
     """Raise `ValueError` for a condition that does not depend on the columns of a row alone.
 
-    That is what PostgreSQL requires of a partial index, too, so an empty copy of the table gets
-    one.
+    PostgreSQL requires the same of a partial index, so the check creates one on an empty copy.
     """
     try:
         with db.transaction(force_rollback=True):
@@ -178,8 +174,8 @@ def create(
     """Create the tables and triggers, whose names begin with ``base``, that do not exist yet."""
     t = schema + quote(table)
     key_type = types[0] if len(types) == 1 else "text"
-    hashes, journal, note, log, has = (
-        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "note", "log", "has")
+    hashes, journal, meta, log, has = (
+        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "meta", "log", "has")
     )
     change, rename, truncate = (
         quote(f"{base}_{part}") for part in ("change", "rename", "truncate")
@@ -203,9 +199,8 @@ def create(
         "(seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         "token bigint DEFAULT ((random() - 0.5) * 1.8e19)::bigint, "
         f"added boolean, key {key_type})",
-        f"CREATE TABLE IF NOT EXISTS {note} "
-        "(name text PRIMARY KEY, value bytea, until timestamptz)",
-        # Others write the guarded table without rights on the tables beside it, and with a search
+        f"CREATE TABLE IF NOT EXISTS {meta} (name text PRIMARY KEY, value bytea)",
+        # Others write the guarded table without privileges on the guard's tables, and with a search
         # path of their own.
         *([_condition(has, t, table, where)] if where else []),
         f"CREATE OR REPLACE FUNCTION {log}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
@@ -229,10 +224,6 @@ def create(
         f"IF last % {TRIM_EVERY} < 2 THEN "
         f"DELETE FROM {journal} WHERE seq <= last - {JOURNAL}; END IF; "
         "RETURN NULL; END $$",
-        # Names of an earlier version.
-        f"DROP TRIGGER IF EXISTS tamis_change ON {t}",
-        f"DROP TRIGGER IF EXISTS tamis_rename ON {t}",
-        f"DROP TRIGGER IF EXISTS tamis_truncate ON {t}",
         f"CREATE OR REPLACE TRIGGER {change} AFTER INSERT OR DELETE ON {t} "
         f"FOR EACH ROW EXECUTE FUNCTION {log}()",
         f"CREATE OR REPLACE TRIGGER {rename} AFTER UPDATE ON {t} FOR EACH ROW "
@@ -259,9 +250,9 @@ def _condition(has: str, t: str, table: str, where: str) -> str:
 
 def drop(db: Any, schema: str, base: str, table: str) -> None:
     """Drop the tables and, with the function that they call, the triggers."""
-    hashes, journal, note, log, has = (
-        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "note", "log", "has")
+    hashes, journal, meta, log, has = (
+        schema + quote(f"{base}_{part}") for part in ("hash", "journal", "meta", "log", "has")
     )
     db.execute(f"DROP FUNCTION {log}() CASCADE")
     db.execute(f"DROP FUNCTION IF EXISTS {has}({schema}{quote(table)})")
-    db.execute(f"DROP TABLE {hashes}, {journal}, {note}")
+    db.execute(f"DROP TABLE {hashes}, {journal}, {meta}")

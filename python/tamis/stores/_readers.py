@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from tamis.stores._encoding import encode_keys
 from tamis.stores._keyvalue import load_values
-from tamis.stores.contract import PlainKey, Store, Value, encode_keys, store_error
+from tamis.stores.contract import PlainKey, Store, Value, store_error
 from tamis.stores.postgres import Postgres
 from tamis.stores.redis import Redis
 
@@ -20,7 +21,7 @@ _REDIS_CONNECTIONS = 32
 
 
 class Reader(Protocol):
-    """What reads the values of a store without a thread."""
+    """Reads the values of a store without a thread."""
 
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
@@ -60,7 +61,7 @@ class RedisReader:
 
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        with self._store._talk:
+        with self._store._translated:
             found = await self._client.hmget(self._store._d, encode_keys(keys))
         return load_values(found)
 
@@ -76,33 +77,11 @@ class PostgresReader:
         self._store, self._pool = store, pool
 
     @classmethod
-    async def open(cls, store: Postgres) -> PostgresReader | None:
-        """Open a pool, unless the package is missing: then a thread reads."""
-        try:
-            from psycopg_pool import AsyncConnectionPool
-        except ImportError:
-            return None
-        timeout = store._timeout
-        seconds: dict[str, Any] = {"autocommit": True}
-        if timeout is not None:
-            seconds["connect_timeout"] = max(int(timeout), 2)
-
-        async def configure(db: Any) -> None:
-            if timeout is not None:
-                await db.execute(f"SET statement_timeout = {max(int(timeout * 1000), 1)}")
-
-        connections: Any = AsyncConnectionPool(
-            store._pool._conninfo,
-            kwargs=seconds,
-            configure=configure,
-            min_size=0,
-            max_size=store._connections,
-            timeout=1e9 if timeout is None else timeout,
-            reconnect_timeout=0.5,  # the next query tries again
-            open=False,
-        )
-        await connections.open()
-        return cls(store, connections)
+    async def open(cls, store: Postgres) -> PostgresReader:
+        """Open a pool for the event loop that is running."""
+        pool = store._connections.asynchronous_pool()
+        await pool.open()
+        return cls(store, pool)
 
     async def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
@@ -111,14 +90,15 @@ class PostgresReader:
         if selection is None:
             return [None] * len(keys)
         # A little later than the server, which says more, and may say nothing at all.
-        limit = None if store._timeout is None else store._timeout + 1.0
+        timeout = store._connections.timeout
+        limit = None if timeout is None else timeout + 1.0
         try:
             async with asyncio.timeout(limit):
                 rows = await self._select(*selection)
         except TimeoutError as error:
-            raise store_error(store._pool.where, error) from error
+            raise store_error(store._connections.where, error) from error
         except store._psycopg.OperationalError as error:
-            store._pool.translate(error)
+            store._connections.translate(error)
             raise
         return store._values_of(keys, rows)
 

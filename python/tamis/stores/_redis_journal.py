@@ -1,4 +1,4 @@
-"""What the scripts of `tamis.stores.Redis` return: changes of the journal, pages of the index."""
+"""Answers of the scripts of `tamis.stores.Redis`: journal entries and pages of the index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Page(NamedTuple):
 
     epoch: str | None
     index_name: bytes | None
-    whole: bool
+    complete: bool
     """Whether the index has as many entries as there are keys."""
     entries: list[bytes]
     changes: list[Change]
@@ -39,16 +39,16 @@ class Page(NamedTuple):
     @classmethod
     def read(cls, answer: list[Any]) -> Page:
         """Read the answer of the script."""
-        epoch, index, whole, entries, changes = answer
+        epoch, index, complete, entries, changes = answer
         rows = [
             Change.read(id, dict(zip(fields[::2], fields[1::2], strict=True)))
             for id, fields in changes
         ]
-        return cls(epoch and epoch.decode(), index, bool(whole), entries, rows)
+        return cls(epoch and epoch.decode(), index, bool(complete), entries, rows)
 
 
 class ChangedError(LookupError):
-    """What was written while keys were read is unknown."""
+    """Keys were read while unknown changes were written."""
 
 
 def keys_at(page: Page, next_page: Callable[[bytes, int], Page]) -> Iterator[list[PlainKey]]:
@@ -66,7 +66,7 @@ def keys_at(page: Page, next_page: Callable[[bytes, int], Page]) -> Iterator[lis
         last, number = page.entries[-1], epoch_number(epoch)
         page = next_page(last, number + 1)
         epochs = [epoch, *(change.epoch for change in page.changes)]
-        if (page.index_name, page.epoch, page.whole) != (index, epochs[-1], True) or [
+        if (page.index_name, page.epoch, page.complete) != (index, epochs[-1], True) or [
             change.number for change in page.changes
         ] != [*range(number + 1, number + len(epochs))]:
             raise ChangedError("the keys changed while they were read")

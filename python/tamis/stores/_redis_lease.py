@@ -3,9 +3,9 @@
 It is watched, not compared with a clock (see `_lease.py`), and a record of it counts only in the
 run of the server that wrote it. Redis may lose the record: keys are flushed or evicted, and a
 server that is restarted comes back empty or with an earlier state. Without a record of this run the
-lease is free only if no guard can believe in one. Three things show that:
+lease is free only if no guard can rely on one. Three things show that:
 
-- what is there instead of a record was watched for the longest lease that is known, or
+- the record that is there instead was watched for the longest lease that is known, or
 - this store itself holds the lease, by its own clock, or
 - the server has run for longer than a lease, and has never granted one of this store in this run.
   The grant leaves a mark outside the database: a loaded script, which no flush and no eviction
@@ -54,7 +54,7 @@ class Lease:
         """The owner that it was granted to last, its length, and until when it lasts."""
 
     def take(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, unless another guard may believe that it holds it."""
+        """Take or renew the lease, unless another guard may rely on it."""
         start = now()
         granted, *record = self._try(owner, seconds)
         if not granted:
@@ -80,7 +80,7 @@ class Lease:
     def _is_free(
         self, owner: str, seconds: float, known: int, same_run: int, ms: int, ran: int, state: bytes
     ) -> bool:
-        """Return whether no other guard can believe that it holds the lease."""
+        """Return whether no other guard can rely on the lease."""
         wait = max(ms / 1000, seconds)
         holder, _, until = self._granted
         if not same_run and holder == owner and now() < until:

@@ -1,16 +1,16 @@
 """The Lua scripts of `tamis.stores.Redis`, each of which Redis runs atomically.
 
-Scripts check everything before they write anything: Redis does not undo what a script that fails
-has written. The first command that writes is one that Redis refuses when it is out of memory, and
-Redis decides that once per script; so a script is refused as a whole, too.
+Scripts check everything before they write anything: Redis does not undo the writes of a script that
+fails. The first command that writes is one that Redis refuses when it is out of memory, and Redis
+decides that once per script; so a script is refused as a whole, too.
 """
 
 from __future__ import annotations
 
 # The record of the lease, ``w``, has the owner, the number of the grant, the lease's length, the
 # longest length ever and the run of the server in which it was granted. It is the caller's if the
-# owner is, and if the server has not been restarted since: an earlier state of the database may be
-# what came back.
+# owner is, and if the server has not been restarted since: the database may
+# have come back in an earlier state.
 _RUN = """
 local function run_id()
   local info = redis.call('INFO', 'server')
@@ -57,10 +57,10 @@ RELEASE = """
 if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then redis.call('HSET', KEYS[1], 'owner', '') end
 """
 
-# KEYS: d, h, e, w, n, j, and the channel. ARGV: the owner, the random part of the next epoch and
+# KEYS: d, h, e, w, m, j, and the channel. ARGV: the owner, the random part of the next epoch and
 # how many changes the journal keeps, with spaces between them; the index's name; then for each key
 # its index entry (sixteen bytes of hash, then the encoded key) and, for a put, its value. Each
-# change of the set of keys is an entry of the journal, whose number is that of the epoch.
+# change of the set of keys is an entry of the journal, which has the number of the epoch.
 # Returns words: 'lease' and the owner that holds it, 'index', or 'done', the epochs before and
 # after and, for each key, 1 or 0: whether it was there.
 _WRITE = """
@@ -110,7 +110,7 @@ return 'done ' .. before .. ' ' .. after .. ' ' .. table.concat(existed)
 PUT, DELETE = _RUN + _WRITE % ("true", 2), _RUN + _WRITE % ("false", 1)
 
 # Make sure that there is an epoch, and say whether the index is as it should be.
-# KEYS: d, h, e, w, n, j. ARGV: the owner, the index's name, the random part of a new epoch.
+# KEYS: d, h, e, w, m, j. ARGV: the owner, the index's name, the random part of a new epoch.
 ATTACH = (
     _RUN
     + """
@@ -127,8 +127,8 @@ return {'build', redis.call('GET', KEYS[3])}
 """
 )
 
-# Replace the index by one that was built beside it, if nothing changed since.
-# KEYS: d, h, e, w, n, the new index. ARGV: the owner, the index's name, the epoch.
+# Replace the index by a new one, if nothing changed since.
+# KEYS: d, h, e, w, m, the new index. ARGV: the owner, the index's name, the epoch.
 SWAP = (
     _RUN
     + """
@@ -147,7 +147,7 @@ return {'done'}
 )
 
 # Hashes in ranges, if the index is whole and of this name ('' for any).
-# KEYS: d, h, n. ARGV: the index's name, then the first and last of each range.
+# KEYS: d, h, m. ARGV: the index's name, then the first and last of each range.
 RUNS = """
 if (ARGV[1] ~= '' and redis.call('HGET', KEYS[3], 'index') ~= ARGV[1])
   or redis.call('HLEN', KEYS[1]) ~= redis.call('ZCARD', KEYS[2]) then return false end
@@ -158,8 +158,8 @@ end
 return found
 """
 
-# A page of the index, with what changed since the last page.
-# KEYS: d, h, e, n, j. ARGV: start, size, first number of the journal to read.
+# A page of the index, with the changes since the last page.
+# KEYS: d, h, e, m, j. ARGV: start, size, first number of the journal to read.
 PAGE = """
 local whole = redis.call('HLEN', KEYS[1]) == redis.call('ZCARD', KEYS[2])
 return {redis.call('GET', KEYS[3]), redis.call('HGET', KEYS[4], 'index'), whole and 1 or 0,

@@ -7,8 +7,8 @@ and a number, which lists all keys that it added or removed; they are kept in me
 and went, by a batch that also starts a new *generation* of the journal. Entries of earlier
 generations do not count any more, and are written over.
 
-A journal that may differ from what is in memory, because a write failed or was interrupted, is read
-again before the index is used.
+A journal that may differ from the copy in memory, because a write failed or was interrupted, is
+read again before the index is used.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tamis.stores._encoding import decode_key, pack_keys, unpack_keys
 from tamis.stores._keyvalue import index_entries
-from tamis.stores._packed import pack_keys, unpack_keys
-from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
-from tamis.stores.contract import Hasher, HashRows, PlainKey, decode_key
+from tamis.stores._tail import MAX_TAIL, JournalRows, Tail, net_changes
+from tamis.stores.contract import Hasher, HashRows, PlainKey
 
-_GENERATION = b"njournal"
-"""The note with the current generation."""
+_GENERATION = b"mjournal"
+"""The entry of the metadata with the current generation."""
 
 _HEAD = struct.Struct(">Q?")
 """The generation, and whether keys were added or removed."""
@@ -40,15 +40,15 @@ class LazyIndex:
 
     def __init__(self, db: Any, make_batch: Callable[[], Any]) -> None:
         self.db, self._make_batch = db, make_batch
-        noted = db.get(_GENERATION)
-        self._generation = 0 if noted is None else int.from_bytes(noted, "big")
+        found = db.get(_GENERATION)
+        self._generation = 0 if found is None else int.from_bytes(found, "big")
         self._slot = 0
         """The number of the next entry of the journal."""
         self.tail = Tail(0, _no_hasher)
         """The changes that the index does not have yet."""
         self._number = 0
         """Of the last of them."""
-        self.in_doubt = False
+        self.stale = False
         """Whether the journal may have changes that the tail does not have."""
 
     def start(self, hasher: Hasher) -> None:
@@ -62,19 +62,19 @@ class LazyIndex:
         self.reload()
 
     def reload(self) -> None:
-        """Let the tail have what the journal has."""
+        """Read the tail from the journal."""
         tail, number = Tail(0, self._hasher), 0
         for slot, added, keys in self._read_journal():
             tail.append(number, _rows(number, added, keys))
             number += len(keys)
             self._slot = max(self._slot, slot + 1)
-        self.tail, self._number, self.in_doubt = tail, number, False
+        self.tail, self._number, self.stale = tail, number, False
 
     def update_if_due(self) -> None:
         """Update the index if that is due before the next write."""
-        if self.in_doubt:
+        if self.stale:
             self.reload()
-        if len(self.tail) >= LONGEST:
+        if len(self.tail) >= MAX_TAIL:
             self._update(*net_changes(self.tail.since(0, "") or []))
 
     def log(self, batch: Any, added: bool, entries: list[bytes]) -> None:
@@ -110,10 +110,10 @@ class LazyIndex:
         self.tail, self._number, self._slot = Tail(0, self._hasher), 0, 0
 
 
-def _rows(number: int, added: bool, keys: Sequence[PlainKey]) -> Rows:
+def _rows(number: int, added: bool, keys: Sequence[PlainKey]) -> JournalRows:
     """Return changes as the tail has them, after the change of a number."""
     count = len(keys)
-    return Rows(range(number + 1, number + count + 1), [added] * count, [*keys], "", True)
+    return JournalRows(range(number + 1, number + count + 1), [added] * count, [*keys], "", True)
 
 
 def _no_hasher(_: Sequence[PlainKey]) -> HashRows:

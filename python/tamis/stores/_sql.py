@@ -1,16 +1,16 @@
-"""What the SQL stores share: the guard's own tables.
+"""Shared by the SQL stores: the guard's own tables.
 
 For a table T the guard keeps three tables: ``tamis_T_hash`` is the index by hash,
-``tamis_T_journal`` has the keys that were added or removed, and ``tamis_T_note`` holds the lease,
+``tamis_T_journal`` has the keys that were added or removed, and ``tamis_T_meta`` holds the lease,
 the secret key and how far the index has caught up. Triggers write the journal and trim it, so it is
 complete and bounded whoever writes to T. Triggers cannot hash, as a writer without tamis has no
 such function; so the guard that holds the lease updates the index from the journal, some thousand
 rows at a time, and keeps those that are not in the index yet in memory (`_tail.py`). The epoch is
 the last row of the journal: its number, and a random token that distinguishes it from a row of the
-same number in another history, such as that of a restored backup.
+same number in another history, such as a restored backup.
 
 Triggers go with their table. A migration that copies a table, drops it and renames the copy leaves
-one that writes no journal, so whoever reads the journal also checks that the triggers are there. If
+one that writes no journal, so every read of the journal also checks that the triggers exist. If
 not, the epoch is lost, and `contents`, from which a guard rebuilds its filter, creates them again.
 
 Reads have connections of their own, so that they never wait for a write.
@@ -26,41 +26,28 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from tamis.errors import LeaseError
+from tamis.stores._encoding import decode_value, to_signed
 from tamis.stores._key_columns import KeyColumns
 from tamis.stores._keyvalue import epoch_number, lost_epoch
 from tamis.stores._lease import WatchedLease
-from tamis.stores._signed import to_signed
-from tamis.stores._tail import LONGEST, Rows, Tail, net_changes
-from tamis.stores.contract import (
-    Changes,
-    Hasher,
-    HashRows,
-    PlainKey,
-    Store,
-    Value,
-    decode_value,
-    lease_error,
-)
+from tamis.stores._tail import MAX_TAIL, JournalRows, Tail, net_changes
+from tamis.stores.contract import Changes, Hasher, HashRows, PlainKey, Store, Value, lease_error
 
 TRIM_EVERY = 1000
 """Rows after which triggers trim the journal."""
 
 
-_LAZY = b" lazy"
-"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
-
-
 class State(NamedTuple):
-    """What a write starts from: the epoch, and the number of the journal's last row."""
+    """The state before a write: the epoch, and the number of the journal's last row."""
 
     epoch: str
     last: int
 
 
 class Journaled(Store, ABC):
-    """A table with an index by hash, a journal and notes beside it.
+    """A table with an index by hash, a journal and metadata.
 
-    The store of each database defines its connections, what the columns can hold, and how to create
+    The store of each database defines its connections, the types of its columns, and how to create
     the tables and triggers.
     """
 
@@ -71,7 +58,7 @@ class Journaled(Store, ABC):
     """Clauses that lock a selected row until the commit, if the transaction itself does not."""
 
     _journal_columns = "seq, token, key, added"
-    """What to read of a row of the journal."""
+    """The columns of the journal to read."""
 
     _logs_all = True
     """Whether a key that the journal says was added was always absent before."""
@@ -114,8 +101,8 @@ class Journaled(Store, ABC):
         self._owner: str | None = None
         self._watched = WatchedLease()
         self._tail = Tail(0, self._hash_columns)
-        self._child = ""
-        """What follows the owner's name in a forked child."""
+        self._owner_suffix = ""
+        """Follows the owner's name in a forked child, which must not write under the same name."""
         self._columns: KeyColumns
         """How the table holds keys, once its columns are known."""
 
@@ -150,7 +137,7 @@ class Journaled(Store, ABC):
         ``more``.
         """
         with self._reading() as db:
-            # In this order: what was written before this call is in the journal.
+            # In this order, so that writes before this call are in the journal.
             logged = self._is_logged(db)
             read = self._read_journal(db, since, until, limit) if logged else None
         if read is None:
@@ -177,30 +164,27 @@ class Journaled(Store, ABC):
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; rebuild the index if it had another name."""
-        owner += self._child
+        owner += self._owner_suffix
         with self._writing() as db:
             self._lock_journal(db)
             state = self._read_state(db, owner)
             self._owner, self._hasher = owner, hasher
-            indexed = self._read_note(db, "index")
-            if indexed not in (name, name + _LAZY):
-                self._reindex(db)
-            else:
+            if self._read_metadata(db, "index") == name:
                 self._catch_up(db, state)
-            if indexed != name + _LAZY:
-                self._write_note(db, "index", name + _LAZY)
+            else:
+                self._reindex(db)
+                self._write_metadata(db, "index", name)
         self._tail = Tail(state.last, self._hash_columns)
 
-    def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return the note of this name, after setting it to ``value`` if that is given."""
+    def metadata(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return the metadata of this name; first set it to ``value``, if given."""
         if value is not None:
             with self._writing() as db:
-                self._write_note(db, name, value)
+                self._write_metadata(db, name, value)
         with self._reading() as db:
-            noted = self._read_note(db, name)
-        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
+            return self._read_metadata(db, name)
 
-    # What each database defines.
+    # Defined by each database.
 
     @staticmethod
     @abstractmethod
@@ -259,22 +243,22 @@ class Journaled(Store, ABC):
         removed: Sequence[PlainKey],
         removed_columns: Sequence[Any],
     ) -> None:
-        """Add and remove the hashes of keys, given with what the column stores for each."""
+        """Add and remove the hashes of keys, each given with its form in the column."""
 
     # Names, keys and values.
 
     def _name_tables(self, schema: str, table: str) -> None:
-        """Name the table and those beside it; ``schema`` is quoted, with its dot, or empty."""
+        """Name the table and the guard's tables; ``schema`` is quoted, with its dot, or empty."""
         self._t, self._base = schema + self._quote(table), f"tamis_{table}"
         if self.shared and (self._where or len(self._keys) > 1):
             definition = "\0".join((*self._keys, self._where or ""))
             digest = hashlib.blake2b(definition.encode(), digest_size=4).hexdigest()
             self._base += f"_{digest}"
-        self._t_hash, self._t_journal, self._t_note = (
-            schema + self._quote(f"{self._base}_{part}") for part in ("hash", "journal", "note")
+        self._t_hash, self._t_journal, self._t_meta = (
+            schema + self._quote(f"{self._base}_{part}") for part in ("hash", "journal", "meta")
         )
         self._state_query = (
-            f"SELECT (SELECT value FROM {self._t_note} WHERE name = 'lease'{self._share_row}), "
+            f"SELECT (SELECT value FROM {self._t_meta} WHERE name = 'lease'{self._share_row}), "
             f"seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         )
 
@@ -302,9 +286,9 @@ class Journaled(Store, ABC):
         """Record by which column a table is guarded, or check that it is the same."""
         if len(self._keys) > 1 or self._where or not self.shared:
             return  # the names of the tables contain it
-        known = self._read_note(db, "key column")
+        known = self._read_metadata(db, "key column")
         if known is None:
-            self._write_note(db, "key column", self._keys[0].encode())
+            self._write_metadata(db, "key column", self._keys[0].encode())
         elif known.decode() != self._keys[0]:
             raise ValueError(
                 f"key must be {known.decode()!r}, by which {self._table!r} is guarded already, not "
@@ -339,8 +323,8 @@ class Journaled(Store, ABC):
 
     def _follow(self, owner: str, before: int, rows: Sequence[Any]) -> bool:
         """Let `run` and `scan` have rows of the journal that come after the row ``before``."""
-        known = self._tail.append(before, self._listed(rows))
-        if known and len(self._tail) < LONGEST:
+        known = self._tail.append(before, self._to_journal_rows(rows))
+        if known and len(self._tail) < MAX_TAIL:
             return True
         return self._index_now(owner) or known
 
@@ -357,7 +341,7 @@ class Journaled(Store, ABC):
         self._index_after_commit()
 
     def _index_after_commit(self) -> None:
-        """Apply the journal to the index, unless the lease is lost: whoever takes it does that."""
+        """Apply the journal to the index, unless the lease is lost: its next holder does that."""
         if self._owner is not None:
             with suppress(LeaseError):
                 self._write_index(self._owner)
@@ -379,13 +363,13 @@ class Journaled(Store, ABC):
             self._catch_up(db, state)
         self._tail.drop(state.last)
 
-    def _listed(self, rows: Sequence[Any]) -> Rows:
+    def _to_journal_rows(self, rows: Sequence[Any]) -> JournalRows:
         """Return rows of the journal, which are not empty, as the tail has them."""
         numbers, _, columns, added = map(list, zip(*rows, strict=True))
         if None in columns:  # as in the first row of all
             changes = [row for row in rows if row[2] is not None]
             numbers, columns, added = ([row[i] for row in changes] for i in (0, 2, 3))
-        return Rows(numbers, [*map(bool, added)], columns, _epoch(rows[-1]), self._logs_all)
+        return JournalRows(numbers, [*map(bool, added)], columns, _epoch(rows[-1]), self._logs_all)
 
     def _read_journal(
         self, db: Any, since: str, until: str | None, limit: int | None
@@ -413,7 +397,7 @@ class Journaled(Store, ABC):
         return first, rows[:limit], more
 
     def _read_state(self, db: Any, owner: str) -> State:
-        """Check that this owner holds the lease, and return what its write starts from."""
+        """Check that this owner holds the lease, and return the state before its write."""
         holder, last, token = db.execute(self._state_query, ()).fetchone()
         if holder is None or bytes(holder) != owner.encode():
             raise lease_error(holder and "")
@@ -423,23 +407,22 @@ class Journaled(Store, ABC):
         query = f"SELECT seq, token FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
         return _epoch(db.execute(query, ()).fetchone())
 
-    def _read_note(self, db: Any, name: str) -> bytes | None:
-        query = f"SELECT value FROM {self._t_note} WHERE name = {self._param}"
+    def _read_metadata(self, db: Any, name: str) -> bytes | None:
+        query = f"SELECT value FROM {self._t_meta} WHERE name = {self._param}"
         row = db.execute(query, (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def _write_note(self, db: Any, name: str, value: bytes) -> None:
+    def _write_metadata(self, db: Any, name: str, value: bytes) -> None:
         db.execute(
-            f"INSERT INTO {self._t_note} VALUES ({self._param}, {self._param}, NULL) "
+            f"INSERT INTO {self._t_meta} (name, value) VALUES ({self._param}, {self._param}) "
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, value),
         )
 
     def _catch_up(self, db: Any, state: State) -> None:
         """Update the index up to the journal's last row, by the rows in memory if they suffice."""
-        query = f"SELECT value FROM {self._t_note} WHERE name = 'indexed'{self._lock_row}"
-        row = db.execute(query, ()).fetchone()
-        indexed = 0 if row is None else int(bytes(row[0]))
+        query = f"SELECT value FROM {self._t_meta} WHERE name = 'indexed'{self._lock_row}"
+        indexed = int(bytes(db.execute(query, ()).fetchone()[0]))
         if indexed >= state.last:
             return
         parts = self._tail.since(indexed, state.epoch)
@@ -454,26 +437,26 @@ class Journaled(Store, ABC):
             if first[0] != indexed or is_broken(rows):
                 self._reindex(db)  # rows were trimmed, or are missing, or the table was truncated
                 return
-            parts = [self._listed(rows)]
+            parts = [self._to_journal_rows(rows)]
         added, removed = net_changes(parts)
         added_keys, removed_keys = map(self._columns.from_columns, (added, removed))
         self._update_index(db, added_keys, added, removed_keys, removed)
-        self._write_note(db, "indexed", b"%d" % state.last)
+        self._write_metadata(db, "indexed", b"%d" % state.last)
 
     def _reindex(self, db: Any) -> None:
         db.execute(f"DELETE FROM {self._t_hash}", ())
         for keys in self._read_keys(db):
             self._update_index(db, self._columns.from_columns(keys), keys, [], [])
-        self._write_note(db, "indexed", b"%d" % epoch_number(self._last_epoch(db)))
+        self._write_metadata(db, "indexed", b"%d" % epoch_number(self._last_epoch(db)))
 
     def _words(self, keys: Sequence[PlainKey]) -> Any:
         """Return the signed words of the hashes of keys."""
         assert self._hasher is not None
         return to_signed(self._hasher(keys))
 
-    def _in_child(self) -> None:
+    def _become_child(self) -> None:
         """Write as another owner, in a forked child."""
-        self._child = f"/{secrets.token_hex(8)}"
+        self._owner_suffix = f"/{secrets.token_hex(8)}"
         self._owner = self._hasher = None
         self._tail = Tail(0, self._hash_columns)
 

@@ -9,10 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from tamis._native import plain_key
+from tamis.stores._encoding import SIGN, encode_keys
 from tamis.stores._key_columns import KeyColumns
-from tamis.stores._signed import SIGN
 from tamis.stores._sqlite_tables import quote
-from tamis.stores.contract import PlainKey, encode_keys
+from tamis.stores.contract import PlainKey
 
 
 class SQLiteColumns(KeyColumns):
@@ -47,7 +47,9 @@ class SQLiteColumns(KeyColumns):
         if self.own:
             return encode_keys(keys)
         if self.types == ["text"]:
-            with suppress(AttributeError, UnicodeDecodeError):  # integers, and what is no text
+            with suppress(
+                AttributeError, UnicodeDecodeError
+            ):  # integers, and bytes that are not UTF-8
                 return [key.decode() for key in keys]  # type: ignore[union-attr]
         return [self.to_column(key) for key in keys]
 
@@ -56,7 +58,7 @@ class SQLiteColumns(KeyColumns):
         return zip(columns, strict=True) if len(self.names) == 1 else map(self.row_key, columns)
 
     def forms(self, key: PlainKey) -> list[Any]:
-        """Return what may stand for a key in the table.
+        """Return the forms that a key may have in the table.
 
         SQLite's columns hold values of any type, so bytes may be a blob or text. No other form of
         an integer is found in a column of text, which turns integers into text.
@@ -66,11 +68,11 @@ class SQLiteColumns(KeyColumns):
         return [key] if (text := _text(key)) is None else [key, text]
 
     def only_form(self, key: PlainKey) -> list[Any]:
-        """Return what stands for a key if the column is not mixed."""
+        """Return the form of a key if the column is not mixed, or nothing if it cannot hold it."""
         return [] if (column := self.to_column(key)) is None else [column]
 
     def match(self) -> str:
-        """Return the condition that a row's key is that of the first parameters."""
+        """Return the condition that a row's key equals the first parameters."""
         matches = []
         for i, (column, type) in enumerate(zip(self.names, self.types, strict=True), 1):
             name = quote(column)

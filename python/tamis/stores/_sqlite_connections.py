@@ -94,7 +94,7 @@ class Connections:
             raise
 
     def translate(self, error: BaseException | None) -> None:
-        """Raise the error of tamis that stands for an error of SQLite, if there is one."""
+        """Translate an SQLite error: raise the error of tamis that corresponds to it, if any."""
         if not isinstance(error, sqlite3.DatabaseError):
             return
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -178,8 +178,8 @@ class Writing:
             self._connections.translate(error)
 
     def _end(self) -> None:
-        """Roll back what was not committed, and release the lock."""
-        # Some errors, such as that of a full disk, end the transaction themselves.
+        """Roll back an open transaction, and release the lock."""
+        # Some errors, such as a full disk, have already ended the transaction.
         if self._db is not None and self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._db = None

@@ -1,12 +1,9 @@
 """How `tamis.stores.SQLite` writes a table of its own, which has no triggers.
 
-Nobody but guards writes to that table, so whoever writes the rows can log them as well, and not one
-by one: a row of the journal holds up to 256 keys that a commit added or removed, in the
-column ``keys``. Its number is that of its last key, so numbers still count changes. Its column
-``key`` is empty, which versions that know no such rows take for a change of all keys.
-
-Such a version creates triggers when it opens the table. They are used while they are there: they
-write a row per key, which is read like the others.
+Only guards write to that table, so they log their changes themselves, and not one
+by one: a row of the journal holds up to 256 keys that a commit added or removed, in the column
+``keys``; a single key is in the column ``key``. A row has the number of its last key, so numbers
+count changes.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from tamis.stores._packed import pack_keys, unpack_keys
+from tamis.stores._encoding import pack_keys, unpack_keys
 from tamis.stores._sql import TRIM_EVERY
-from tamis.stores._tail import Rows
+from tamis.stores._tail import JournalRows
 from tamis.stores.contract import JOURNAL, batches
 
-MOST = 256
+MAX_KEYS = 256
 """Keys in a row of the journal."""
 
 JOURNAL_COLUMNS = "seq, token, key, added, keys"
@@ -40,7 +37,7 @@ class OwnTable:
 
     def put(
         self, db: sqlite3.Connection, columns: list[bytes], values: Sequence[bytes], last: int
-    ) -> Rows | None:
+    ) -> JournalRows | None:
         """Write rows, and log the new ones after the journal's row ``last``; return those."""
         rows = [*zip(columns, values, strict=True)]
         new = self._run(db, self._insert, rows, absent=True)
@@ -52,7 +49,7 @@ class OwnTable:
             db.executemany(self._update, there)
         return self._journal(db, new, True, last)
 
-    def delete(self, db: sqlite3.Connection, columns: list[bytes], last: int) -> Rows | None:
+    def delete(self, db: sqlite3.Connection, columns: list[bytes], last: int) -> JournalRows | None:
         """Delete rows, and log those that were there after the journal's row ``last``."""
         gone = self._run(db, self._delete, [*zip(columns, strict=True)], absent=False)
         return self._journal(db, gone, False, last)
@@ -83,18 +80,18 @@ class OwnTable:
 
     def _journal(
         self, db: sqlite3.Connection, keys: list[bytes], added: bool, last: int
-    ) -> Rows | None:
+    ) -> JournalRows | None:
         if not keys:
             return None
         number = token = last
-        for part in batches(keys, MOST):
+        for part in batches(keys, MAX_KEYS):
             number, token = number + len(part), secrets.randbits(63)
             key, packed = (part[0], None) if len(part) == 1 else (None, pack_keys(part))
             db.execute(self._log, (number, token, added, key, packed))
         if number // TRIM_EVERY > last // TRIM_EVERY:
             db.execute(self._trim, (number - JOURNAL,))
         numbers = range(last + 1, number + 1)
-        return Rows(numbers, [added] * len(keys), keys, f"{number}.{token}", True)
+        return JournalRows(numbers, [added] * len(keys), keys, f"{number}.{token}", True)
 
 
 def read_journal(

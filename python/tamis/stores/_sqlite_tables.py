@@ -1,4 +1,4 @@
-"""The tables and triggers of `tamis.stores.SQLite`, and what it accepts as a table to guard."""
+"""The tables and triggers of `tamis.stores.SQLite`, and checks of the table to guard."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from tamis.stores._sql import TRIM_EVERY
 from tamis.stores.contract import JOURNAL
-
-LAYOUT, OWN_LAYOUT = b"2", b"3"
-"""Version of the triggers of an existing table, and of the journal of a table of the guard's own;
-those of another version are replaced."""
 
 
 def quote(name: str) -> str:
@@ -53,7 +49,7 @@ def check_unique(
 def check_condition(db: sqlite3.Connection, table: str, where: str) -> None:
     """Raise `ValueError` for a condition that does not depend on the columns of a row alone.
 
-    That is what SQLite requires of a partial index, too, so an empty copy of the table gets one.
+    SQLite requires the same of a partial index, so the check creates one on an empty copy.
     """
     copy = quote(f"tamis_check_{table}")
     try:
@@ -134,19 +130,24 @@ def _has_unique_index(db: sqlite3.Connection, table: str, keys: Sequence[str]) -
     )
 
 
-def create_tables(db: sqlite3.Connection, base: str) -> None:
-    """Create the tables beside a table, whose names begin with ``base``, if they do not exist."""
-    hashes, journal, note = (quote(f"{base}_{part}") for part in ("hash", "journal", "note"))
+def create_tables(db: sqlite3.Connection, base: str, *, packed: bool) -> bool:
+    """Create the guard's tables, whose names begin with ``base``; return `False` if they exist.
+
+    In a ``packed`` journal, a row can hold several keys.
+    """
+    hashes, journal, meta = (quote(f"{base}_{part}") for part in ("hash", "journal", "meta"))
     for statement in (
         f"{hashes} (hi INTEGER, lo INTEGER, key, PRIMARY KEY (hi, lo, key)) WITHOUT ROWID",
         # The last row is never deleted, so numbers are never used again.
         f"{journal} (seq INTEGER PRIMARY KEY, token INTEGER DEFAULT (random()), "
-        "added INTEGER, key)",
-        f"{note} (name TEXT PRIMARY KEY, value, until REAL)",
+        f"added INTEGER, key{', keys BLOB' if packed else ''})",
+        f"{meta} (name TEXT PRIMARY KEY, value, until REAL)",
     ):
         db.execute(f"CREATE TABLE IF NOT EXISTS {statement}")
-    if not db.execute(f"SELECT 1 FROM {journal}").fetchone():
-        db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
+    if db.execute(f"SELECT 1 FROM {journal}").fetchone():
+        return False
+    db.execute(f"INSERT INTO {journal} (added) VALUES (NULL)")
+    return True
 
 
 def create_triggers(
@@ -236,21 +237,14 @@ def create_members(
     )
 
 
-def count_triggers(db: sqlite3.Connection, base: str, table: str) -> int:
-    """Return how many of the four triggers that write the journal are there, and on this table."""
+def has_triggers(db: sqlite3.Connection, base: str, table: str) -> bool:
+    """Return whether all four triggers that write the journal exist, and on this table."""
     names = [f"{base}_{name}" for name in ("insert", "delete", "leave", "enter")]
     query = (
         "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' "
         "AND name COLLATE NOCASE IN (?, ?, ?, ?) AND tbl_name = ? COLLATE NOCASE"
     )
-    return int(db.execute(query, (*names, table)).fetchone()[0])
-
-
-def let_journal_pack(db: sqlite3.Connection, base: str) -> None:
-    """Let rows of the journal have several keys each, and drop the triggers that write others."""
-    drop_triggers(db, base)
-    if "keys" not in table_columns(db, f"{base}_journal"):
-        db.execute(f"ALTER TABLE {quote(f'{base}_journal')} ADD COLUMN keys BLOB")
+    return bool(db.execute(query, (*names, table)).fetchone()[0] == len(names))
 
 
 def drop_triggers(db: sqlite3.Connection, base: str) -> None:
@@ -260,8 +254,8 @@ def drop_triggers(db: sqlite3.Connection, base: str) -> None:
 
 
 def drop(db: sqlite3.Connection, base: str) -> None:
-    """Drop the tables beside a table, and the triggers."""
+    """Drop the guard's tables and triggers."""
     drop_triggers(db, base)
-    for part in ("hash", "journal", "note"):
+    for part in ("hash", "journal", "meta"):
         db.execute(f"DROP TABLE {quote(f'{base}_{part}')}")
     db.execute(f"DROP TABLE IF EXISTS {quote(f'{base}_member')}")

@@ -3,7 +3,7 @@
 Hashes are random, so each key that enters or leaves the index changes a page of its own: more than
 all else that a write has to do. So the store that holds the lease keeps the latest rows of the
 journal in memory, and updates the index by some thousand of them at a time, in order. After a crash
-the journal still has them, and the note ``indexed`` says from which row on.
+the journal still has them, and the metadata ``indexed`` say from which row on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from tamis.stores.contract import HashRows
 
-LONGEST = 8192
+MAX_TAIL = 8192
 """Rows after which the index is updated."""
 
 _FEW = 100
@@ -27,8 +27,8 @@ _FEW = 100
 _Hash = tuple[int, int]
 
 
-class Rows(NamedTuple):
-    """Some rows of the journal that follow each other, those of one commit for example."""
+class JournalRows(NamedTuple):
+    """Consecutive rows of the journal, such as the rows of one commit."""
 
     numbers: Sequence[int]
     added: Sequence[bool]
@@ -36,13 +36,13 @@ class Rows(NamedTuple):
     columns: Sequence[Any]
     """The key of each row, as the column stores it."""
     epoch: str
-    """That of the last row."""
+    """The epoch of the last row."""
     exact: bool = False
-    """Whether a key that was added was absent before: SQLite does not log what a program without
-    tamis removes by INSERT OR REPLACE."""
+    """Whether a key that was added was absent before: SQLite does not log rows that a program
+    without tamis removes by INSERT OR REPLACE."""
 
-    def after(self, number: int) -> Rows:
-        """Return the rows after that of a number."""
+    def after(self, number: int) -> JournalRows:
+        """Return the rows with higher numbers."""
         start = bisect_right(self.numbers, number)
         if start == 0:
             return self
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
         )
 
 
-def net_changes(parts: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
+def net_changes(parts: Sequence[JournalRows]) -> tuple[list[Any], list[Any]]:
     """Return the keys that rows of the journal add to the index, and those that they remove.
 
     A key that was added and removed again since the index was updated is in neither.
@@ -74,8 +74,8 @@ def net_changes(parts: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
 class Tail:
     """Rows of the journal after those in the index. It is thread-safe.
 
-    Take a view with `within` *before* reading the index: what the index has of it by then is not
-    counted twice, but what was moved to the index before the view would be missed.
+    Take a view with `within` *before* reading the index: rows that are in both are not counted
+    twice, but rows that moved to the index before the view was taken would be missed.
     """
 
     def __init__(self, number: int, hasher: Callable[[Sequence[Any]], HashRows]) -> None:
@@ -83,9 +83,9 @@ class Tail:
         self._lock, self._hasher = threading.Lock(), hasher
         self._start = number  # the index has the rows up to this number
         self._listed = number  # the number of the last row that the index or this tail has
-        self._parts: list[Rows] = []
+        self._parts: list[JournalRows] = []
         self._count = 0  # of the rows in these parts
-        self._summed = 0  # this many of the parts are summed up in what follows
+        self._summed = 0  # this many of the parts are summed up in the next two
         self._hashes: list[_Hash] = []  # in order
         # Whether the last row of each was an addition: one may follow another.
         self._present: dict[_Hash, bool] = {}
@@ -93,7 +93,7 @@ class Tail:
     def __len__(self) -> int:
         return self._count
 
-    def append(self, after: int, rows: Rows) -> bool:
+    def append(self, after: int, rows: JournalRows) -> bool:
         """Add the rows that follow a number; return `False` if others come before them."""
         with self._lock:
             if after > self._listed:
@@ -115,14 +115,14 @@ class Tail:
             self._count = sum(len(rows.numbers) for rows in self._parts)
             self._hashes, self._present, self._summed = [], {}, 0
 
-    def since(self, number: int, epoch: str) -> list[Rows] | None:
+    def since(self, number: int, epoch: str) -> list[JournalRows] | None:
         """Return the rows after a number, if the last one has this epoch and none is missing."""
         with self._lock:
             known = self._parts and self._parts[-1].epoch == epoch and self._start <= number
             return [rows.after(number) for rows in self._parts] if known else None
 
     def within(self, lo: int, hi: int) -> View:
-        """Return what the rows add and remove whose first word is from ``lo`` to ``hi``."""
+        """Return the hashes added and removed whose first word is from ``lo`` to ``hi``."""
         with self._lock:
             if parts := self._parts[self._summed :]:
                 self._sum_up(parts)
@@ -134,7 +134,7 @@ class Tail:
                 [hash for hash in hashes if not self._present[hash]],
             )
 
-    def _sum_up(self, parts: Sequence[Rows]) -> None:
+    def _sum_up(self, parts: Sequence[JournalRows]) -> None:
         hashes = self._hasher([column for rows in parts for column in rows.columns]).tolist()
         added = [added for rows in parts for added in rows.added]
         known = len(self._present)
@@ -150,7 +150,7 @@ class Tail:
 
 
 class View(NamedTuple):
-    """Hashes to add to those of the index, and to remove from them."""
+    """Hashes to add to the index, and to remove from it."""
 
     added: list[_Hash]
     removed: list[_Hash]

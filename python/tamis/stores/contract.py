@@ -1,4 +1,4 @@
-"""The protocol between a guard and its store, and how stores encode keys, values and hashes."""
+"""The protocol between a guard and its store, and the checks and errors that stores share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GivenKeys: TypeAlias = Keys | Iterable[UUID] | Iterable[tuple[Key | UUID, ...]]
 """Many keys as callers have them."""
 
 Value: TypeAlias = Any
-"""A value: bytes or text, which `get` returns as it was put, or what an existing table has."""
+"""A value: bytes or text, returned as it was put, or any type of an existing table's column."""
 
 HashRows: TypeAlias = npt.NDArray[np.uint64]
 """Hashes as `tamis.hash_keys` makes them: one row of two words per key."""
@@ -62,11 +62,11 @@ class Store(Protocol):
     """A store that a guard can be put in front of.
 
     An *epoch*, ``"<count>.<random>"``, identifies one state of the set of keys. Each change of the
-    set gives a new epoch, and no epoch ever stands for two states. The *lease* lets one guard at a
+    set gives a new epoch, and no epoch ever identifies two states. The *lease* lets one guard at a
     time write; the store refuses writes without it. The *index* holds the hash of every key.
 
     A store that is unreachable or takes too long raises `tamis.StoreError`, and connects again at a
-    later call. A class that derives from `Store` inherits `look`, `watch` and `runs`.
+    later call. A class that derives from `Store` inherits `change_token`, `watch` and `runs`.
 
     A store whose keys are tuples or UUIDs also has ``translates_keys = True``, ``to_plain(key)``,
     which returns a caller's key as `PlainKey`, and ``from_plain(key)``, the reverse.
@@ -110,8 +110,8 @@ class Store(Protocol):
         """Return the current epoch; a store that lost it returns a different one each time."""
         ...
 
-    def look(self) -> object:
-        """Return a token that is cheap to read; while it is equal, the set of keys is the same."""
+    def change_token(self) -> object:
+        """Return a token that is cheap to read; while it is equal, so is the set of keys."""
         return self.epoch()
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None] | None:
@@ -146,8 +146,8 @@ class Store(Protocol):
         """Release the lease if this owner holds it."""
         ...
 
-    def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return the note of this name, after setting it to ``value`` if that is given."""
+    def metadata(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return the metadata of this name; first set it to ``value``, if given."""
         ...
 
     def close(self) -> None:
@@ -167,55 +167,6 @@ def check_store(store: object) -> None:
                 f"the members of tamis.stores.Store, not a {type(store).__name__} (which has no "
                 f"{name!r})"
             )
-
-
-def encode_key(key: PlainKey) -> bytes:
-    """Encode a key as bytes; text and integers stay distinct.
-
-    >>> encode_key(b"1"), encode_key(1)
-    (b'b1', b'i1')
-    """
-    return b"b" + key if isinstance(key, bytes) else b"i%d" % key
-
-
-def encode_keys(keys: Iterable[PlainKey], prefix: bytes = b"") -> list[bytes]:
-    """Encode each key, after a prefix.
-
-    >>> encode_keys([b"1", 1], b"d")
-    [b'db1', b'di1']
-    """
-    text, number = prefix + b"b", prefix + b"i%d"
-    return [text + key if isinstance(key, bytes) else number % key for key in keys]
-
-
-def decode_key(data: bytes) -> PlainKey:
-    """Decode a key that `encode_key` wrote."""
-    return data[1:] if data[:1] == b"b" else int(data[1:])
-
-
-def encode_value(value: Value) -> bytes:
-    """Encode a value as bytes, with a first byte that says whether it was text."""
-    return b"b" + value if isinstance(value, bytes) else b"s" + value.encode()
-
-
-def encode_values(values: Iterable[Value]) -> list[bytes]:
-    """Encode each value."""
-    return [b"b" + value if isinstance(value, bytes) else b"s" + value.encode() for value in values]
-
-
-def decode_value(data: bytes) -> Value:
-    """Decode a value that `encode_value` wrote.
-
-    >>> decode_value(encode_value("é")), decode_value(encode_value(b"x"))
-    ('é', b'x')
-    """
-    return data[1:] if data[:1] == b"b" else data[1:].decode()
-
-
-def decode_hashes(data: Sequence[bytes]) -> HashRows:
-    """Decode hashes that `_native.encode_hashes` wrote."""
-    words = np.frombuffer(b"".join(data), dtype=">u8").reshape(-1, 2)
-    return words.astype(np.uint64)
 
 
 def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[list[Any]]:

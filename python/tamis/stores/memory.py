@@ -1,4 +1,4 @@
-"""`tamis.stores.Memory`: a store in memory, for tests and for sets that fit there."""
+"""`tamis.stores.Memory`, a store in memory, and `tamis.stores.Hashes`, a table of hashes alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tamis import _native
 from tamis._native import encode_hashes
+from tamis.stores._encoding import decode_hashes
 from tamis.stores._keyvalue import changes_without_journal, epoch_number
 from tamis.stores._lease import LocalLease
 from tamis.stores.contract import (
@@ -21,7 +23,6 @@ from tamis.stores.contract import (
     Value,
     attach_error,
     batches,
-    decode_hashes,
     lease_error,
 )
 
@@ -129,8 +130,8 @@ class Memory(Store):
         with self._lock:
             self._lease.release(owner)
 
-    def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return the note of this name, after setting it to ``value`` if that is given."""
+    def metadata(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return the metadata of this name; first set it to ``value``, if given."""
         with self._lock:
             if value is not None:
                 self._notes[name] = value
@@ -151,3 +152,20 @@ class Memory(Store):
         if changed:
             self._epoch = f"{epoch_number(self._epoch) + 1}.{self._history}"
         return Commit(existed, before, self._epoch)
+
+
+class Hashes(_native.Hashes):
+    """A table of hashes that serves an adaptive filter as its remote, without a store.
+
+    It must hash as the filter does, with the same ``seed`` or ``key``. It is thread-safe. Threads
+    that change the filter at the same time must add a key to this table first and to the filter
+    second, as a hash that the filter has and the table does not could lose its slot; and remove it
+    in the same order.
+
+    >>> stored = Hashes(["ada", "grace"], seed=7)
+    >>> stored.add("alan"); stored.remove("ada")
+    >>> len(stored), stored.run(0, 2**64 - 1).shape
+    (2, (2, 2))
+    """
+
+    __slots__ = ()

@@ -1,9 +1,9 @@
 """`tamis.stores.Postgres`: a table in a PostgreSQL database (``pip install tamis[postgres]``).
 
-The tables beside the guarded one are those of `tamis.stores.SQLite`: an index by hash, a journal
-that triggers write, and notes. Rows of the journal must be numbered in the order of their commits,
-or a reader would miss a row that is committed late. So whoever writes a row holds an advisory lock
-from before its number is drawn until the end of the transaction.
+The guard's tables are the same as in `tamis.stores.SQLite`: an index by hash, a journal that
+triggers write, and metadata. Rows of the journal must be numbered in the order of their commits, or
+a reader would miss a row that is committed late. So every writer holds an advisory lock from before
+a number is drawn until the end of the transaction.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from tamis.stores import _postgres_arrays as arrays
 from tamis.stores import _postgres_functions as functions
 from tamis.stores import _postgres_tables as tables
 from tamis.stores._composite import pack
+from tamis.stores._encoding import SIGN, encode_values, from_signed
 from tamis.stores._engines import postgres_conninfo
 from tamis.stores._keyvalue import epoch_number, lost_epoch
-from tamis.stores._pool import Pool
 from tamis.stores._postgres_arrays import Array
 from tamis.stores._postgres_columns import PostgresColumns
+from tamis.stores._postgres_connections import Connections, listen
 from tamis.stores._postgres_functions import Call, Calls
 from tamis.stores._postgres_lease import release_lease, take_lease
-from tamis.stores._postgres_watch import listen
-from tamis.stores._signed import SIGN, from_signed
 from tamis.stores._sql import Journaled, State, is_broken
-from tamis.stores._tail import LONGEST
+from tamis.stores._tail import MAX_TAIL
 from tamis.stores._watch import start_watching
 from tamis.stores.contract import (
     BATCH,
@@ -42,11 +41,10 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     check_timeout,
-    encode_values,
     lease_error,
 )
 
-_LARGEST = JOURNAL // 2
+_MAX_BATCH = JOURNAL // 2
 """Keys that one call writes: the journal must not be trimmed of rows that the call returns."""
 
 
@@ -84,19 +82,12 @@ class Postgres(Journaled):
         ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         """
         super().__init__(table, key, value, where)
-        try:
-            import psycopg
-        except ImportError:
-            raise ImportError(
-                "tamis.stores.Postgres needs psycopg: pip install tamis[postgres]"
-            ) from None
         timeout = check_timeout(timeout)
         connections = check_int("connections", connections, 10**4, least=2)
-        self._psycopg: Any = psycopg
-        arrays.register(psycopg)
-        self._timeout, self._connections = timeout, connections
+        self._connections = Connections(postgres_conninfo(conninfo), connections, timeout)
+        self._psycopg = self._connections.psycopg
+        arrays.register(self._psycopg)
         self._lock = threading.RLock()
-        self._pool = Pool(psycopg, postgres_conninfo(conninfo), connections, timeout)
         # In statements with parameters.
         self._and_where = self._and_where.replace("%", "%%")
         try:
@@ -113,7 +104,7 @@ class Postgres(Journaled):
             self._columns.require_column(keys[columns.index(None)], self._table)
         stored = list(values) if self.shared else encode_values(values)
         if self._functions and self._calls.take(stored):
-            calls = self._calls.put(columns, stored, _LARGEST)
+            calls = self._calls.put(columns, stored, _MAX_BATCH)
             return self._write(owner, columns, True, lambda name: self._call(name, calls))
         rows = [*zip(keys, columns, stored, strict=True)]
         return self._write(
@@ -125,7 +116,7 @@ class Postgres(Journaled):
         columns = self._columns.to_columns(keys)
         held = [column for column in columns if column is not None]
         if self._functions:
-            calls = self._calls.delete(held, _LARGEST)
+            calls = self._calls.delete(held, _MAX_BATCH)
             return self._write(owner, columns, False, lambda name: self._call(name, calls))
         return self._write(
             owner, columns, False, lambda name: self._run(name, held, self._delete_rows)
@@ -154,15 +145,15 @@ class Postgres(Journaled):
         adding: bool,
         write: Callable[[str], list[list[Any]]],
     ) -> Commit:
-        """Write as an owner, and return what changed.
+        """Write as an owner, and return the result.
 
-        ``write`` returns parts of the journal: the row before a write, and those of the write.
+        ``write`` returns parts of the journal: the row before a write, and the rows of the write.
         """
-        name = owner + self._child
+        name = owner + self._owner_suffix
         if self._hasher is None:
             raise attach_error()
         with self._lock:
-            if len(self._tail) >= LONGEST:
+            if len(self._tail) >= MAX_TAIL:
                 self._write_index(name)
             answers = self._retry(write, name)
             before, token = answers[0][0][:2]
@@ -170,13 +161,13 @@ class Postgres(Journaled):
             if not rows:
                 epoch = f"{before}.{token}"
                 return Commit([adding] * len(columns), epoch, epoch)
-            listed = self._listed(rows)
+            listed = self._to_journal_rows(rows)
             # Rows of others are not in the tail if no guard has asked for them yet.
             if is_broken(rows) or not self._tail.append(before, listed):
                 self._index_after_commit()
         epoch = after = f"{before}.{token}"
         changed = set(listed.columns)
-        # A trigger of somebody else's may have changed other keys, or the same in other ways. Then
+        # A trigger of the user may have changed other keys, or the same in other ways. Then
         # the epoch remains the one before: the guard learns of all changes from the journal.
         if listed.added.count(adding) == len(rows) and changed.issubset(columns):
             after = listed.epoch
@@ -195,13 +186,13 @@ class Postgres(Journaled):
                 ):
                     raise
         raise StoreError(
-            f"{self._pool.where} loses the triggers on {self._table!r} again and again"
+            f"{self._connections.where} loses the triggers on {self._table!r} again and again"
         )
 
     def _call(self, owner: str, calls: list[Call]) -> list[list[Any]]:
         """Call functions that write, in one transaction."""
         name = owner.encode()
-        with self._pool.connection() as db:
+        with self._connections.lend() as db:
             if len(calls) == 1:
                 call, rest = calls[0]
                 return [_checked(db.execute(call, (name, *rest), binary=True))]
@@ -220,7 +211,7 @@ class Postgres(Journaled):
         )
         with self._writing() as db:
             self._lock_journal(db)
-            for part in batches(rows, _LARGEST) if rows else [[]]:
+            for part in batches(rows, _MAX_BATCH) if rows else [[]]:
                 state = self._read_state(db, owner)
                 if not self._is_logged(db):
                     raise _NotLoggedError
@@ -240,13 +231,13 @@ class Postgres(Journaled):
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
         """Return the epoch and the keys at that epoch, in batches, from one read transaction."""
         self._restore_log()
-        db = self._pool.connect()
+        db = self._connections.connect()
         try:
             db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             epoch = self._last_epoch(db)
         except BaseException as error:
             db.close()
-            self._pool.translate(error)
+            self._connections.translate(error)
             raise
 
         def read() -> Iterator[list[Any]]:
@@ -255,7 +246,7 @@ class Postgres(Journaled):
                 for part in self._read_keys(db):
                     yield self._columns.from_columns(part)
             except self._psycopg.Error as error:
-                self._pool.translate(error)
+                self._connections.translate(error)
                 raise
             finally:
                 db.close()
@@ -286,24 +277,24 @@ class Postgres(Journaled):
         """Call ``wake`` when keys have changed, and after each new connection to the server."""
 
         def listen_until(ended: threading.Event) -> None:
-            listen(self._pool, self._psycopg.Error, tables.channel(self._table), wake, ended)
+            listen(self._connections, tables.channel(self._table), wake, ended)
 
         return start_watching("tamis-postgres-watch", listen_until)
 
     # The lease.
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, unless another guard may believe that it holds it."""
-        name = (owner + self._child).encode()
+        """Take or renew the lease, unless another guard may rely on it."""
+        name = (owner + self._owner_suffix).encode()
         with self._reading() as db, self._pipeline(db), db.transaction():
             rollback = self._psycopg.Rollback
-            return take_lease(db, rollback, self._t_note, name, seconds, self._watched)
+            return take_lease(db, rollback, self._t_meta, name, seconds, self._watched)
         return False  # it was not the same any more
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._reading() as db:
-            release_lease(db, self._t_note, (owner + self._child).encode())
+            release_lease(db, self._t_meta, (owner + self._owner_suffix).encode())
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
@@ -315,22 +306,22 @@ class Postgres(Journaled):
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.close()
+        self._connections.close()
 
     def forget_connections(self) -> object:
         """Open new connections in a forked child."""
         self._lock = threading.RLock()
-        self._in_child()
-        return self._pool.reset()
+        self._become_child()
+        return self._connections.forget()
 
     # Connections and transactions.
 
     def _reading(self) -> AbstractContextManager[Any]:
-        return self._pool.connection()
+        return self._connections.lend()
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        with self._lock, self._pool.connection() as db, self._pipeline(db), db.transaction():
+        with self._lock, self._connections.lend() as db, self._pipeline(db), db.transaction():
             yield db
 
     def _pipeline(self, db: Any) -> AbstractContextManager[Any]:
@@ -364,32 +355,29 @@ class Postgres(Journaled):
                 f"FROM {self._t_journal} ORDER BY seq DESC LIMIT 1"
             )
             self._functions = len(self._keys) == 1 and not self._where
-            version = functions.version(self._type, value_type)
+            column_types = f"{self._type} {value_type}".encode() if self._functions else None
             self._calls = Calls(self._schema, self._table, self._type)
-            exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_note,)).fetchone()[0]
-            if exists and (
-                (self._read_note(db, "layout"), self._read_note(db, "functions"))
-                == (tables.LAYOUT, version if self._functions else None)
-            ):
+            exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_meta,)).fetchone()[0]
+            if exists and self._read_metadata(db, "functions") == column_types:
                 self._check_definition(db)
                 return
             if self._where:
                 tables.check_condition(db, self._psycopg.Error, self._t, self._where)
-        with self._lock, self._pool.connection() as db, db.transaction():
+        with self._lock, self._connections.lend() as db, db.transaction():
             self._lock_journal(db)
             if not self.shared:
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {self._t} (key bytea PRIMARY KEY, value bytea)"
                 )
-            self._create_log(db)
+            if not exists:
+                self._create_log(db)
             self._check_definition(db)
-            self._write_note(db, "layout", tables.LAYOUT)
-            if self._functions:
-                # They may be those of an earlier version, or for columns of other types.
+            if column_types is not None:
+                # There may be functions already, for columns of other types.
                 functions.drop(db, self._schema, self._table)
                 key, value = (self._keys[0], self._type), (self._value, value_type)
                 functions.create(db, self._schema, self._table, key, value)
-                self._write_note(db, "functions", version)
+                self._write_metadata(db, "functions", column_types)
 
     def _create_log(self, db: Any) -> None:
         tables.create(
@@ -438,7 +426,7 @@ class Postgres(Journaled):
 
     def _index_now(self, owner: str) -> bool:
         with self._reading() as db, db.transaction():
-            query = f"SELECT value FROM {self._t_note} WHERE name = %s FOR {{}} SKIP LOCKED"
+            query = f"SELECT value FROM {self._t_meta} WHERE name = %s FOR {{}} SKIP LOCKED"
             if db.execute(query.format("UPDATE"), ("indexed",)).fetchone() is None:
                 return False  # it is being updated, which may wait for others
             holder = db.execute(query.format("SHARE"), ("lease",)).fetchone()
@@ -480,7 +468,7 @@ class Postgres(Journaled):
 
 
 class _NotLoggedError(Exception):
-    """Nothing was written, as no trigger would have logged it."""
+    """Nothing was written, because the triggers that write the journal are missing."""
 
 
 def _checked(cursor: Any) -> list[Any]:

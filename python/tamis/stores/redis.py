@@ -2,8 +2,8 @@
 
 A store consists of a few Redis keys, ``{name}:d`` and so on: ``d`` is a hash of the values, ``h`` a
 sorted set of the index entries (all of score 0, so that Redis sorts them by their bytes), ``e`` the
-epoch, ``j`` the journal, a stream of the latest changes, ``w`` the lease and ``n`` a hash of notes.
-A write is one script, which checks everything before it writes anything.
+epoch, ``j`` the journal, a stream of the latest changes, ``w`` the lease and ``m`` a hash of
+metadata. A write is one script, which checks everything before it writes anything.
 
 Redis may lose any of this: keys are flushed or evicted, and a server that is restarted comes back
 empty or with an earlier state. A lost epoch equals no other, so every guard rebuilds. How a lost
@@ -23,6 +23,7 @@ from tamis._checks import check_number
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _redis_scripts as scripts
+from tamis.stores._encoding import decode_key, encode_keys, encode_values
 from tamis.stores._keyvalue import (
     entry_hashes,
     entry_keys,
@@ -48,9 +49,6 @@ from tamis.stores.contract import (
     batches,
     check_address,
     check_timeout,
-    decode_key,
-    encode_keys,
-    encode_values,
     lease_error,
     store_error,
 )
@@ -119,13 +117,13 @@ class Redis(Store):
         self._where = "Redis at " + str(
             at.get("path") or f"{at.get('host', 'localhost')}:{at.get('port', 6379)}"
         )
-        self._talk = _Talk(self._where, self._errors)
+        self._translated = _TranslatedErrors(self._where, self._errors)
         # Braces keep the keys of one store on one node of a cluster.
-        self._d, self._h, self._e, self._w, self._n, self._j, self._channel = (
-            f"{{{name}}}:{part}".encode() for part in "dhewnjc"
+        self._d, self._h, self._e, self._w, self._m, self._j, self._channel = (
+            f"{{{name}}}:{part}".encode() for part in "dhewmjc"
         )
         self._write_keys = [
-            *(self._d, self._h, self._e, self._w, self._n, self._j),
+            *(self._d, self._h, self._e, self._w, self._m, self._j),
             self._channel,
         ]
         self._digests = {
@@ -137,9 +135,9 @@ class Redis(Store):
         self._hasher: Hasher | None = None
         self._index_name = b""
         self._lease = Lease(self._call, self._client, self._w, name, grace)
-        self._child = ""
+        self._owner_suffix = ""
         try:
-            with self._talk:
+            with self._translated:
                 self._client.ping()
         except BaseException:
             self._client.close()
@@ -152,7 +150,7 @@ class Redis(Store):
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        with self._talk:
+        with self._translated:
             return load_values(self._client.hmget(self._d, encode_keys(keys)))
 
     def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
@@ -169,7 +167,7 @@ class Redis(Store):
         The keys come from the index, which lists each once, or from the data if the index is lost.
         """
         first = self._page(b"-")
-        if first.epoch is None or not first.whole:
+        if first.epoch is None or not first.complete:
             epoch, keys = self._data_keys()
             return epoch, batches(keys)
 
@@ -195,7 +193,7 @@ class Redis(Store):
         for lo, hi in ranges:
             arguments.append(b"[" + lo.to_bytes(8, "big"))
             arguments.append(b"+" if hi == 2**64 - 1 else b"(" + (hi + 1).to_bytes(8, "big"))
-        found = self._call(scripts.RUNS, [self._d, self._h, self._n], arguments)
+        found = self._call(scripts.RUNS, [self._d, self._h, self._m], arguments)
         if found is None:
             raise self._lost("the index of hashes was lost")
         return [entry_hashes(entries) for entries in found]
@@ -205,7 +203,7 @@ class Redis(Store):
         start, index = b"-", None
         while True:
             page = self._page(start)
-            if not page.whole or index not in (None, page.index_name):
+            if not page.complete or index not in (None, page.index_name):
                 raise self._lost("the index of hashes was lost")
             if not page.entries:
                 return
@@ -214,8 +212,8 @@ class Redis(Store):
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; if the index had another name, build a new one and swap."""
-        owner = owner + self._child
-        keys = [self._d, self._h, self._e, self._w, self._n]
+        owner = owner + self._owner_suffix
+        keys = [self._d, self._h, self._e, self._w, self._m]
         fresh = b"%s:%s" % (self._h, owner.encode())
         while True:
             state, *detail = self._call(
@@ -228,7 +226,7 @@ class Redis(Store):
                         scripts.SWAP, [*keys, fresh], [owner, name, *detail]
                     )
                 finally:
-                    with self._talk:
+                    with self._translated:
                         self._client.delete(fresh)
             if state == b"lease":
                 raise lease_error(detail[0].decode() or None)
@@ -237,16 +235,16 @@ class Redis(Store):
                 return
 
     def _build_index(self, fresh: bytes, owner: str, hasher: Hasher) -> None:
-        """Build an index of the data beside the current one; keep the lease meanwhile."""
-        with self._talk:
+        """Build a second index of the data; keep the lease meanwhile."""
+        with self._translated:
             self._client.delete(fresh)
         for keys in self._data():
             if keys:
-                with self._talk, self._client.pipeline(transaction=False) as pipe:
+                with self._translated, self._client.pipeline(transaction=False) as pipe:
                     pipe.zadd(fresh, dict.fromkeys(index_entries(hasher, keys), 0))
                     pipe.expire(fresh, _BUILD_SECONDS)
                     pipe.execute()
-            with self._talk:
+            with self._translated:
                 if not self._lease.keep(owner):
                     raise lease_error("")
 
@@ -254,7 +252,7 @@ class Redis(Store):
 
     def epoch(self) -> str:
         """Return the current epoch; one that is lost equals no other."""
-        with self._talk:
+        with self._translated:
             epoch = self._client.get(self._e)
         return lost_epoch() if epoch is None else epoch.decode()
 
@@ -269,7 +267,7 @@ class Redis(Store):
         if not 0 < first < last:
             return None
         count = last - first if limit is None else min(max(int(limit), 1), last - first)
-        with self._talk:
+        with self._translated:
             entries = self._client.xrange(self._j, f"{first}-0", f"{last}-0", count=count + 1)
         rows = [Change.read(*entry) for entry in entries]
         numbers = [row.number for row in rows]
@@ -309,9 +307,9 @@ class Redis(Store):
     # The lease.
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, unless another guard may believe that it holds it."""
-        with self._talk:
-            return self._lease.take(owner + self._child, seconds)
+        """Take or renew the lease, unless another guard may rely on it."""
+        with self._translated:
+            return self._lease.take(owner + self._owner_suffix, seconds)
 
     @property
     def lease_refusal(self) -> str:
@@ -320,15 +318,15 @@ class Redis(Store):
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
-        self._lease.release(owner + self._child)
+        self._lease.release(owner + self._owner_suffix)
 
-    def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return the note of this name, after setting it to ``value`` if that is given."""
-        with self._talk:
+    def metadata(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return the metadata of this name; first set it to ``value``, if given."""
+        with self._translated:
             if value is not None:
-                self._client.hset(self._n, name, value)
-            noted: bytes | None = self._client.hget(self._n, name)
-        return noted
+                self._client.hset(self._m, name, value)
+            found: bytes | None = self._client.hget(self._m, name)
+        return found
 
     def close(self) -> None:
         """Close the connections."""
@@ -336,7 +334,7 @@ class Redis(Store):
 
     def forget_connections(self) -> None:
         """Write as another owner; the driver itself opens new connections in a forked child."""
-        self._child, self._history = f"/{secrets.token_hex(8)}", secrets.token_hex(8)
+        self._owner_suffix, self._history = f"/{secrets.token_hex(8)}", secrets.token_hex(8)
         self._lease.forget()
         self._hasher = None
 
@@ -349,7 +347,7 @@ class Redis(Store):
             raise attach_error()
         # The server may come back with an earlier state: an epoch must never be used twice.
         token = f"{self._history}{next(self._counter):x}"
-        arguments: list[Any] = [f"{owner}{self._child} {token} {JOURNAL}", self._index_name]
+        arguments: list[Any] = [f"{owner}{self._owner_suffix} {token} {JOURNAL}", self._index_name]
         entries = index_entries(self._hasher, keys)
         if values is None:
             arguments += entries
@@ -367,7 +365,7 @@ class Redis(Store):
         return Commit(present, before.decode(), after.decode())
 
     def _call(self, script: str, keys: list[bytes], arguments: Sequence[Any]) -> Any:
-        with self._talk:
+        with self._translated:
             try:
                 return self._client.evalsha(self._digests[script], len(keys), *keys, *arguments)
             except self._no_script:
@@ -376,7 +374,7 @@ class Redis(Store):
     # Reading all keys.
 
     def _page(self, start: bytes, number: int | None = None) -> Page:
-        keys = [self._d, self._h, self._e, self._n, self._j]
+        keys = [self._d, self._h, self._e, self._m, self._j]
         since = "+" if number is None else f"{number}-0"
         return Page.read(self._call(scripts.PAGE, keys, [start, BATCH, since]))
 
@@ -393,7 +391,7 @@ class Redis(Store):
         """Iterate over the keys of the data; a key may come twice."""
         cursor: int | None = None
         while cursor != 0:
-            with self._talk:
+            with self._translated:
                 cursor, found = self._client.hscan(self._d, cursor or 0, count=BATCH)
             yield [decode_key(key) for key in found]
 
@@ -401,7 +399,7 @@ class Redis(Store):
         return StoreError(f"{self._where}: {what}")
 
 
-class _Talk:
+class _TranslatedErrors:
     """A context in which errors of the driver are `StoreError`s."""
 
     def __init__(self, where: str, errors: type[Exception]) -> None:

@@ -2,7 +2,7 @@
 
 The first byte of an entry says what it is: ``d`` and a key hold the key's value, ``h`` and an index
 entry make up the index, ``j`` and a number hold changes that it does not have yet
-(`_rocksdb_index.py`), ``n`` and a name hold a note, ``e`` holds the epoch. A write is one batch,
+(`_rocksdb_index.py`), ``m`` and a name hold metadata, ``e`` holds the epoch. A write is one batch,
 which RocksDB applies atomically.
 """
 
@@ -21,6 +21,7 @@ from tamis._clock import now
 from tamis._types import FilePath
 from tamis.errors import StoreError
 from tamis.stores import _fork
+from tamis.stores._encoding import decode_key, encode_keys, encode_values
 from tamis.stores._keyvalue import (
     changes_without_journal,
     entry_hashes,
@@ -42,17 +43,11 @@ from tamis.stores.contract import (
     Value,
     attach_error,
     check_address,
-    decode_key,
-    encode_keys,
-    encode_values,
     lease_error,
 )
 
 _MAX_CALL = 30.0
 """Seconds for which `RocksDB.close` waits for the calls of other threads."""
-
-_LAZY = b" lazy"
-"""Ends the index's name in the notes: versions that update the index with each write rebuild it."""
 
 
 class RocksDB(Store):
@@ -76,7 +71,7 @@ class RocksDB(Store):
         self._make_batch: Callable[[], Any] = lambda: rocksdict.WriteBatch(raw_mode=True)
         self._options = rocksdict.WriteOptions()
         self._options.sync = sync
-        self._driver = _Driver(self._path)
+        self._translated = _TranslatedErrors(self._path)
         self._db: Any = self._open(rocksdict)
         self._lock = threading.RLock()
         self._hasher: Hasher | None = None
@@ -84,7 +79,7 @@ class RocksDB(Store):
         # No other process writes, so the epoch is known. Its random part is new in each process: a
         # number that a crash of the machine takes back is used again with another.
         self._history = secrets.token_hex(8)
-        with self._driver:
+        with self._translated:
             stored = self._db.get(b"e")
             self._epoch: str = f"1.{self._history}" if stored is None else stored.decode()
             if stored is None:
@@ -107,7 +102,7 @@ class RocksDB(Store):
 
     def get_many(self, keys: Sequence[PlainKey]) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent."""
-        with self._driver:
+        with self._translated:
             found = self._db.get(encode_keys(keys, b"d"))
         return load_values(found)
 
@@ -116,7 +111,7 @@ class RocksDB(Store):
         entries, stored = encode_keys(keys, b"d"), encode_values(values)
         with self._lock:
             self._check_write(owner)
-            with self._driver:
+            with self._translated:
                 existed = self._begin_write(entries)
                 batch = self._make_batch()
                 for entry, value in zip(entries, stored, strict=True):
@@ -131,7 +126,7 @@ class RocksDB(Store):
         entries = encode_keys(keys, b"d")
         with self._lock:
             self._check_write(owner)
-            with self._driver:
+            with self._translated:
                 existed = self._begin_write(entries)
                 batch = self._make_batch()
                 if False in existed:
@@ -149,7 +144,7 @@ class RocksDB(Store):
         last = b"h" + hi.to_bytes(8, "big") + b"\xff" * 8
         found = []
         view = self._view(lo, hi)
-        with self._driver:
+        with self._translated:
             for entry in self._db.keys(from_key=b"h" + lo.to_bytes(8, "big")):
                 if entry[: len(last)] > last:
                     break
@@ -162,9 +157,9 @@ class RocksDB(Store):
 
     def _view(self, lo: int, hi: int) -> View:
         """Return the changes of a range that the index may not have yet; read the index next."""
-        if self._index.in_doubt:
-            with self._lock, self._driver:
-                if self._index.in_doubt:
+        if self._index.stale:
+            with self._lock, self._translated:
+                if self._index.stale:
                     self._index.reload()
         return self._index.tail.within(lo, hi)
 
@@ -183,19 +178,18 @@ class RocksDB(Store):
         with self._lock:
             self._check_lease(owner)
             self._hasher = hasher
-            noted = self._note("index")
-            with self._driver:
-                if noted == name + _LAZY:
+            indexed = self.metadata("index")
+            with self._translated:
+                if indexed == name:
                     self._index.resume(hasher)
                     return
-                if noted != name:
-                    self._reindex(hasher)
+                self._reindex(hasher)
                 self._index.start(hasher)
-            self.note("index", name + _LAZY)
+            self.metadata("index", name)
 
     def _reindex(self, hasher: Hasher) -> None:
         # The index has no name until it is complete, so that it is rebuilt after a crash here.
-        self.note("index", b"")
+        self.metadata("index", b"")
         self._db.delete_range(b"h", b"i")
         for keys in self._keys():
             batch = self._make_batch()
@@ -213,25 +207,20 @@ class RocksDB(Store):
         with self._lock:
             self._lease.release(owner)
 
-    def note(self, name: str, value: bytes | None = None) -> bytes | None:
-        """Return the note of this name, after setting it to ``value`` if that is given."""
-        if value is not None:
-            with self._driver:
-                self._db.put(b"n" + name.encode(), value)
-        noted = self._note(name)
-        return noted.removesuffix(_LAZY) if noted is not None and name == "index" else noted
-
-    def _note(self, name: str) -> bytes | None:
-        with self._driver:
-            noted: bytes | None = self._db.get(b"n" + name.encode())
-        return noted
+    def metadata(self, name: str, value: bytes | None = None) -> bytes | None:
+        """Return the metadata of this name; first set it to ``value``, if given."""
+        with self._translated:
+            if value is not None:
+                self._db.put(b"m" + name.encode(), value)
+            found: bytes | None = self._db.get(b"m" + name.encode())
+        return found
 
     def close(self) -> None:
         """Close the database, once the calls of other threads have ended."""
         with self._lock:
             db, self._db = self._db, _Closed()
             self._index.db = self._db
-        with self._driver:
+        with self._translated:
             _close_when_idle(db)
 
     def forget_connections(self) -> object:
@@ -248,7 +237,7 @@ class RocksDB(Store):
     def _prefixed(self, prefix: bytes) -> Iterator[list[bytes]]:
         """Iterate over the entries with this first byte, without it, in batches."""
         part: list[bytes] = []
-        with self._driver:
+        with self._translated:
             for entry in self._db.keys(from_key=prefix):
                 if not entry.startswith(prefix):
                     break
@@ -290,7 +279,7 @@ class RocksDB(Store):
             self._epoch = after
             self._index.logged(added, keys)
         except BaseException:
-            self._index.in_doubt = True
+            self._index.stale = True
             raise
         return Commit(existed, before, after)
 
@@ -299,7 +288,7 @@ class RocksDB(Store):
             raise lease_error(self._lease.holder)
 
 
-class _Driver:
+class _TranslatedErrors:
     """A context in which errors of the driver, which have no common class, are `StoreError`s."""
 
     def __init__(self, path: str) -> None:

@@ -14,14 +14,14 @@ from tamis._types import FilePath
 from tamis.errors import LeaseError, StoreError
 from tamis.stores import _fork
 from tamis.stores import _sqlite_tables as tables
+from tamis.stores._encoding import SIGN, encode_values, from_signed
 from tamis.stores._engines import sqlite_path
-from tamis.stores._signed import SIGN, from_signed
 from tamis.stores._sql import Journaled, State
 from tamis.stores._sqlite_columns import SQLiteColumns
 from tamis.stores._sqlite_connections import Connections, Reading, Writing
 from tamis.stores._sqlite_lease import release_lease, take_lease
 from tamis.stores._sqlite_own import JOURNAL_COLUMNS, OwnTable, read_journal
-from tamis.stores._tail import LONGEST, Rows
+from tamis.stores._tail import MAX_TAIL, JournalRows
 from tamis.stores.contract import (
     BATCH,
     Commit,
@@ -31,7 +31,6 @@ from tamis.stores.contract import (
     attach_error,
     batches,
     check_timeout,
-    encode_values,
     schema_error,
 )
 
@@ -90,8 +89,8 @@ class SQLite(Journaled):
         self._rows_after = (
             f"SELECT seq, token, key, added FROM {self._t_journal} WHERE seq > ? ORDER BY seq"
         )
-        self._logged: tuple[int | None, bool] = (None, False)
-        """A version of the schema, and whether it has the triggers that write the journal."""
+        self._logged_version: int | None = None
+        """The latest version of the schema that is known to have the triggers."""
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ? AND key = ?"
         try:
@@ -107,7 +106,7 @@ class SQLite(Journaled):
         """Return the value of each key, or `None` where it is absent."""
         if not keys:
             return []
-        # Without the context that others read in, as this is what guards do most.
+        # Without the context of other reads, as this is the most frequent call of a guard.
         connections = self._connections
         try:
             with connections.lock if connections.in_memory else connections.read_lock:
@@ -123,9 +122,9 @@ class SQLite(Journaled):
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state, packs = self._begin_write(db, owner)
+                state = self._begin_write(db, owner)
                 columns = self._columns_of(db, keys)
-                if packs:
+                if not self.shared:
                     written = _packed(self._own.put(db, columns, stored, state.last), state)
                 else:
                     rows: Any = zip(columns, stored, strict=True)
@@ -133,7 +132,7 @@ class SQLite(Journaled):
                         rows = ((*self._columns.row_key(column), value) for column, value in rows)
                     written = self._write(db, self._upsert, rows, state, columns, True)
                     self._check_where(db, keys)
-            self._list(written, state)
+            self._append_to_tail(written, state)
         if len(written.changed) == len(columns):
             return Commit([False] * len(keys), state.epoch, written.epoch)
         new = set(written.changed)
@@ -144,19 +143,19 @@ class SQLite(Journaled):
         with self._connections.lock:
             self._index_if_due(owner)
             with self._writing() as db:
-                state, packs = self._begin_write(db, owner)
+                state = self._begin_write(db, owner)
                 given, forms = keys, self._columns.to_columns(keys)
                 mixed = self._columns.are_mixed(db, self._t)
                 if mixed or None in forms:
                     forms_of = self._columns.forms if mixed else self._columns.only_form
                     pairs = [(key, form) for key in keys for form in forms_of(key)]
                     given, forms = [key for key, _ in pairs], [form for _, form in pairs]
-                if packs:
+                if not self.shared:
                     written = _packed(self._own.delete(db, forms, state.last), state)
                 else:
                     rows = self._columns.row_keys(forms)
                     written = self._write(db, self._delete, rows, state, forms, False)
-            self._list(written, state)
+            self._append_to_tail(written, state)
         if len(written.changed) == len(forms) == len(keys):
             return Commit([True] * len(keys), state.epoch, written.epoch)
         changed = set(written.changed)
@@ -215,12 +214,12 @@ class SQLite(Journaled):
             last = rows[-1]
             yield from_signed([row[:2] for row in rows])
 
-    def look(self) -> object:
+    def change_token(self) -> object:
         """Return SQLite's counter of commits by other connections, which include the writer's."""
         if self._connections.in_memory:
             with self._reading() as db:
                 return db.total_changes
-        # Without the context that others read in: strict guards look before each "no".
+        # Without the context of other reads: a strict guard calls this before each "no".
         connections = self._connections
         try:
             with connections.read_lock:
@@ -231,15 +230,15 @@ class SQLite(Journaled):
             raise
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Take or renew the lease, unless another guard may believe that it holds it."""
-        name = (owner + self._child).encode()
+        """Take or renew the lease, unless another guard may rely on it."""
+        name = (owner + self._owner_suffix).encode()
         with self._writing() as db:
-            return take_lease(db, self._t_note, name, seconds, self._watched)
+            return take_lease(db, self._t_meta, name, seconds, self._watched)
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
         with self._writing() as db:
-            release_lease(db, self._t_note, (owner + self._child).encode())
+            release_lease(db, self._t_meta, (owner + self._owner_suffix).encode())
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
@@ -253,7 +252,7 @@ class SQLite(Journaled):
 
     def forget_connections(self) -> object:
         """Reopen the database in a forked child; a database in memory is a copy of its own."""
-        self._in_child()
+        self._become_child()
         if self._connections.in_memory:
             self._connections.renew_locks()
             return None
@@ -268,18 +267,17 @@ class SQLite(Journaled):
         return Writing(self._connections, wait)
 
     def _index_if_due(self, owner: str) -> None:
-        if len(self._tail) >= LONGEST:
-            self._write_index(owner + self._child)
+        if len(self._tail) >= MAX_TAIL:
+            self._write_index(owner + self._owner_suffix)
 
-    def _begin_write(self, db: sqlite3.Connection, owner: str) -> tuple[State, bool]:
-        """Check the lease and the triggers; return what a write starts from, and if it packs."""
-        by_triggers = self._logged_by_triggers(db)
-        if by_triggers is None:
+    def _begin_write(self, db: sqlite3.Connection, owner: str) -> State:
+        """Check the lease and the triggers; return the state before the write."""
+        if not self._is_logged(db):
             self._log_again(db)
-        state = self._read_state(db, owner + self._child)
+        state = self._read_state(db, owner + self._owner_suffix)
         if self._hasher is None:
             raise attach_error()
-        return state, not (self.shared or by_triggers)
+        return state
 
     # Tables.
 
@@ -302,45 +300,35 @@ class SQLite(Journaled):
                 "WITHOUT ROWID"
             )
         self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
-        tables.create_tables(db, self._base)
+        new = tables.create_tables(db, self._base, packed=not self.shared)
         self._check_definition(db)
-        layout = tables.LAYOUT if self.shared else tables.OWN_LAYOUT
-        if self._read_note(db, "layout") != layout:
+        if new and self.shared:
             self._create_log(db)
-            self._write_note(db, "layout", layout)
 
     def _create_log(self, db: sqlite3.Connection) -> None:
-        if not self.shared:
-            tables.let_journal_pack(db, self._base)
-            return
         keys, types = self._keys, self._columns.types
         tables.create_triggers(db, self._base, self._table, keys, types, self._where)
         if self._where:
             tables.create_members(db, self._base, self._table, keys, types, self._where)
 
     def _is_logged(self, db: sqlite3.Connection) -> bool:
-        return self._logged_by_triggers(db) is not None
-
-    def _logged_by_triggers(self, db: sqlite3.Connection) -> bool | None:
-        """Return whether triggers write the journal, or guards alone do; `None` if nobody does."""
+        if not self.shared:
+            return True  # guards write the journal of their own table
         # Before any change of the schema in a transaction: its version would be used again after a
         # rollback.
         version = db.execute("PRAGMA schema_version").fetchone()[0]
-        known, by_triggers = self._logged
-        if version == known:
-            return by_triggers
-        if self.shared:
-            try:
-                columns = tables.table_columns(db, self._table)
-                self._check_columns(columns)
-                tables.check_unique(db, self._table, self._keys, columns)
-            except ValueError as error:
-                raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
-        triggers = tables.count_triggers(db, self._base, self._table)
-        if triggers not in ((4,) if self.shared else (0, 4)):
-            return None
-        self._logged = version, triggers > 0
-        return triggers > 0
+        if version == self._logged_version:
+            return True
+        try:
+            columns = tables.table_columns(db, self._table)
+            self._check_columns(columns)
+            tables.check_unique(db, self._table, self._keys, columns)
+        except ValueError as error:
+            raise schema_error(f"SQLite database {self._connections.path!r}", error) from None
+        if not tables.has_triggers(db, self._base, self._table):
+            return False
+        self._logged_version = version
+        return True
 
     _quote = staticmethod(tables.quote)
 
@@ -416,10 +404,10 @@ class SQLite(Journaled):
         columns: list[Any],
         adds: bool,
     ) -> _Written:
-        """Run a statement for each key; return what it changed, by the journal, and the epoch.
+        """Run a statement for each key; return the changes in the journal, and the epoch.
 
-        The epoch is the one before if a trigger of somebody else's changed other keys as well: the
-        guard then learns of all changes from the journal.
+        The epoch is the one before if a trigger of the user changed other keys as well: the guard
+        then reads all changes from the journal.
         """
         before = db.total_changes
         direct = db.executemany(statement, rows).rowcount
@@ -431,7 +419,9 @@ class SQLite(Journaled):
             # The statements changed a row each, and triggers wrote these rows of the journal and
             # nothing else. A row that is written by its key logs one change at most, so all did.
             numbers = range(state.last + 1, last + 1)
-            return _Written(columns, epoch, Rows(numbers, [adds] * count, columns, epoch, True))
+            return _Written(
+                columns, epoch, JournalRows(numbers, [adds] * count, columns, epoch, True)
+            )
         logged = db.execute(self._rows_after, (state.last,)).fetchall()
         changed = {key for _, _, key, _ in logged}
         if self.shared and (
@@ -439,10 +429,10 @@ class SQLite(Journaled):
         ):
             changed.intersection_update(columns)
             epoch = state.epoch
-        return _Written(changed, epoch, self._listed(logged))
+        return _Written(changed, epoch, self._to_journal_rows(logged))
 
-    def _list(self, written: _Written, state: State) -> None:
-        """Let `run` and `scan` have a write that was committed."""
+    def _append_to_tail(self, written: _Written, state: State) -> None:
+        """Add a write that was committed to the changes that `run` and `scan` include."""
         # Rows of others are not in the tail if no guard has asked for them yet.
         if written.rows is not None and not self._tail.append(state.last, written.rows):
             self._index_after_commit()
@@ -483,14 +473,14 @@ class SQLite(Journaled):
 
 
 class _Written(NamedTuple):
-    """What a write changed: the columns of keys, the epoch after it and the journal's rows."""
+    """The result of a write: the columns of changed keys, the epoch and the journal's rows."""
 
     changed: Collection[Any]
     epoch: str
-    rows: Rows | None
+    rows: JournalRows | None
 
 
-def _packed(rows: Rows | None, state: State) -> _Written:
+def _packed(rows: JournalRows | None, state: State) -> _Written:
     return (
         _Written((), state.epoch, None)
         if rows is None

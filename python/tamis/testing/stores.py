@@ -97,10 +97,10 @@ def epochs_name_states_of_the_set(case: StoreCase) -> None:
             (False, lambda: g.delete(1)),
             (True, lambda: g.put(1, "x")),
         ]
-        epochs, tokens = [g.store.epoch()], [g.store.look()]
+        epochs, tokens = [g.store.epoch()], [g.store.change_token()]
         for change, write in writes:
             write()
-            epoch, token = g.store.epoch(), g.store.look()
+            epoch, token = g.store.epoch(), g.store.change_token()
             assert (epoch not in epochs) == change
             assert change or epoch == epochs[-1]
             assert not change or token not in tokens

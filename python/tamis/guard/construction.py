@@ -43,7 +43,7 @@ def insert(filter: Any, keys: list[Any], remote: Any) -> None:
             raise
         done.append(some)
         if isinstance(remote, RemoteWithout):
-            # The filter may grow for the next part, from what the remote lists.
+            # The filter may grow for the next part, from the hashes that the remote lists.
             remote.include(part)
 
 

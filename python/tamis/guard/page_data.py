@@ -1,4 +1,4 @@
-"""What the page of a guard shows beyond its statistics: their course, and other filters.
+"""Data of a guard's page: its statistics over time, and predictions for other filters.
 
 Both are bounded: a series of at most 600 points, and a sample of at most 20,000 queries.
 """
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 class Series:
-    """The course of the statistics; when there are too many points, every other one is dropped."""
+    """The statistics over time; when there are too many points, every other one is dropped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class Sample:
             return list(self._queries)
 
     def watch_get(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a function that does as ``get`` and samples what it does not find."""
+        """Return a function that calls ``get`` and samples the keys that it does not find."""
 
         def watched(key: Any) -> Any:
             value = get(key)
@@ -97,7 +97,7 @@ class Sample:
         return watched
 
     def watch_get_many(self, get_many: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-        """Return a function that does as ``get_many`` and samples what it does not find."""
+        """Return a function that calls ``get_many`` and samples the keys that it does not find."""
 
         def watched(keys: Any) -> list[Any]:
             from tamis.guard.keys import to_list
@@ -111,7 +111,7 @@ class Sample:
 
 
 def compare_filters(guard: Guard, queries: list[Any]) -> dict[str, Any] | None:
-    """Predict what other filters of the same size would have done with these queries.
+    """Predict the false-positive rates of other filters of the same size for these queries.
 
     `None` if there are too few queries, or no filter of this size fits.
     """

@@ -17,8 +17,8 @@ _SECONDS = 10.0
 class Log:
     """Writes lines to the logger ``tamis.guard``.
 
-    Lines of one kind have the same format. Those that come too soon are counted, and the next one
-    that is written says how many they were.
+    Lines of one kind have the same format. Lines that come too soon are left out and counted; the
+    next line of their kind ends with the count.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,8 +1,8 @@
-"""Until when the filter's "no" counts without a look at the store.
+"""Until when the filter's "no" counts without a change check of the store.
 
-There are two deadlines, and the later one counts: that of the lease, during which nobody else
-writes, and ``max_staleness`` after the filter was level with the store. The gate compares it with
-the time in native code.
+There are two deadlines, and the later one counts: the end of the lease, during which nobody else
+writes, and ``max_staleness`` after the filter was last level with the store. The gate compares it
+with the time in native code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _RETRY = 0.5
 """Seconds until a lease that could not be renewed is renewed again, while it lasts."""
 
 
-class Standing:
-    """How the filter stands to its store: trusted or not, behind or level, leased until when."""
+class Freshness:
+    """Whether the filter is trusted and level with its store, and until when that is known."""
 
     def __init__(self, *, shared: bool, lease: float, max_staleness: float) -> None:
         self.gate: Gate | None = None
@@ -59,10 +59,10 @@ class Standing:
             self.renew_at = min(now() + _RETRY, self._lease_until)
             self.set_deadline()
 
-    def is_level(self, at: float, token: object, epoch: str) -> None:
-        """Record that the filter had all keys of the store at a time, when this was its token.
+    def mark_level(self, at: float, token: object, epoch: str) -> None:
+        """Record that the filter had all keys of the store at a time.
 
-        ``epoch`` is that of the filter then.
+        ``token`` is the store's change token then, ``epoch`` the filter's epoch.
         """
         with self.lock:
             self._level_with = token, epoch
@@ -82,13 +82,13 @@ class Standing:
         return before
 
     def forget_deadlines(self) -> None:
-        """Look at the store before the next "no"."""
+        """Require a change check before the next "no"."""
         with self.lock:
             self._level_at, self.renew_at = -math.inf, 0.0
             self.set_deadline()
 
     def set_deadline(self) -> None:
-        """Tell the gate until when the filter's "no" counts; the lock is held."""
+        """Set the gate's deadline; the lock is held."""
         if self.gate is None:
             return
         if not self.trusted:

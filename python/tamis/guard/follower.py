@@ -11,22 +11,22 @@ from tamis.errors import StoreError
 if TYPE_CHECKING:
     from tamis.guard.trust import Trust
 
-_LEAST, _IDLE = 0.001, 1.0
-"""Seconds between looks at the store: at least, and while nobody queries the guard."""
+_MIN_INTERVAL, _IDLE_INTERVAL = 0.001, 1.0
+"""Seconds between change checks: at least, and while nobody queries the guard."""
 
 
 class Follower:
-    """Looks at the store a few times per ``max_staleness``, and replays what changed.
+    """Checks the store a few times per ``max_staleness``, and replays its changes.
 
-    The store wakes it after a change if it can, so that it has little to replay. It looks in any
-    case: a signal that does not come may also mean a connection that is gone.
+    A store with signals wakes it after a change, so that there is little to replay. It also checks
+    without a signal: that may be missing because a connection was lost.
     """
 
     def __init__(self, trust: Trust, max_staleness: float) -> None:
         """Start the thread. It ends with the guard, also if that is never closed."""
         self._wake, self._closed = threading.Event(), False
         self._stop_watching = trust.store.watch(self._wake.set)
-        self._interval = max(max_staleness / 4, _LEAST)
+        self._interval = max(max_staleness / 4, _MIN_INTERVAL)
         self._thread = threading.Thread(
             target=self._run, args=(weakref.ref(trust),), name="tamis follower", daemon=True
         )
@@ -63,5 +63,5 @@ class Follower:
                 failed = True
             latest = trust.replica.gate.denied + trust.replica.gate.found
             idle, answered = latest == answered, latest
-            wait = max(self._interval, _IDLE) if idle or failed else self._interval
+            wait = max(self._interval, _IDLE_INTERVAL) if idle or failed else self._interval
             del trust

@@ -1,4 +1,4 @@
-"""Which filter to guard a store with, if none is given; and what is not a store."""
+"""The filter of a guard if none is given, and checks of the store and filter arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tamis._checks import check_number, shown
 from tamis.filters import Telescoping
-from tamis.guard.filling import closing_parts
+from tamis.guard.construction import closing_parts
 from tamis.stores.contract import Store, check_store
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _INSTEAD = {
 
 
 def check_is_store(store: object) -> None:
-    """Raise `TypeError` for what is not a store, and say how to make one of it."""
+    """Raise `TypeError` if this is not a store, with the store to use instead if it is known."""
     kind = type(store)
     if isinstance(store, dict):
         raise TypeError(
@@ -48,7 +48,7 @@ def check_is_store(store: object) -> None:
 
 
 def check_is_filter(filter: object) -> None:
-    """Raise `TypeError` for what is not a filter."""
+    """Raise `TypeError` if this is not a filter."""
     if not all(hasattr(filter, name) for name in ("contains", "inserts", "seed", "to_bytes")):
         raise TypeError(
             "filter must be a filter, such as tamis.Quotient(capacity=10**6, fpr=0.01), "
@@ -78,7 +78,7 @@ def choose_filter(
 
 
 def _advised(capacity: int, bits_per_key: float, workload: Workload) -> tuple[Any, str]:
-    """Return what `tamis.advise` ranks first of the filters that a guard can fill."""
+    """Return the best filter by `tamis.advise` among those that a guard can fill."""
     import tamis
 
     needs = {"insert", "delete", "store"}

@@ -1,8 +1,9 @@
 """The thread that shares a guard's snapshot with other processes of the host.
 
 The guard that holds the lease writes the snapshot after changes; the others map it. A mapped page
-is in memory once for all processes, until one of them writes to it: what a guard replays after the
-snapshot is in pages of its own. So it takes over a newer snapshot now and then, and drops them.
+is in memory once for all processes, until one of them writes to it: changes that a guard
+replays after the snapshot are in pages of its own. So it takes over a newer snapshot now and then,
+and drops them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _MIN_CHANGES = 256
 """Changes of the set of keys that are worth another snapshot: as many pages, in the worst case."""
 
 
-class Sharing:
-    """Writes the snapshot of a guard with the lease, and takes over that of another."""
+class Sharer:
+    """Writes the snapshot of a guard with the lease, and takes over the snapshot of another."""
 
     def __init__(self, trust: Trust, lease: float) -> None:
         """Start the thread. It ends with the guard, also if that is never closed."""
         self._closed = threading.Event()
         self._lease = lease
         self._known: object = None
-        """What identifies the snapshot that this guard took over last."""
+        """Identifies the snapshot that this guard took over last."""
         self._epoch, self._capacity = "0.", 0
         try:
-            if trust.standing.holds_lease():
+            if trust.freshness.holds_lease():
                 self._publish(trust)
         except OSError as error:  # of a full disk, for example
             trust.log.warning("the snapshot could not be shared: %s", error)
@@ -64,7 +65,7 @@ class Sharing:
                 if start >= next_lease:
                     next_lease = start + self._lease / 4
                     trust.try_lease()
-                if trust.standing.holds_lease():
+                if trust.freshness.holds_lease():
                     if self._has_changed(trust):
                         self._publish(trust)
                 else:
@@ -80,7 +81,7 @@ class Sharing:
         """Return whether enough has changed since the last snapshot, or the filter has grown."""
         changes = epoch_number(trust.replica.epoch) - epoch_number(self._epoch)
         grown = trust.replica.filter.capacity != self._capacity
-        return trust.standing.trusted and (grown or not 0 <= changes < _MIN_CHANGES)
+        return trust.freshness.trusted and (grown or not 0 <= changes < _MIN_CHANGES)
 
     def _publish(self, trust: Trust) -> None:
         self._epoch, self._capacity = trust.replica.epoch, trust.replica.filter.capacity
@@ -93,7 +94,7 @@ class Sharing:
             found = os.stat(os.fsdecode(trust.snapshot))
         except FileNotFoundError:
             return
-        # Looked at first: a snapshot that comes in between is taken over the next time.
+        # Read first: a snapshot that comes in between is taken over the next time.
         this = (found.st_ino, found.st_mtime_ns)
         if this != self._known and trust.adopt():
             self._known = this
