@@ -1,13 +1,7 @@
 //! Keys to 128-bit hashes. Everything behind this file sees only hashes.
 //!
-//! The canonical table (documented in `docs/keys.md`, frozen by `tests/vectors.json`):
-//!
-//! | key                                | hashed as                                             |
-//! |------------------------------------|-------------------------------------------------------|
-//! | text                               | its UTF-8 bytes                                       |
-//! | bytes                              | XXH3-128 with the seed                                |
-//! | integer from −2⁶³ to 2⁶⁴−1         | its low 64 bits and its sign, through two bijections  |
-//! | wider integer (decimals, instants) | its 16 two's complement bytes, little-endian          |
+//! `key.rs` has the plain form of every kind of key: bytes or an integer. Bytes are hashed with
+//! XXH3-128 under the seed, integers through two bijections.
 //!
 //! With a secret key both go through SipHash-2-4 with 128 bits of output, integers under a
 //! derived key so that no integer shares its hash with a byte string by construction.
@@ -149,15 +143,6 @@ impl Hasher {
     pub fn signed(&self, value: i64) -> Hash128 {
         self.int(value as u64, value < 0)
     }
-
-    /// Hashes an integer of any width: by value where 64 bits and a sign hold it, else by bytes.
-    pub fn wide(&self, value: i128) -> Hash128 {
-        match (i64::try_from(value), u64::try_from(value)) {
-            (Ok(narrow), _) => self.signed(narrow),
-            (_, Ok(narrow)) => self.int(narrow, false),
-            _ => self.bytes(&value.to_le_bytes()),
-        }
-    }
 }
 
 fn split(wide: u128) -> Hash128 {
@@ -228,16 +213,6 @@ mod tests {
                     assert!((f64::from(count) - trials as f64 / 2.0).abs() < allowed);
                 }
             }
-        }
-    }
-
-    #[test]
-    fn values_not_widths_are_hashed() {
-        for hasher in [Hasher::seeded(1), Hasher::keyed(&[9; 16])] {
-            assert_eq!(hasher.signed(5), hasher.wide(5));
-            assert_eq!(hasher.wide(u64::MAX as i128), hasher.int(u64::MAX, false));
-            assert_ne!(hasher.signed(-1), hasher.int(u64::MAX, false));
-            assert_eq!(hasher.wide(i128::MAX), hasher.bytes(&i128::MAX.to_le_bytes()));
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! | module         | contents                                         | reference                         |
 //! |----------------|--------------------------------------------------|-----------------------------------|
+//! | [`key`]        | the plain form of every kind of key              | docs/keys.md                      |
 //! | [`hash`]       | 128-bit hashes of keys                           | docs/keys.md                      |
 //! | [`distinct`]   | distinct hashes, ordered by their high bits      |                                   |
 //! | [`bloom`]      | Bloom filters in three layouts                   | Putze et al. 2009                 |
@@ -55,6 +56,7 @@ pub mod fuse;
 pub mod hash;
 pub mod hyperloglog;
 pub mod kernel;
+pub mod key;
 pub mod kinds;
 pub mod learned;
 pub mod lock;

@@ -93,6 +93,7 @@ __all__ = [
     "plain_keys",
     "split",
     "text_grams",
+    "tuple_parts",
     "words",
 ]
 
@@ -510,10 +511,13 @@ class Gate:
     def count_change_check(self) -> None: ...
 
 def plain_key(key: Key) -> bytes | int:
-    """Return a key in the form in which stores take it: text as UTF-8, any integer as an int."""
+    """Return the plain form of a key, bytes or an int: what filters hash, and stores take."""
 
 def plain_keys(keys: list[Any]) -> list[bytes | int]:
-    """Return each key of a list in the form in which stores take it."""
+    """Return the plain form of each key of a list."""
+
+def tuple_parts(form: bytes) -> tuple[bytes | int, ...] | None:
+    """Return the parts of a tuple's plain form, or None if the bytes are not a tuple's."""
 
 def now() -> float:
     """Return seconds since the machine was started, suspended time included."""

@@ -3,12 +3,16 @@
 import datetime
 import os
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Key: TypeAlias = str | bytes | int | np.integer[Any]
+SingleKey: TypeAlias = str | bytes | int | np.integer[Any] | datetime.date | np.datetime64 | Decimal
+"""One key that is not a tuple; a `datetime.datetime` is a `datetime.date`."""
+
+Key: TypeAlias = SingleKey | tuple[SingleKey, ...]
 """One key."""
 
 
@@ -29,9 +33,17 @@ class ArrowStream(Protocol):
 
 
 Keys: TypeAlias = (
-    Iterable[str] | Iterable[bytes] | Iterable[int] | npt.NDArray[Any] | ArrowArray | ArrowStream
+    Iterable[str]
+    | Iterable[bytes]
+    | Iterable[int]
+    | Iterable[datetime.date]
+    | Iterable[Decimal]
+    | Iterable[tuple[SingleKey, ...]]
+    | npt.NDArray[Any]
+    | ArrowArray
+    | ArrowStream
 )
-"""Many keys: a list or other iterable, a NumPy array, an Arrow column."""
+"""Many keys: a list or other iterable, a NumPy array, an Arrow column or table."""
 
 Time: TypeAlias = float | datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64
 """A time: seconds, or a timestamp, which is UTC if it has no time zone."""

@@ -6,7 +6,7 @@ import itertools
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from tamis.filters.windowed import Windowed
 
 Filter = Windowed | StableBloom
 Select = str | Callable[[Any], Any] | None
+KeySelect = Select | int | Sequence[str | int]
+"""What identifies a record; several columns are a tuple."""
 
 _SAMPLED_KEYS = 4096
 """Keys that are tracked exactly to measure gaps: a few hundred kilobytes."""
@@ -106,7 +108,7 @@ class Dedup:
     of records, `filter` can be saved, and continues with the record at index ``stats.records``.
     """
 
-    def __init__(self, records: Any, filter: Filter, key: Select, at: Select) -> None:
+    def __init__(self, records: Any, filter: Filter, key: KeySelect, at: Select) -> None:
         self.filter = filter
         self._key, self._at = key, at
         self._records = self._dropped = 0
@@ -220,7 +222,7 @@ def dedup(
     bits: int | None = None,
     fpr: float = 0.001,
     filter: Filter | None = None,
-    key: Select = None,
+    key: KeySelect = None,
     at: Select = None,
 ) -> Dedup:
     """Iterate over the records of a stream that were not seen before, in fixed memory.
@@ -240,7 +242,8 @@ def dedup(
     - ``gap`` and ``bits``: drop duplicates however old, as far back as ``bits`` bits of memory
       allow (`tamis.StableBloom`); ``gap`` is the typical distance of duplicates in records.
     - ``filter``: an existing `Windowed` or `StableBloom` filter to continue with.
-    - ``key``: what identifies a record: a column or a function (default: the record itself).
+    - ``key``: what identifies a record: a column, by name or position, a list of columns, whose
+      values are then a tuple, or a function (default: the record itself).
     - ``fpr``: the fraction of new records that may be dropped.
 
     >>> list(dedup(["a", "b", "a", "c", "b"], window=1000))
@@ -255,12 +258,28 @@ def dedup(
         raise ValueError("filter cannot be combined with window, seconds, gap or bits")
     elif not isinstance(filter, Filter):
         raise TypeError(f"filter must be a Windowed or StableBloom filter, not {filter!r}")
-    for name, select in (("key", key), ("at", at)):
-        if not (select is None or isinstance(select, str) or callable(select)):
-            raise TypeError(f"{name} must be the name of a column or a function, not {select!r}")
+    if not (at is None or isinstance(at, str) or callable(at)):
+        raise TypeError(f"at must be the name of a column or a function, not {at!r}")
+    key = _check_key(key)
     if at is not None and not (isinstance(filter, Windowed) and filter.seconds is not None):
         raise ValueError("at requires seconds, or a filter with a window of seconds")
     return Dedup(records, filter, key, at)
+
+
+def _check_key(key: KeySelect) -> KeySelect:
+    """Return the key; a list of one column is that column."""
+    if key is None or isinstance(key, str) or callable(key) or _is_position(key):
+        return key
+    if not isinstance(key, list | tuple) or not key:
+        raise TypeError(f"key must be a column, a list of columns or a function, not {key!r}")
+    for column in key:
+        if not (isinstance(column, str) or _is_position(column)):
+            raise TypeError(f"key must contain names or positions of columns, not {column!r}")
+    return list(key) if len(key) > 1 else key[0]
+
+
+def _is_position(column: Any) -> bool:
+    return isinstance(column, int) and not isinstance(column, bool)
 
 
 def _filter(
@@ -324,17 +343,40 @@ def _name(at: Select) -> str:
     return f"column {at!r}" if isinstance(at, str) else "at"
 
 
-def _getter(what: Select) -> Callable[[Any], Any] | None:
+def _getter(what: KeySelect) -> Callable[[Any], Any] | None:
     """Return the function that reads the key, or the time, of a record; None for the record."""
-    return operator.itemgetter(what) if isinstance(what, str) else what
+    if what is None or callable(what):
+        return what
+    return operator.itemgetter(*(what if isinstance(what, list) else [what]))
 
 
-def _select(batch: Any, what: Select) -> Any:
+def _select(batch: Any, what: KeySelect) -> Any:
     """Return the keys, or the times, of a batch."""
-    get = _getter(what)
-    if get is None:
+    if what is None:
         return batch
-    return list(map(get, batch)) if isinstance(batch, list) else get(batch)
+    if callable(what) or isinstance(batch, list):
+        get = _getter(what)
+        assert get is not None
+        return list(map(get, batch)) if isinstance(batch, list) else get(batch)
+    if isinstance(what, list):
+        names = [_column_name(batch, column) for column in what]
+        if isinstance(batch, np.ndarray):  # with fields
+            return list(zip(*(batch[name] for name in names), strict=True))
+        return batch[names] if type(batch).__module__.startswith("pandas") else batch.select(names)
+    return batch[_column_name(batch, what)]
+
+
+def _column_name(batch: Any, column: Any) -> Any:
+    """Return the name of a column that may be given by its position."""
+    if isinstance(column, str):
+        return column
+    if isinstance(batch, np.ndarray):
+        names: Any = batch.dtype.names or ()
+    else:
+        names = batch.schema.names if hasattr(batch, "schema") else batch.columns
+    if not 0 <= column < len(names):
+        raise ValueError(f"key has position {column}, but the records have {len(names)} columns")
+    return names[column]
 
 
 def _hashes(keys: list[Any]) -> npt.NDArray[np.uint64]:

@@ -1,19 +1,18 @@
-//! Arrow columns through the PyCapsule interface, without copying them.
-//!
-//! Dates hash as their day since 1970-01-01; timestamps as their nanoseconds since then, whatever
-//! the unit; decimals as the integer they equal, or else as 16 little-endian bytes of the unscaled
-//! value (without trailing zeros) and one byte of scale.
+//! Arrow columns and tables through the PyCapsule interface, without copying them. A row of several
+//! columns is a tuple.
 
 use super::capsule;
 use super::items::{self, Items};
-use super::keys::{ACCEPTED, NotAKey};
+use super::keys::{ACCEPTED, NO_TEXT, NotAKey, digits};
 use crate::hash::{Hash128, Hasher};
+use crate::key::{DAY_MILLISECONDS, Plain, SECOND, push_part, with_decimal, with_wide};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::{DataType, Fields, TimeUnit};
+use arrow_schema::{DataType, TimeUnit};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -26,55 +25,47 @@ pub struct ArrowPart {
 
 /// The keys of an object with the Arrow PyCapsule interface, or `None` if it has none.
 pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
-    let Some((arrays, data_type)) = capsule::arrays("keys", keys, check_types)? else {
+    let frame = without_index(keys)?;
+    let Some((arrays, _)) = capsule::arrays("keys", &frame, check_types)? else {
         return Ok(None);
     };
-    let arrays = only_column(arrays, &data_type)?;
     let mut start = 0;
     let mut parts = Vec::with_capacity(arrays.len());
     for array in arrays {
-        if let Some(null) = first_null(&array) {
-            let message = format!("keys[{}] is null; {ACCEPTED}", start + null);
+        if let Some((null, place)) = first_null(&array) {
+            let message = format!("keys[{}] is null{place}; {ACCEPTED}", start + null);
             return Err(PyTypeError::new_err(message));
         }
         start += array.len();
-        parts.push(ArrowPart { array, dictionary: Default::default() });
+        parts.push(ArrowPart::new(match array.as_struct_opt() {
+            Some(table) if table.num_columns() == 1 => table.column(0).clone(),
+            _ => array,
+        }));
     }
     Ok(Some(parts))
 }
 
-/// Refuses what is neither a column of keys nor a table of one.
+/// A data frame of pandas would export its index as one more column.
+fn without_index<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let kind = keys.get_type();
+    if kind.name()? != "DataFrame" || !kind.module()?.to_str()?.starts_with("pandas") {
+        return Ok(keys.clone());
+    }
+    let drop = [("drop", true)].into_py_dict(keys.py())?;
+    keys.call_method("reset_index", (), Some(&drop))
+}
+
+/// Refuses what is neither a column of keys nor a table of such columns.
 fn check_types(data_type: &DataType) -> PyResult<()> {
     match data_type {
-        DataType::Struct(fields) => check_type(only_field(fields)?),
+        DataType::Struct(fields) if fields.is_empty() => {
+            Err(PyTypeError::new_err("keys must have a column, but is a table without columns"))
+        }
+        DataType::Struct(fields) => {
+            fields.iter().try_for_each(|field| check_type(field.data_type()))
+        }
         other => check_type(other),
     }
-}
-
-fn only_field(fields: &Fields) -> PyResult<&DataType> {
-    match &**fields {
-        [only] => Ok(only.data_type()),
-        _ => Err(PyTypeError::new_err(format!(
-            "keys must be one column, not a table of {} columns",
-            fields.len()
-        ))),
-    }
-}
-
-/// A table with one column stands for the column.
-fn only_column(arrays: Vec<ArrayRef>, data_type: &DataType) -> PyResult<Vec<ArrayRef>> {
-    let DataType::Struct(fields) = data_type else { return Ok(arrays) };
-    only_field(fields)?;
-    let mut start = 0;
-    let column = |array: ArrayRef| {
-        if let Some(null) = first_null(&array) {
-            let message = format!("keys[{}] is null; {ACCEPTED}", start + null);
-            return Err(PyTypeError::new_err(message));
-        }
-        start += array.len();
-        Ok(array.as_struct().column(0).clone())
-    };
-    arrays.into_iter().map(column).collect()
 }
 
 pub fn check_type(data_type: &DataType) -> PyResult<()> {
@@ -94,55 +85,56 @@ pub fn check_type(data_type: &DataType) -> PyResult<()> {
     }
 }
 
-fn first_null(array: &ArrayRef) -> Option<usize> {
-    let nulls = array.logical_nulls()?;
-    if nulls.null_count() == 0 {
-        return None;
-    }
+/// The index of the first null, and in which column of a table it is.
+fn first_null(array: &ArrayRef) -> Option<(usize, String)> {
+    let own = first_null_of(array).map(|at| (at, String::new()));
+    let Some(table) = array.as_struct_opt() else { return own };
+    let columns = table.columns().iter().zip(table.column_names()).filter_map(|(column, name)| {
+        let place =
+            if table.num_columns() > 1 { format!(" in column '{name}'") } else { String::new() };
+        first_null_of(column).map(|at| (at, place))
+    });
+    own.into_iter().chain(columns).min_by_key(|(at, _)| *at)
+}
+
+fn first_null_of(array: &dyn Array) -> Option<usize> {
+    let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0)?;
     (0..array.len()).find(|&i| nulls.is_null(i))
 }
 
-/// What a column's integers stand for.
-#[derive(Clone, Copy)]
-enum Scale {
-    Days,
-    Nanoseconds(i128),
-    Decimal(i8),
-}
-
 impl ArrowPart {
-    /// A column of categories, which are what keys are.
+    fn new(array: ArrayRef) -> ArrowPart {
+        ArrowPart { array, dictionary: Default::default() }
+    }
+
+    /// A column of categories, which are hashed like keys.
     pub fn of_categories(array: ArrayRef) -> PyResult<ArrowPart> {
-        if let Some(null) = first_null(&array) {
+        if let Some((null, _)) = first_null(&array) {
             return Err(PyTypeError::new_err(format!(
                 "features: a column of categories is null at row {null}; name a category for missing values"
             )));
         }
-        Ok(ArrowPart { array, dictionary: Default::default() })
+        Ok(ArrowPart::new(array))
     }
 
-    /// Hands out the bytes of the keys from `first` on: text and binary as they are, integers as
-    /// decimal digits.
+    /// Passes on the text of the keys of `range`: text and binary as they are, integers as decimal
+    /// digits.
     pub fn each_text(
         &self,
         range: Range<usize>,
         mut text: impl FnMut(usize, &[u8]),
     ) -> Result<(), (usize, NotAKey)> {
-        let DataType::Dictionary(_, _) = self.array.data_type() else {
-            return range.clone().try_for_each(|i| {
-                with_text(&self.array, i, |bytes| text(i, bytes)).map_err(|reason| (i, reason))
-            });
+        let kind = match self.array.data_type() {
+            DataType::Dictionary(_, values) => values,
+            other => other,
         };
-        let dictionary = self.array.as_any_dictionary();
-        for i in range {
-            let at = index(dictionary.keys(), i);
-            let values = dictionary.values();
-            if at >= values.len() {
-                return Err((i, outside(at, values)));
-            }
-            with_text(values, at, |bytes| text(i, bytes)).map_err(|reason| (i, reason))?;
+        if !has_text(kind) {
+            return Err((range.start, NotAKey::Type(NO_TEXT.into())));
         }
-        Ok(())
+        visit(&self.array, range, |at, plain| match plain {
+            Plain::Bytes(bytes) => text(at, bytes),
+            number => text(at, digits(number).as_bytes()),
+        })
     }
 
     /// How many keys.
@@ -151,16 +143,24 @@ impl ArrowPart {
     }
 
     /// Whether some value of this type is not a key: a decimal of too many digits, a wrong index.
-    /// Text and binary may only be damaged, which [`ArrowPart::check`] sees.
+    /// Text and binary can only be damaged, which [`ArrowPart::check`] finds.
     pub fn may_fail(&self) -> bool {
         use DataType::*;
-        let kind = self.array.data_type();
-        matches!(kind, Decimal32(..) | Decimal64(..) | Decimal128(..) | Dictionary(..))
+        let fails = |kind: &DataType| {
+            matches!(kind, Decimal32(..) | Decimal64(..) | Decimal128(..) | Dictionary(..))
+        };
+        match self.array.data_type() {
+            Struct(fields) => fields.iter().any(|field| fails(field.data_type())),
+            other => fails(other),
+        }
     }
 
-    /// Whether the bytes of all text and binary lie where they are said to.
+    /// Whether the bytes of all text and binary are within the buffers of the array.
     pub fn check(&self) -> Result<(), (usize, NotAKey)> {
-        items::check(&self.array)
+        match self.array.as_struct_opt() {
+            Some(table) => table.columns().iter().try_for_each(|column| items::check(column)),
+            None => items::check(&self.array),
+        }
     }
 
     /// Hashes the keys from `first` on.
@@ -170,78 +170,76 @@ impl ArrowPart {
         first: usize,
         out: &mut [Hash128],
     ) -> Result<(), (usize, NotAKey)> {
-        if !matches!(self.array.data_type(), DataType::Dictionary(_, _)) {
-            return hash_array(&self.array, hasher, first, out);
+        match self.array.data_type() {
+            DataType::Struct(_) => self.hash_rows(hasher, first, out),
+            DataType::Dictionary(_, _) => self.hash_dictionary(hasher, first, out),
+            _ => hash_array(&self.array, hasher, first, out),
         }
+    }
+
+    fn hash_rows(
+        &self,
+        hasher: &Hasher,
+        first: usize,
+        out: &mut [Hash128],
+    ) -> Result<(), (usize, NotAKey)> {
+        let table = self.array.as_struct();
+        let mut form = Vec::new();
+        for (at, out) in (first..).zip(out) {
+            form.clear();
+            for (i, column) in table.columns().iter().enumerate() {
+                visit(column, at..at + 1, |_, plain| push_part(&mut form, plain)).map_err(
+                    |(_, reason)| {
+                        let name = table.column_names()[i];
+                        (at, reason.within(&format!("a row whose column '{name}'")))
+                    },
+                )?;
+            }
+            *out = hasher.bytes(&form);
+        }
+        Ok(())
+    }
+
+    fn hash_dictionary(
+        &self,
+        hasher: &Hasher,
+        first: usize,
+        out: &mut [Hash128],
+    ) -> Result<(), (usize, NotAKey)> {
         let dictionary = self.array.as_any_dictionary();
         let values = dictionary.values();
-        // 16 bytes per value stay below one byte per key, so that columns need no memory to speak
-        // of; a large dictionary is looked up value by value instead.
+        // 16 bytes per value stay below one byte per key, so that columns need little memory; in a
+        // large dictionary, values are looked up one by one instead.
         let known = self.dictionary.get_or_init(|| {
             if values.len() > self.array.len() / 16 {
                 return None;
             }
             let mut hashes = vec![Hash128::default(); values.len()];
-            // One value that is not a key, and all are looked up: it may not be referred to.
+            // If one value is not a key, all are looked up: no key may refer to it.
             hash_array(values, hasher, 0, &mut hashes).ok().map(|()| hashes)
         });
+        let Some(known) = known else { return hash_array(&self.array, hasher, first, out) };
         for (i, out) in out.iter_mut().enumerate() {
             let at = index(dictionary.keys(), first + i);
-            if at >= values.len() {
-                return Err((first + i, outside(at, values)));
-            }
-            if let Some(known) = known {
-                *out = known[at];
-                continue;
-            }
-            hash_array(values, hasher, at, std::slice::from_mut(out))
-                .map_err(|(_, reason)| (first + i, reason))?;
+            *out = *known.get(at).ok_or_else(|| (first + i, outside(at, values)))?;
         }
         Ok(())
     }
 }
 
+/// Whether values of this type are text, binary or integers, which models of text read.
+fn has_text(kind: &DataType) -> bool {
+    use DataType::*;
+    kind.is_integer()
+        || matches!(
+            kind,
+            Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | FixedSizeBinary(_)
+        )
+}
+
 #[cold]
 fn outside(at: usize, values: &dyn Array) -> NotAKey {
     NotAKey::Damaged(format!("item {} of a dictionary of {} values", at as isize, values.len()))
-}
-
-/// Looks at one value as text.
-fn with_text(array: &dyn Array, at: usize, look: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
-    macro_rules! bytes {
-        ($array:expr) => {{
-            let array = $array;
-            look(array.item(at).ok_or_else(|| array.damaged(at))?)
-        }};
-    }
-    macro_rules! ints {
-        ($native:ty) => {
-            look(array.as_primitive::<$native>().value(at).to_string().as_bytes())
-        };
-    }
-    use DataType::*;
-    match array.data_type() {
-        Int8 => ints!(Int8Type),
-        Int16 => ints!(Int16Type),
-        Int32 => ints!(Int32Type),
-        Int64 => ints!(Int64Type),
-        UInt8 => ints!(UInt8Type),
-        UInt16 => ints!(UInt16Type),
-        UInt32 => ints!(UInt32Type),
-        UInt64 => ints!(UInt64Type),
-        Utf8 => bytes!(array.as_string::<i32>()),
-        LargeUtf8 => bytes!(array.as_string::<i64>()),
-        Utf8View => bytes!(array.as_string_view()),
-        Binary => bytes!(array.as_binary::<i32>()),
-        LargeBinary => bytes!(array.as_binary::<i64>()),
-        BinaryView => bytes!(array.as_binary_view()),
-        FixedSizeBinary(_) => look(array.as_fixed_size_binary().value(at)),
-        _ => {
-            let what = "neither text, binary nor an integer, which a model of text reads";
-            return Err(NotAKey::Type(what.into()));
-        }
-    }
-    Ok(())
 }
 
 /// An index of a dictionary array; one below zero is past every dictionary's end.
@@ -258,70 +256,119 @@ fn index(keys: &dyn Array, at: usize) -> usize {
           UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type)
 }
 
+/// Hashes the values of an array from `first` on.
 fn hash_array(
     array: &dyn Array,
     hasher: &Hasher,
     first: usize,
     out: &mut [Hash128],
 ) -> Result<(), (usize, NotAKey)> {
-    macro_rules! ints {
-        ($native:ty, $value:ident => $hash:expr) => {{
-            let values = &array.as_primitive::<$native>().values()[first..first + out.len()];
-            for (out, &$value) in out.iter_mut().zip(values) {
-                *out = $hash;
+    let range = first..first + out.len();
+    let mut out = out.iter_mut();
+    visit(array, range, |_, plain| {
+        if let Some(out) = out.next() {
+            *out = plain.hash(hasher);
+        }
+    })
+}
+
+/// Calls `each(index, plain form)` for the values of `range`. The type is matched once, so that the
+/// loop of each type is compiled for it.
+#[inline(always)]
+fn visit(
+    array: &dyn Array,
+    range: Range<usize>,
+    mut each: impl FnMut(usize, Plain<'_>),
+) -> Result<(), (usize, NotAKey)> {
+    if let DataType::Dictionary(_, _) = array.data_type() {
+        let dictionary = array.as_any_dictionary();
+        let (indices, values) = (dictionary.keys(), dictionary.values());
+        return range.into_iter().try_for_each(|i| {
+            let at = index(indices, i);
+            if at >= values.len() {
+                return Err((i, outside(at, values)));
             }
-            Ok(())
+            let each = |_, plain: Plain<'_>| each(i, plain);
+            visit_values(values, at..at + 1, each).map_err(|(_, reason)| (i, reason))
+        });
+    }
+    visit_values(array, range, each)
+}
+
+/// [`visit`] for an array that is not a dictionary.
+#[inline(always)]
+fn visit_values(
+    array: &dyn Array,
+    range: Range<usize>,
+    mut each: impl FnMut(usize, Plain<'_>),
+) -> Result<(), (usize, NotAKey)> {
+    macro_rules! primitive {
+        ($native:ty, $value:ident, $at:ident => $visit:expr) => {{
+            let values = &array.as_primitive::<$native>().values()[range.clone()];
+            for ($at, &$value) in range.zip(values) {
+                $visit
+            }
         }};
     }
-    macro_rules! scaled {
-        ($native:ty, $scale:expr) => {{
-            let values = &array.as_primitive::<$native>().values()[first..first + out.len()];
-            for (i, (out, &value)) in out.iter_mut().zip(values).enumerate() {
-                *out = hash_scaled(hasher, value.into(), $scale).ok_or_else(|| {
-                    let what = format!("{value}e{}, a decimal of over 38 digits", -scale_of(array));
-                    (first + i, NotAKey::Range(what))
-                })?;
-            }
-            Ok(())
-        }};
+    macro_rules! signed {
+        ($native:ty) => {
+            primitive!($native, value, at => each(at, Plain::signed(value.into())))
+        };
+    }
+    macro_rules! unsigned {
+        ($native:ty) => {
+            primitive!($native, value, at => each(at, Plain::unsigned(value.into())))
+        };
+    }
+    macro_rules! timestamps {
+        ($native:ty, $unit:expr) => {
+            primitive!($native, value, at => {
+                with_wide(i128::from(value) * $unit, |plain| each(at, plain))
+            })
+        };
+    }
+    macro_rules! decimals {
+        ($native:ty, $scale:expr) => {
+            primitive!($native, value, at => {
+                with_decimal(value.into(), $scale, |plain| each(at, plain)).ok_or_else(|| {
+                    let exponent = -i16::from($scale);
+                    let what = format!("{value}e{exponent}, a decimal of over 38 digits");
+                    (at, NotAKey::Range(what))
+                })?
+            })
+        };
     }
     macro_rules! bytes {
         ($array:expr) => {{
             let array = $array;
-            for (i, out) in out.iter_mut().enumerate() {
-                let bytes = array.item(first + i);
-                *out = hasher.bytes(bytes.ok_or_else(|| (first + i, array.damaged(first + i)))?);
+            for at in range {
+                let bytes = array.item(at).ok_or_else(|| (at, array.damaged(at)))?;
+                each(at, Plain::Bytes(bytes));
             }
-            Ok(())
         }};
     }
     use DataType::*;
     match array.data_type() {
-        Int8 => ints!(Int8Type, value => hasher.signed(value.into())),
-        Int16 => ints!(Int16Type, value => hasher.signed(value.into())),
-        Int32 => ints!(Int32Type, value => hasher.signed(value.into())),
-        Int64 => ints!(Int64Type, value => hasher.signed(value)),
-        UInt8 => ints!(UInt8Type, value => hasher.int(value.into(), false)),
-        UInt16 => ints!(UInt16Type, value => hasher.int(value.into(), false)),
-        UInt32 => ints!(UInt32Type, value => hasher.int(value.into(), false)),
-        UInt64 => ints!(UInt64Type, value => hasher.int(value, false)),
-        Date32 => ints!(Date32Type, value => hasher.signed(value.into())),
-        Date64 => scaled!(Date64Type, Scale::Days),
-        Timestamp(TimeUnit::Second, _) => {
-            scaled!(TimestampSecondType, Scale::Nanoseconds(1_000_000_000))
-        }
-        Timestamp(TimeUnit::Millisecond, _) => {
-            scaled!(TimestampMillisecondType, Scale::Nanoseconds(1_000_000))
-        }
-        Timestamp(TimeUnit::Microsecond, _) => {
-            scaled!(TimestampMicrosecondType, Scale::Nanoseconds(1_000))
-        }
-        Timestamp(TimeUnit::Nanosecond, _) => {
-            scaled!(TimestampNanosecondType, Scale::Nanoseconds(1))
-        }
-        Decimal32(_, scale) => scaled!(Decimal32Type, Scale::Decimal(*scale)),
-        Decimal64(_, scale) => scaled!(Decimal64Type, Scale::Decimal(*scale)),
-        Decimal128(_, scale) => scaled!(Decimal128Type, Scale::Decimal(*scale)),
+        Int8 => signed!(Int8Type),
+        Int16 => signed!(Int16Type),
+        Int32 => signed!(Int32Type),
+        Int64 => signed!(Int64Type),
+        UInt8 => unsigned!(UInt8Type),
+        UInt16 => unsigned!(UInt16Type),
+        UInt32 => unsigned!(UInt32Type),
+        UInt64 => unsigned!(UInt64Type),
+        Date32 => signed!(Date32Type),
+        Date64 => primitive!(Date64Type, value, at => {
+            let days = i128::from(value).div_euclid(DAY_MILLISECONDS);
+            with_wide(days, |plain| each(at, plain));
+        }),
+        Timestamp(TimeUnit::Second, _) => timestamps!(TimestampSecondType, SECOND),
+        Timestamp(TimeUnit::Millisecond, _) => timestamps!(TimestampMillisecondType, 1_000_000),
+        Timestamp(TimeUnit::Microsecond, _) => timestamps!(TimestampMicrosecondType, 1_000),
+        Timestamp(TimeUnit::Nanosecond, _) => timestamps!(TimestampNanosecondType, 1),
+        Decimal32(_, scale) => decimals!(Decimal32Type, *scale),
+        Decimal64(_, scale) => decimals!(Decimal64Type, *scale),
+        Decimal128(_, scale) => decimals!(Decimal128Type, *scale),
         Utf8 => bytes!(array.as_string::<i32>()),
         LargeUtf8 => bytes!(array.as_string::<i64>()),
         Utf8View => bytes!(array.as_string_view()),
@@ -330,46 +377,9 @@ fn hash_array(
         BinaryView => bytes!(array.as_binary_view()),
         FixedSizeBinary(_) => {
             let array = array.as_fixed_size_binary();
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = hasher.bytes(array.value(first + i));
-            }
-            Ok(())
+            range.for_each(|at| each(at, Plain::Bytes(array.value(at))));
         }
         _ => unreachable!("types are checked on import"),
     }
-}
-
-fn scale_of(array: &dyn Array) -> i8 {
-    match array.data_type() {
-        DataType::Decimal32(_, scale)
-        | DataType::Decimal64(_, scale)
-        | DataType::Decimal128(_, scale) => *scale,
-        _ => 0,
-    }
-}
-
-/// Hashes a number that a column stores in a unit; `None` if it is too large to be brought to
-/// its canonical form.
-#[inline]
-fn hash_scaled(hasher: &Hasher, value: i128, scale: Scale) -> Option<Hash128> {
-    match scale {
-        Scale::Days => Some(hasher.wide(value.div_euclid(86_400_000))),
-        Scale::Nanoseconds(unit) => Some(hasher.wide(value * unit)),
-        Scale::Decimal(scale) => hash_decimal(hasher, value, scale),
-    }
-}
-
-fn hash_decimal(hasher: &Hasher, mut value: i128, mut scale: i8) -> Option<Hash128> {
-    while scale > 0 && value % 10 == 0 {
-        (value, scale) = (value / 10, if value == 0 { 0 } else { scale - 1 });
-    }
-    while scale < 0 {
-        (value, scale) = (value.checked_mul(10)?, scale + 1);
-    }
-    if scale == 0 {
-        return Some(hasher.wide(value));
-    }
-    let mut form = [scale as u8; 17];
-    form[..16].copy_from_slice(&value.to_le_bytes());
-    Some(hasher.bytes(&form))
+    Ok(())
 }

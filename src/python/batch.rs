@@ -386,8 +386,9 @@ fn for_each_chunk(
     for key in keys.iter() {
         let (hash, found) = hash_object(hasher, &key)
             .map_err(|reason| reason.named(&format!("keys[{}]", first + fill)))?;
-        if *family.get_or_insert(found) != found {
-            return Err(mixed(first + fill, &key, found));
+        let before = *family.get_or_insert(found);
+        if before != found {
+            return Err(mixed(first + fill, &key, found, before));
         }
         hashes[fill] = hash;
         fill += 1;
@@ -404,11 +405,8 @@ fn for_each_chunk(
 }
 
 #[cold]
-fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family) -> PyErr {
-    let (this, those) = match found {
-        Family::Ints => ("an int", "text or bytes"),
-        Family::Bytes => ("text or bytes", "ints"),
-    };
+fn mixed(index: usize, key: &Bound<'_, PyAny>, found: Family, before: Family) -> PyErr {
+    let ((this, _), (_, those)) = (found.names(), before.names());
     PyTypeError::new_err(format!(
         "keys[{index}] is {}, {this}, after {those}: a list holds keys of one kind",
         keys::shown(key)

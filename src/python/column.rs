@@ -1,18 +1,21 @@
-//! Columns of keys: where they lie in memory, and how to hash a stretch of them in place.
+//! Columns of keys: where they are in memory, and how to hash a range of them in place.
 
 use super::arrow::{self, ArrowPart};
-use super::keys::{ACCEPTED, NotAKey};
+use super::keys::{ACCEPTED, NO_TEXT, NotAKey, digits};
+use super::values::Unit;
 use crate::hash::{Hash128, Hasher};
+use crate::key::Plain;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
 use std::ops::Range;
 
-/// Objects of an iterable between two looks at signals: it may never end, but Ctrl-C ends it.
+/// Objects read from an iterable between two checks for signals: Ctrl-C ends one that never ends.
 const INTERRUPTIBLE: usize = 1 << 16;
 
-/// Many keys, as they came.
+/// Many keys.
 pub enum Keys<'py> {
     /// Memory that is read without the interpreter.
     Column(Column),
@@ -41,10 +44,10 @@ impl Part {
 }
 
 impl<'py> Keys<'py> {
-    /// Looks for the cheapest way to read `keys`.
+    /// Finds the cheapest way to read `keys`.
     pub fn new(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
-        if let Ok(list) = keys.cast::<PyList>() {
-            return Ok(Keys::Objects(list.clone()));
+        if keys.is_instance_of::<PyList>() {
+            return Keys::objects(keys);
         }
         let single = keys.is_instance_of::<PyString>()
             || keys.is_instance_of::<PyBytes>()
@@ -55,29 +58,47 @@ impl<'py> Keys<'py> {
                 "keys must be a list, an array or a column of keys, not one {kind}; pass [key] for one key"
             )));
         }
-        if let Some(arrays) = arrow::import(keys)? {
-            let parts: Vec<Part> = arrays.into_iter().map(Part::Arrow).collect();
+        if let Some(parts) = arrow::import(keys)? {
+            let parts: Vec<Part> = parts.into_iter().map(Part::Arrow).collect();
             let len = parts.iter().map(Part::len).sum();
             return Ok(Keys::Column(Column { parts, len }));
         }
-        // A masked array's buffer would show what the mask hides; its list has None there.
-        if keys.hasattr("mask")? && keys.hasattr("filled")? {
-            return Keys::new(&keys.call_method0("tolist")?);
-        }
-        if let Ok(buffer) = PyUntypedBuffer::get(keys) {
-            return match Strided::new(buffer)? {
-                Some(part) => {
-                    let len = part.len;
-                    Ok(Keys::Column(Column { parts: vec![Part::Strided(part)], len }))
-                }
-                None => Keys::new(&keys.call_method0("tolist")?),
-            };
+        if let Some(keys) = Keys::buffer(keys)? {
+            return Ok(keys);
         }
         if keys.hasattr("__array__")? {
             let array = keys.py().import("numpy")?.call_method1("asarray", (keys,))?;
-            if PyUntypedBuffer::get(&array).is_ok() {
-                return Keys::new(&array);
+            if let Some(keys) = Keys::buffer(&array)? {
+                return Ok(keys);
             }
+        }
+        Keys::objects(keys)
+    }
+
+    /// The keys of a NumPy array or another buffer; `None` if `keys` is neither.
+    fn buffer(keys: &Bound<'py, PyAny>) -> PyResult<Option<Keys<'py>>> {
+        // The buffer of a masked array would show the values that the mask hides.
+        let masked = keys.hasattr("mask")? && keys.hasattr("filled")?;
+        if let Ok(array) = keys.cast::<PyUntypedArray>()
+            && array.dtype().kind() == b'M'
+            && array.ndim() == 1
+        {
+            return datetimes(keys, masked).map(|column| Some(Keys::Column(column)));
+        }
+        if masked {
+            return Keys::objects(&keys.call_method0("tolist")?).map(Some);
+        }
+        let Ok(buffer) = PyUntypedBuffer::get(keys) else { return Ok(None) };
+        Ok(Some(match Strided::new(buffer, None)? {
+            Some(part) => Keys::Column(part.into()),
+            None => Keys::objects(&keys.call_method0("tolist")?)?,
+        }))
+    }
+
+    /// The objects of a list or another iterable.
+    fn objects(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
+        if let Ok(list) = keys.cast::<PyList>() {
+            return Ok(Keys::Objects(list.clone()));
         }
         let objects = keys.try_iter().map_err(|_| {
             let kind = keys.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
@@ -105,22 +126,46 @@ impl<'py> Keys<'py> {
     }
 }
 
+/// The column of an array of datetime64, which has no buffer of its own: the integers in it.
+fn datetimes(array: &Bound<'_, PyAny>, masked: bool) -> PyResult<Column> {
+    let dtype = array.getattr("dtype")?;
+    let unit = Unit::of(&dtype)?;
+    let order = dtype.getattr("str")?.extract::<String>()?;
+    let filled = match masked {
+        true => {
+            let null = array.py().import("numpy")?.call_method1("datetime64", ("NaT",))?;
+            array.call_method1("filled", (null,))?
+        }
+        false => array.clone(),
+    };
+    let integers = filled.call_method1("view", (format!("{}i8", &order[..1]),))?;
+    let part = Strided::new(PyUntypedBuffer::get(&integers)?, Some(unit))?;
+    part.map(Column::from)
+        .ok_or_else(|| PyTypeError::new_err("keys must be an array of datetime64"))
+}
+
+impl From<Strided> for Column {
+    fn from(part: Strided) -> Column {
+        let len = part.len;
+        Column { parts: vec![Part::Strided(part)], len }
+    }
+}
+
 impl Column {
     /// How many keys.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether some value of this type is not a key, so that hashing may fail half-way.
+    /// Whether some value of this type is not a key, so that hashing may fail part-way.
     pub fn may_fail(&self) -> bool {
         self.parts.iter().any(|part| match part {
-            Part::Strided(part) => matches!(part.item, Item::Text { .. }),
+            Part::Strided(part) => part.unit.is_some() || matches!(part.item, Item::Text { .. }),
             Part::Arrow(part) => part.may_fail(),
         })
     }
 
-    /// Whether the memory of the column can be read to its end. Hashing checks that too, but key by
-    /// key.
+    /// Whether the memory of the column can be read to its end. Hashing checks that too, key by key.
     pub fn check(&self) -> Result<(), (usize, NotAKey)> {
         let mut start = 0;
         for part in &self.parts {
@@ -162,7 +207,7 @@ impl Column {
 }
 
 impl Column {
-    /// Hands out the text of the keys of `range`: `text(index, bytes)`.
+    /// Passes on the text of the keys of `range`: `text(index, bytes)`.
     pub fn each_text(
         &self,
         range: Range<usize>,
@@ -195,6 +240,8 @@ struct Strided {
     stride: isize,
     len: usize,
     item: Item,
+    /// Of integers that are datetime64.
+    unit: Option<Unit>,
     /// Keeps the memory.
     _buffer: PyUntypedBuffer,
 }
@@ -219,8 +266,8 @@ enum Item {
 }
 
 impl Strided {
-    /// `None` where the items are Python objects.
-    fn new(buffer: PyUntypedBuffer) -> PyResult<Option<Strided>> {
+    /// `None` where the items are Python objects; `unit` if they are datetime64.
+    fn new(buffer: PyUntypedBuffer, unit: Option<Unit>) -> PyResult<Option<Strided>> {
         if buffer.dimensions() != 1 {
             return Err(PyTypeError::new_err(format!(
                 "keys must have one dimension, not {}",
@@ -247,7 +294,7 @@ impl Strided {
         };
         let (len, stride) = (buffer.shape()[0], buffer.strides()[0]);
         let start = buffer.buf_ptr() as *const u8;
-        Ok(Some(Strided { start, stride, len, item, _buffer: buffer }))
+        Ok(Some(Strided { start, stride, len, item, unit, _buffer: buffer }))
     }
 
     fn hash(
@@ -260,6 +307,14 @@ impl Strided {
         // SAFETY: an index below `len` times the stride stays inside the exporter's memory, and
         // each item has the size that its format says.
         let place = |i: usize| unsafe { self.start.offset((first + i) as isize * self.stride) };
+        if let Some(unit) = self.unit {
+            for (i, out) in out.iter_mut().enumerate() {
+                let value = self.int(first + i) as i64;
+                let hash = unit.with_plain(value, |plain| plain.hash(hasher));
+                *out = hash.map_err(|reason| (first + i, reason))?;
+            }
+            return Ok(());
+        }
         match self.item {
             Item::Int { size, signed, swapped } => {
                 // SAFETY: as above; unaligned because strides may be anything.
@@ -311,32 +366,43 @@ impl Strided {
 }
 
 impl Strided {
-    /// Hands out the bytes of items: text and bytes as they are, integers as decimal digits.
+    /// An item of integers, extended to 64 bits.
+    #[inline]
+    fn int(&self, at: usize) -> u64 {
+        let Item::Int { size, signed, swapped } = self.item else { return 0 };
+        let mut raw = [0; 8];
+        // SAFETY: as in `hash`: an item of `size` bytes, up to 8.
+        let item = unsafe {
+            std::slice::from_raw_parts(self.start.offset(at as isize * self.stride), size)
+        };
+        raw[..size].copy_from_slice(item);
+        if swapped {
+            raw[..size].reverse();
+        }
+        let spare = 64 - 8 * size as u32;
+        let high = u64::from_le_bytes(raw) << spare;
+        if signed { (high as i64 >> spare) as u64 } else { high >> spare }
+    }
+
+    /// Passes on the bytes of items: text and bytes as they are, integers as decimal digits.
     fn each_text(
         &self,
         range: Range<usize>,
         mut text: impl FnMut(usize, &[u8]),
     ) -> Result<(), (usize, NotAKey)> {
         debug_assert!(range.end <= self.len);
+        if self.unit.is_some() {
+            return Err((range.start, NotAKey::Type(NO_TEXT.into())));
+        }
         let mut buffer = Vec::new();
         for i in range {
             // SAFETY: as in `hash`: an item of the size that its format says.
             let place = unsafe { self.start.offset(i as isize * self.stride) };
             match self.item {
-                Item::Int { size, signed, swapped } => {
-                    let mut raw = [0; 8];
-                    // SAFETY: the item has `size` bytes, up to 8.
-                    raw[..size].copy_from_slice(unsafe { std::slice::from_raw_parts(place, size) });
-                    if swapped {
-                        raw[..size].reverse();
-                    }
-                    let spare = 64 - 8 * size as u32;
-                    let high = u64::from_le_bytes(raw) << spare;
-                    let value = match signed {
-                        true => i128::from(high as i64 >> spare),
-                        false => i128::from(high >> spare),
-                    };
-                    text(i, value.to_string().as_bytes());
+                Item::Int { signed, .. } => {
+                    let bits = self.int(i);
+                    let negative = signed && (bits as i64) < 0;
+                    text(i, digits(Plain::Int { bits, negative }).as_bytes());
                 }
                 Item::Bytes { width } => {
                     // SAFETY: the item has `width` bytes.

@@ -1,25 +1,32 @@
-//! One Python object to one hash, as the canonical table of `hash.rs` says.
+//! One Python object to its plain form (`key.rs`) and its hash.
 
+use super::values;
 use crate::hash::{Hash128, Hasher};
+use crate::key::{self, Plain};
 use pyo3::exceptions::{
     PyAttributeError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
-/// What a key may be: the end of every message about one that is not.
-pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1";
+/// What a key can be: the end of every message about an object that is not one.
+pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1 \
+     (or a date, a timestamp, a Decimal, or a tuple of these)";
 
-/// Why an object is not a key; the caller knows whether it stood alone or at an index.
+/// Why a key has no text for a classifier.
+pub const NO_TEXT: &str = "neither text, binary nor an integer, which a model of text reads";
+
+/// Why an object is not a key; the caller knows whether it is alone or at an index.
 pub enum NotAKey {
-    /// Of a type that is not accepted, described.
+    /// Its type is not accepted; described.
     Type(String),
-    /// An integer that is too large.
+    /// It is a number that is too large.
     Range(String),
-    /// In a column that is damaged there, described.
+    /// The column is damaged there; described.
     Damaged(String),
-    /// What the object itself raised when it was asked.
+    /// The exception that the object itself raised.
     Raised(PyErr),
 }
 
@@ -37,15 +44,40 @@ impl NotAKey {
             NotAKey::Raised(error) => error,
         }
     }
+
+    /// The reason for a key that has such a part: `whole` is "a tuple whose item 3".
+    #[cold]
+    pub fn within(self, whole: &str) -> NotAKey {
+        match self {
+            NotAKey::Type(what) => NotAKey::Type(format!("{whole} is {what}")),
+            NotAKey::Range(what) => NotAKey::Range(format!("{whole} is {what}")),
+            NotAKey::Damaged(what) => NotAKey::Damaged(format!("{whole} is {what}")),
+            raised => raised,
+        }
+    }
 }
 
-/// The two kinds of key, which one column does not mix.
+/// The kinds of keys, which one list does not mix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Text and bytes.
     Bytes,
-    /// Integers.
-    Ints,
+    Numbers,
+    Dates,
+    Timestamps,
+    Tuples,
+}
+
+impl Family {
+    /// The name of one key, and of several.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Family::Bytes => ("text or bytes", "text or bytes"),
+            Family::Numbers => ("a number", "numbers"),
+            Family::Dates => ("a date", "dates"),
+            Family::Timestamps => ("a timestamp", "timestamps"),
+            Family::Tuples => ("a tuple", "tuples"),
+        }
+    }
 }
 
 /// The hash of a Python object and the family it belongs to.
@@ -53,70 +85,151 @@ pub enum Family {
 pub fn hash_object(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
     let object = key.as_ptr();
     // SAFETY: `object` is a live Python object and the interpreter is held. Most keys are exactly
-    // of one of these types, and comparing pointers is cheaper than asking for flags.
+    // of one of these types, and comparing pointers is cheaper than reading flags.
     unsafe {
         let kind = ffi::Py_TYPE(object);
         if kind == &raw mut ffi::PyUnicode_Type {
-            return hash_text(hasher, object);
+            return Ok((hasher.bytes(utf8(key)?), Family::Bytes));
         }
         if kind == &raw mut ffi::PyLong_Type {
-            return hash_int(hasher, key);
+            return Ok((int(key)?.hash(hasher), Family::Numbers));
         }
         if kind == &raw mut ffi::PyBytes_Type {
-            return Ok(hash_bytes(hasher, object));
+            return Ok((hasher.bytes(bytes(key)), Family::Bytes));
         }
     }
     hash_other(hasher, key)
 }
 
-/// Looks at the text of a Python object: text and bytes as they are, integers as decimal digits.
-pub fn with_text(key: &Bound<'_, PyAny>, look: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
-    if let Ok(text) = key.cast::<PyString>() {
-        look(utf8(text)?);
-    } else if let Ok(bytes) = key.cast::<PyBytes>() {
-        look(bytes.as_bytes());
-    } else {
-        hash_object(&Hasher::seeded(0), key)?; // refuses what is not a key
-        let value = key.call_method0("__index__").map_err(NotAKey::Raised)?;
-        look(value.to_string().as_bytes());
-    }
-    Ok(())
+#[cold]
+fn hash_other(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+    with_plain(key, |plain, family| (plain.hash(hasher), family))
 }
 
-fn utf8<'a>(text: &'a Bound<'_, PyString>) -> Result<&'a [u8], NotAKey> {
-    text.to_str().map(str::as_bytes).map_err(|error| {
-        match error.is_instance_of::<PyUnicodeEncodeError>(text.py()) {
-            true => NotAKey::Type("a str with lone surrogates, which has no UTF-8".into()),
-            false => NotAKey::Raised(error),
+/// Calls `then` with the plain form of any key.
+fn with_plain<T>(
+    key: &Bound<'_, PyAny>,
+    then: impl FnOnce(Plain<'_>, Family) -> T,
+) -> Result<T, NotAKey> {
+    let Ok(tuple) = key.cast::<PyTuple>() else { return with_single(key, then) };
+    match tuple.len() {
+        0 => Err(NotAKey::Type("an empty tuple".into())),
+        1 => {
+            let part = tuple.get_item(0).map_err(NotAKey::Raised)?;
+            with_single(&part, then).map_err(|reason| reason.within("a tuple whose item 0"))
         }
-    })
+        _ => {
+            let mut form = Vec::with_capacity(16 * tuple.len());
+            for (i, part) in tuple.iter().enumerate() {
+                with_single(&part, |plain, _| key::push_part(&mut form, plain))
+                    .map_err(|reason| reason.within(&format!("a tuple whose item {i}")))?;
+            }
+            Ok(then(Plain::Bytes(&form), Family::Tuples))
+        }
+    }
 }
 
-/// A key in the form in which stores take it: text as UTF-8, any integer as an int.
+/// Calls `then` with the plain form of a key that is not a tuple.
+#[inline]
+fn with_single<T>(
+    key: &Bound<'_, PyAny>,
+    then: impl FnOnce(Plain<'_>, Family) -> T,
+) -> Result<T, NotAKey> {
+    // SAFETY (of both calls): the type is checked.
+    if key.is_instance_of::<PyString>() {
+        return Ok(then(Plain::Bytes(unsafe { utf8(key) }?), Family::Bytes));
+    }
+    if key.is_instance_of::<PyBytes>() {
+        return Ok(then(Plain::Bytes(unsafe { bytes(key) }), Family::Bytes));
+    }
+    if let Some(number) = integer(key)? {
+        return Ok(then(number, Family::Numbers));
+    }
+    if key.is_instance_of::<PyTuple>() {
+        return Err(NotAKey::Type("a tuple, which cannot be nested".into()));
+    }
+    values::with_value(key, then).unwrap_or_else(|| Err(described(key)))
+}
+
+/// The integer of an object that is one, such as NumPy's scalars; but not of a bool, which both
+/// Python and NumPy count among the integers.
+fn integer(key: &Bound<'_, PyAny>) -> Result<Option<Plain<'static>>, NotAKey> {
+    // SAFETY: a live object, and the interpreter is held.
+    if unsafe { ffi::PyIndex_Check(key.as_ptr()) } == 0 {
+        return Ok(None);
+    }
+    if key.is_exact_instance_of::<PyInt>() {
+        // SAFETY: the type is checked.
+        return unsafe { int(key) }.map(Some);
+    }
+    if key.is_instance_of::<PyBool>() || is_numpy_bool(key)? {
+        return Err(described(key));
+    }
+    // SAFETY: as above; the function returns a new int, or null with an exception set.
+    let value =
+        unsafe { Bound::from_owned_ptr_or_err(key.py(), ffi::PyNumber_Index(key.as_ptr())) };
+    match value {
+        // SAFETY: the type is checked.
+        Ok(value) if value.is_instance_of::<PyInt>() => unsafe { int(&value) }.map(Some),
+        Err(error) if !is_missing(&error, key.py()) => Err(NotAKey::Raised(error)),
+        _ => Ok(None),
+    }
+}
+
+/// Calls `read` with the text of a key: text and bytes as they are, integers as decimal digits.
+pub fn with_text(key: &Bound<'_, PyAny>, read: impl FnOnce(&[u8])) -> Result<(), NotAKey> {
+    if let Some(number) = integer(key)? {
+        read(digits(number).as_bytes());
+        return Ok(());
+    }
+    with_plain(key, |plain, family| match (plain, family) {
+        (Plain::Bytes(bytes), Family::Bytes) => {
+            read(bytes);
+            Ok(())
+        }
+        _ => Err(NotAKey::Type(NO_TEXT.into())),
+    })?
+}
+
+/// The decimal digits of an integer; empty for bytes.
+pub fn digits(plain: Plain<'_>) -> String {
+    match plain {
+        Plain::Int { bits, negative: true } => (bits as i64).to_string(),
+        Plain::Int { bits, negative: false } => bits.to_string(),
+        Plain::Bytes(_) => String::new(),
+    }
+}
+
+/// The plain form of a key as a Python object: bytes or an int.
 pub fn plain<'py>(key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, NotAKey> {
     if key.is_exact_instance_of::<PyBytes>() {
         return Ok(key.clone());
     }
-    if let Ok(text) = key.cast::<PyString>() {
-        return Ok(PyBytes::new(key.py(), utf8(text)?).into_any());
-    }
-    if let Ok(bytes) = key.cast::<PyBytes>() {
-        return Ok(PyBytes::new(key.py(), bytes.as_bytes()).into_any());
-    }
-    hash_object(&Hasher::seeded(0), key)?; // refuses what is not a key
-    if key.is_exact_instance_of::<PyInt>() {
-        return Ok(key.clone());
-    }
-    key.call_method0("__index__").map_err(NotAKey::Raised)
+    with_plain(key, |plain, _| object(key.py(), plain))
 }
 
-/// Return a key in the form in which stores take it.
+fn object<'py>(py: Python<'py>, plain: Plain<'_>) -> Bound<'py, PyAny> {
+    match plain {
+        Plain::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+        Plain::Int { bits, negative: true } => PyInt::new(py, bits as i64).into_any(),
+        Plain::Int { bits, negative: false } => PyInt::new(py, bits).into_any(),
+    }
+}
+
+/// Return the parts of a tuple's plain form, or None if the bytes are not a tuple's.
+#[pyfunction]
+pub fn tuple_parts<'py>(py: Python<'py>, form: &[u8]) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let parts = key::parts(form);
+    parts.map(|parts| PyTuple::new(py, parts.into_iter().map(|each| object(py, each)))).transpose()
+}
+
+/// Return the plain form of a key, bytes or an int: what filters hash, and stores take.
 #[pyfunction]
 pub fn plain_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     plain(key).map_err(|reason| reason.named("key"))
 }
 
-/// Return each key of a list in the form in which stores take it.
+/// Return the plain form of each key of a list.
 #[pyfunction]
 pub fn plain_keys<'py>(keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
     let plain = keys
@@ -127,101 +240,70 @@ pub fn plain_keys<'py>(keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>
 }
 
 /// # Safety
-/// `object` must be a live str, and the interpreter be held.
+/// `key` must be a str.
 #[inline(always)]
-unsafe fn hash_text(
-    hasher: &Hasher,
-    object: *mut ffi::PyObject,
-) -> Result<(Hash128, Family), NotAKey> {
-    // SAFETY: the UTF-8 that Python returns is valid while the str lives, which is past this call.
+unsafe fn utf8<'a>(key: &'a Bound<'_, PyAny>) -> Result<&'a [u8], NotAKey> {
+    // SAFETY: the UTF-8 that Python returns is valid while the str lives, which `key` keeps alive.
     unsafe {
         let mut length = 0;
-        let text = ffi::PyUnicode_AsUTF8AndSize(object, &mut length);
+        let text = ffi::PyUnicode_AsUTF8AndSize(key.as_ptr(), &mut length);
         if text.is_null() {
-            return Err(not_utf8());
+            return Err(not_utf8(key.py()));
         }
-        let bytes = std::slice::from_raw_parts(text.cast(), length as usize);
-        Ok((hasher.bytes(bytes), Family::Bytes))
+        Ok(std::slice::from_raw_parts(text.cast(), length as usize))
     }
 }
 
 /// Why a str has no UTF-8, from the exception that is set.
 #[cold]
-fn not_utf8() -> NotAKey {
-    Python::attach(|py| {
-        let error = PyErr::fetch(py);
-        if error.is_instance_of::<PyUnicodeEncodeError>(py) {
-            return NotAKey::Type("a str with lone surrogates, which has no UTF-8".into());
-        }
-        NotAKey::Raised(error)
-    })
+fn not_utf8(py: Python<'_>) -> NotAKey {
+    let error = PyErr::fetch(py);
+    if error.is_instance_of::<PyUnicodeEncodeError>(py) {
+        return NotAKey::Type("a str with lone surrogates, which has no UTF-8".into());
+    }
+    NotAKey::Raised(error)
 }
 
 /// # Safety
-/// `object` must be live bytes, and the interpreter be held.
+/// `key` must be bytes.
 #[inline(always)]
-unsafe fn hash_bytes(hasher: &Hasher, object: *mut ffi::PyObject) -> (Hash128, Family) {
-    // SAFETY: bytes do not move or change while they live, which is past this call.
+unsafe fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> &'a [u8] {
+    // SAFETY: bytes do not move or change while they live, and `key` keeps them alive.
     unsafe {
-        let start: *const u8 = ffi::PyBytes_AsString(object).cast();
-        let bytes = std::slice::from_raw_parts(start, ffi::PyBytes_Size(object) as usize);
-        (hasher.bytes(bytes), Family::Bytes)
+        let start: *const u8 = ffi::PyBytes_AsString(key.as_ptr()).cast();
+        std::slice::from_raw_parts(start, ffi::PyBytes_Size(key.as_ptr()) as usize)
     }
 }
 
-/// A Python int.
+/// # Safety
+/// `key` must be an int.
 #[inline(always)]
-fn hash_int(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+unsafe fn int(key: &Bound<'_, PyAny>) -> Result<Plain<'static>, NotAKey> {
     let object = key.as_ptr();
     // SAFETY: `object` is a live int and the interpreter is held.
     unsafe {
         let mut overflow = 0;
         let value = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
         if overflow == 0 {
-            return Ok((hasher.signed(value), Family::Ints));
+            return Ok(Plain::signed(value));
         }
         let value = ffi::PyLong_AsUnsignedLongLong(object);
         if ffi::PyErr_Occurred().is_null() {
-            return Ok((hasher.int(value, false), Family::Ints));
+            return Ok(Plain::unsigned(value));
         }
         ffi::PyErr_Clear();
     }
-    let digits = key.call_method0("bit_length").and_then(|bits| bits.extract::<u64>());
-    Err(NotAKey::Range(match digits {
+    let bits = key.call_method0("bit_length").and_then(|bits| bits.extract::<u64>());
+    Err(NotAKey::Range(match bits {
         Ok(bits) if bits > 128 => format!("an int of {bits} bits"),
         _ => key.to_string(),
     }))
 }
 
-/// A subclass of the types above, or anything else that says it is an integer (NumPy's scalars);
-/// but no bool, which both Python and NumPy count among the integers.
-#[cold]
-fn hash_other(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
-    // SAFETY: as checked, and the interpreter is held.
-    unsafe {
-        if key.is_instance_of::<PyString>() {
-            return hash_text(hasher, key.as_ptr());
-        }
-        if key.is_instance_of::<PyBytes>() {
-            return Ok(hash_bytes(hasher, key.as_ptr()));
-        }
-    }
-    if key.is_instance_of::<PyBool>() || is_numpy_bool(key) {
-        return Err(described(key));
-    }
-    match key.call_method0("__index__") {
-        Ok(value) if value.is_instance_of::<PyInt>() => hash_int(hasher, &value),
-        Err(error) if !is_missing(&error, key.py()) => Err(NotAKey::Raised(error)),
-        _ => Err(described(key)),
-    }
-}
-
-fn is_numpy_bool(key: &Bound<'_, PyAny>) -> bool {
-    let kind = key.get_type();
-    let named = |name: PyResult<Bound<'_, PyString>>, values: &[&str]| {
-        name.is_ok_and(|name| values.iter().any(|value| name == *value))
-    };
-    named(kind.name(), &["bool", "bool_"]) && named(kind.module(), &["numpy"])
+fn is_numpy_bool(key: &Bound<'_, PyAny>) -> Result<bool, NotAKey> {
+    static BOOL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let kind = BOOL.import(key.py(), "numpy", "bool_").map_err(NotAKey::Raised)?;
+    Ok(key.is_exact_instance(kind))
 }
 
 /// Whether an object only says that it is no integer.
@@ -231,7 +313,7 @@ fn is_missing(error: &PyErr, py: Python<'_>) -> bool {
 
 /// An object that is not a key: its value where that is short, and its type.
 #[cold]
-fn described(key: &Bound<'_, PyAny>) -> NotAKey {
+pub fn described(key: &Bound<'_, PyAny>) -> NotAKey {
     let (value, kind) = (shown(key), type_name(key));
     let short = !key.is_none() && !value.starts_with("of type ");
     NotAKey::Type(if short { format!("{value} (of type {kind})") } else { value })

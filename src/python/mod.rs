@@ -1,7 +1,7 @@
 //! The only folder that knows Python: keys come in, structures are handed out as handles, errors
 //! become exceptions.
 //!
-//! * `keys.rs`: one Python object to one hash
+//! * `keys.rs`: one Python object to one hash; `values.rs`: dates, timestamps and decimals
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them; `capsule.rs`, `items.rs`:
 //!   what Arrow hands over, checked
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
@@ -48,6 +48,7 @@ mod stacked;
 mod table;
 mod telescoping;
 mod text;
+mod values;
 mod windowed;
 
 use pyo3::prelude::*;
@@ -82,7 +83,7 @@ mod _native {
     #[pymodule_export]
     use super::hashes::{Hashes, encode_hashes, index_entries};
     #[pymodule_export]
-    use super::keys::{plain_key, plain_keys};
+    use super::keys::{plain_key, plain_keys, tuple_parts};
     #[pymodule_export]
     use super::kinds::{KindRow, kinds};
     #[pymodule_export]

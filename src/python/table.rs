@@ -4,6 +4,7 @@ use super::arrow::{self, ArrowPart};
 use super::capsule;
 use super::keys::NotAKey;
 use crate::hash::{Hash128, Hasher};
+use crate::key::with_wide;
 use crate::model::{BLOCK, Rows};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -446,7 +447,7 @@ fn hash_numbers(
         ($native:ty) => {{
             let values = &array.as_primitive::<$native>().values()[first..first + out.len()];
             for (out, &value) in out.iter_mut().zip(values) {
-                *out = hasher.wide(value.into());
+                *out = with_wide(value.into(), |plain| plain.hash(hasher));
             }
             Some(())
         }};

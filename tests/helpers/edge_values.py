@@ -6,7 +6,6 @@
 
 import datetime
 import decimal
-import fractions
 import uuid
 import zoneinfo
 
@@ -125,30 +124,22 @@ def column(name, repeat=1):
     return arrow(values * repeat, kind)
 
 
-def canonical(value):
-    """The str, bytes or int that is the same key as a value (`docs/keys.md`), the slow way."""
-    scale = 0
-    match value:
-        case str() | bytes():
-            return value
-        case uuid.UUID():
-            return value.bytes
-        case datetime.datetime():
-            whole = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-            value = (whole - EPOCH) // datetime.timedelta(microseconds=1) * 1000
-        case np.datetime64():
-            value = int(value.astype("M8[ns]").astype(np.int64))
-        case datetime.date():
-            value = (value - EPOCH.date()).days
-        case decimal.Decimal():
-            exact = fractions.Fraction(value)
-            while (exact * 10**scale).denominator != 1:
-                scale += 1
-            value = int(exact * 10**scale)
-    if scale == 0 and -(2**63) <= value < 2**64:
-        return value
-    wide = value.to_bytes(16, "little", signed=True)
-    return wide + bytes([scale]) if scale else wide
+TUPLES = {
+    "text and integer": [("acme", 7), ("", 0), ("7", -1), ("acme7", 2**63 - 1)],
+    "borders": [("a", "b"), ("ab", ""), ("", "ab"), ("b\0\0\0\0\0\0\0\0", "")],
+    "bytes and dates": [
+        (b"\xff", datetime.date(2024, 2, 29), EPOCH),
+        (b"", datetime.date.min, FAR_AHEAD),
+    ],
+    "decimals": [(decimal.Decimal("1.50"), -1), (decimal.Decimal("2.00"), 2)],
+}
+"""Tuples of keys, by name."""
+
+
+def rows(name):
+    """Tuples as a table, of which each is a row."""
+    columns = zip(*TUPLES[name], strict=True)
+    return pa.table({f"c{i}": pa.array(values) for i, values in enumerate(columns)})
 
 
 REFUSED = {
@@ -178,17 +169,20 @@ NOT_KEYS = [
     np.float32(0),
     True,
     np.bool_(False),
-    decimal.Decimal("0.00"),
     decimal.Decimal("nan"),
-    datetime.date(1970, 1, 1),
-    EPOCH,
+    decimal.Decimal("inf"),
     datetime.time(0),
     datetime.timedelta(0),
-    np.datetime64(0, "s"),
+    np.datetime64("NaT"),
+    np.datetime64(1, "ps"),
     np.timedelta64(0, "s"),
     uuid.UUID(int=0),
     bytearray(b"a"),
-    (1,),
+    (),
+    (1, None),
+    (1, 2.5),
+    ((1, 2), 3),
+    ((1,),),
     {},
 ]
 """Python objects that are not keys."""

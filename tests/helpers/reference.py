@@ -1,7 +1,11 @@
 """Slow, obvious twins of the native code: the same answers from sets, lists and Python integers."""
 
+import datetime
+import decimal
+import fractions
 import math
 import struct
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from math import comb
@@ -31,15 +35,58 @@ def mix13(x):
     return x ^ x >> 31
 
 
+EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def plain(value):
+    """The plain form of a key, bytes or an int (`docs/keys.md`)."""
+    scale = 0
+    match value:
+        case str():
+            return value.encode()
+        case bytes():
+            return value
+        case uuid.UUID():  # as a column of Arrow holds it
+            return value.bytes
+        case (only,):
+            return plain(only)
+        case tuple():
+            return b"".join(tuple_part(plain(part)) for part in value)
+        case datetime.datetime():
+            utc = value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value
+            value = (utc - EPOCH) // datetime.timedelta(microseconds=1) * 1000
+        case np.datetime64():
+            value = int(value.astype("M8[ns]").astype(np.int64))
+        case datetime.date():
+            value = (value - EPOCH.date()).days
+        case decimal.Decimal():
+            exact = fractions.Fraction(value)
+            while (exact * 10**scale).denominator != 1:
+                scale += 1
+            value = int(exact * 10**scale)
+    if scale == 0 and -(2**63) <= value < 2**64:
+        return value
+    wide = value.to_bytes(16, "little", signed=True)
+    return wide + bytes([scale]) if scale else wide
+
+
+def tuple_part(part):
+    if isinstance(part, bytes):
+        return b"b" + struct.pack("<Q", len(part)) + part
+    return (b"-" if part < 0 else b"+") + struct.pack("<Q", part & MASK)
+
+
 def hash_key(key, seed=0):
     """The seeded hash of one key as (hi, lo)."""
+    key = plain(key)
     if isinstance(key, int):
         return hash_int(key, seed)
-    wide = xxhash.xxh3_128_intdigest(key.encode() if isinstance(key, str) else key, seed)
+    wide = xxhash.xxh3_128_intdigest(key, seed)
     return wide >> 64, wide & MASK
 
 
 def hash_int(value, seed=0):
+    """The seeded hash of an integer; beyond 64 bits and a sign, that of its bytes."""
     if not -(2**63) <= value < 2**64:
         return hash_key(value.to_bytes(16, "little", signed=True), seed)
     constants = [moremur(mix13(seed) + GOLDEN * i & MASK) for i in (1, 2, 3, 4)]

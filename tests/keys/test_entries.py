@@ -6,10 +6,13 @@ all of them, with the same sentence.
 """
 
 import csv
+import uuid
 
 import numpy as np
 import pytest
-from edge_values import NOT_KEYS, REFUSED, TYPES, canonical, column
+from edge_values import NOT_KEYS, REFUSED, TUPLES, TYPES, column
+from edge_values import rows as table_of
+from reference import hash_key, plain
 
 import tamis
 from tamis import cli, stores
@@ -26,7 +29,15 @@ every_type = pytest.mark.parametrize("name", TYPES)
 
 
 def single_keys(name):
-    return [canonical(value) for value in TYPES[name][1]]
+    """The values of a type, each as str, bytes or an int."""
+    values = TYPES[name][1]
+    return [value if isinstance(value, str) else plain(value) for value in values]
+
+
+def given_keys(name):
+    """The values of a type as Python has them."""
+    values = TYPES[name][1]
+    return [value.bytes if isinstance(value, uuid.UUID) else value for value in values]
 
 
 def hashes(keys):
@@ -70,6 +81,15 @@ def library_forms(values):
         yield pd.Series(values.to_numpy(), dtype=f"{'U' * kind.equals(pa.uint64())}Int64")
         yield memoryview(values.to_numpy())
         yield values.to_numpy().astype(object)
+    if types.is_timestamp(kind):
+        yield values.to_numpy(zero_copy_only=False)
+        yield values.to_pandas().to_numpy()
+        yield values.to_pandas().astype(object).to_numpy()
+        yield list(values.to_pandas())
+        yield pd.DatetimeIndex(values.to_pandas())
+    if types.is_date32(kind):
+        yield values.to_numpy(zero_copy_only=False)
+        yield values.to_pandas()
     if types.is_string(kind) or types.is_binary(kind):
         yield values.to_numpy(zero_copy_only=False)
         yield pd.Series(values.to_pandas())
@@ -80,7 +100,8 @@ def library_forms(values):
 def test_a_column_has_the_keys_of_its_values(name):
     values = column(name)
     expected = [hashes([key])[0] for key in single_keys(name)]
-    for form in (*arrow_forms(values), *library_forms(values)):
+    assert expected == [hash_key(value) for value in TYPES[name][1]]
+    for form in (given_keys(name), *arrow_forms(values), *library_forms(values)):
         assert hashes(form) == expected, type(form)
 
 
@@ -92,7 +113,7 @@ def test_filters_take_a_column_as_its_values(name):
     for key in keys:
         g.add(key)
     assert f.to_bytes() == g.to_bytes()
-    assert all(key in f for key in keys)
+    assert all(key in f for key in (*keys, *given_keys(name)))
     assert f.contains(values).all()
     for part in by_family(keys):
         assert f.contains(part).all()
@@ -105,6 +126,44 @@ def test_filters_take_a_column_as_its_values(name):
     for key in keys:
         quotient.remove(key)
     assert not quotient.contains(values).any()
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_every_entry_takes_tuples(name, run):
+    """A tuple is the same key as a row of a table, for every function that takes keys."""
+    keys, table = TUPLES[name], table_of(name)
+    expected = [hash_key(key) for key in keys]
+    struct = table.to_struct_array().combine_chunks()
+    frame = pd.DataFrame({c: table[c].to_pandas() for c in table.column_names})
+    frame.index = [f"row {i}" for i in range(len(frame))]  # an index is not a column
+    forms = (keys, tuple(keys), iter(keys), table, table.to_batches()[0], struct, frame)
+    for form in (*forms, pl.from_arrow(table), pa.chunked_array([struct[:1], struct[1:]])):
+        assert hashes(form) == expected, type(form)
+    f = tamis.Bloom.build(table, fpr=1e-9)
+    assert f.to_bytes() == tamis.Bloom.build(keys, fpr=1e-9).to_bytes()
+    assert all(key in f for key in keys)
+    assert tamis.Ribbon.build(table, fpr=1e-9).contains(keys).all()
+    assert tamis.StaticFunction.build(keys, [1] * len(keys)).get(table).tolist() == [1] * len(keys)
+    for queries in (keys * 2, pa.concat_tables([table, table])):
+        assert len(tamis.Workload.from_queries(queries)) == len(keys)
+    assert tamis.Workload.from_queries(keys, keys=table).removed == len(keys)
+    c = tamis.Collection.build({"a": keys}, fpr=1e-9)
+    assert all(c.candidates(key) == ["a"] for key in keys)
+    assert c.candidates_many(table)[0].tolist() == list(range(len(keys) + 1))
+    windowed = tamis.Windowed(100, fpr=1e-9)
+    assert not windowed.seen_many(keys).any()
+    assert windowed.seen_many(table).all()
+    assert [len(kept) for kept in tamis.dedup([table, table], window=100)] == [len(keys)]
+    assert list(tamis.dedup(keys + keys, window=100)) == keys
+    with tamis.Guard(stores.Memory(), tamis.Bloom(100, fpr=1e-9)) as g:
+        g.put_many(dict.fromkeys(keys, b"x"))
+        assert g.get(keys[0]) == b"x"
+        assert g.get_many(keys) == [b"x"] * len(keys)
+        assert g.filter.contains(table).all()
+    pq.write_table(table, "keys.parquet")
+    columns = " ".join(f"-c {column}" for column in table.column_names)
+    assert run(f"build keys.parquet {columns} --fpr 1e-9 -o f.tamis")[0] == 0
+    assert all(key in tamis.load("f.tamis") for key in keys)
 
 
 @every_type

@@ -45,20 +45,21 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Source:
-    """An input: a path or "-", the column that holds the keys, and how to read them."""
+    """An input: a path or "-", the columns that hold the keys, and how to read them."""
 
     path: str
-    column: str | None = None
+    columns: tuple[str, ...] = ()
+    """The columns of the keys; the values of several columns are a tuple."""
     format: Format = "auto"
     integers: bool = False
-    default_column: str | None = None
-    """The column to read if ``column`` is not given and the table has one of this name."""
+    default_columns: tuple[str, ...] = ()
+    """The columns to read if ``columns`` is empty and the table has columns of these names."""
     column_option: str = "--column"
-    """The option that sets ``column``, for error messages."""
+    """The option that sets ``columns``, for error messages."""
     regex: str | None = None
     """Finds the key in a line: its first group, or all of it if it has none."""
     log_format: LogFormat | None = None
-    """The format of a web server's log; ``column`` names one of its fields."""
+    """The format of a web server's log; ``columns`` are fields of it."""
     is_log: bool = False
     """Whether ``regex`` and ``log_format`` can be given, and a web server's log is refused unless
     one of them is."""
@@ -71,7 +72,7 @@ class Source:
         return "standard input" if self.path == "-" else self.path
 
     def batches(self, *, whole: bool = True) -> Iterator[Any]:
-        """Read the records, or only the key column; raise ValueError if there are none."""
+        """Read the records, or only the key columns; raise ValueError if there are none."""
         some = False
         try:
             for batch in self._read(whole):
@@ -147,12 +148,26 @@ class Source:
         """Return the keys of a batch, one per record."""
         if isinstance(batch, list):
             if (pattern := self._pattern()) is not None:
-                group = self._group(pattern)
-                batch = [match[group] for line in batch if (match := pattern.search(line))]
-            return _integers(self.name, batch) if self.integers else batch
-        column = batch.column(self.column_of(names_of(batch)))
+                # One group gives bytes, several a tuple.
+                groups = self._groups(pattern)
+                found = (match for line in batch if (match := pattern.search(line)))
+                batch = [match.group(*groups) for match in found]
+                if len(groups) > 1:
+                    columns = [list(values) for values in zip(*batch, strict=True)]
+                    return list(zip(*map(self._values, columns), strict=True))
+            return self._values(batch)
+        names = self.columns_of(names_of(batch))
+        columns = [self._values(batch.column(name)) for name in names]
+        if len(columns) == 1:
+            return columns[0]
         if isinstance(batch, Rows):
-            keys = [key.encode() for key in column]
+            return list(zip(*columns, strict=True))
+        return _rows_of(columns, names)
+
+    def _values(self, column: Any) -> Any:
+        """Return the values of a column of keys, as integers if those are asked for."""
+        if isinstance(column, list):
+            keys = [key.encode() if isinstance(key, str) else key for key in column]
             return _integers(self.name, keys) if self.integers else keys
         if not self.integers:
             return column
@@ -166,19 +181,20 @@ class Source:
         )
         return _cast(self.name, column) if text else column
 
-    def column_of(self, names: list[str]) -> str:
-        """Return the name of the column that holds the keys."""
-        if self.column is None and len(names) == 1:
-            return names[0]
-        column = self.default_column if self.column is None else self.column
-        if column in names:
-            return str(column)
-        columns = ", ".join(names)
-        if self.column is None:
+    def columns_of(self, names: list[str]) -> list[str]:
+        """Return the names of the columns that hold the keys."""
+        if not self.columns and len(names) == 1:
+            return names
+        columns = self.columns or self.default_columns
+        if columns and all(column in names for column in columns):
+            return list(columns)
+        listed = ", ".join(names)
+        if not self.columns:
             raise ValueError(
-                f"{self.name} has the columns {columns}; choose one with {self.column_option}"
+                f"{self.name} has the columns {listed}; choose one with {self.column_option}"
             )
-        raise ValueError(f"{self.name} has no column {self.column!r}; its columns are {columns}")
+        missing = next(column for column in self.columns if column not in names)
+        raise ValueError(f"{self.name} has no column {missing!r}; its columns are {listed}")
 
     def _read(self, whole: bool) -> Iterator[Any]:
         size = None if self.path == "-" else os.stat(self.path).st_size
@@ -200,9 +216,10 @@ class Source:
             case "text" if pattern is not None:
                 yield from self._matching(pattern, _lines(self.name, stream))
             case "text":
-                if self.column is not None:
+                if self.columns:
+                    columns = ", ".join(map(repr, self.columns))
                     raise ValueError(
-                        f"{self.column_option} is {self.column!r}, but {self.name} is text, "
+                        f"{self.column_option} is {columns}, but {self.name} is text, "
                         "which has no columns; use --format csv to read it as a table"
                     )
                 yield from _lines(self.name, stream)
@@ -245,9 +262,9 @@ class Source:
         if not header:
             return
         names = next(csv.reader([header], delimiter=delimiter))
-        wanted = names if whole else [self.column_of(names)]
-        if not whole or self.column is not None:
-            self.column_of(names)
+        wanted = names if whole else self.columns_of(names)
+        if not whole or self.columns:
+            self.columns_of(names)
         yield from arrow_csv.open_csv(
             stream,
             arrow_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
@@ -260,8 +277,8 @@ class Source:
     def _rows(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
         """Read CSV without pyarrow."""
         for batch in read_rows(self.name, stream, delimiter, _ROWS):
-            if not whole or self.column is not None:
-                self.column_of(batch.names)
+            if not whole or self.columns:
+                self.columns_of(batch.names)
             yield batch
 
     def _pattern(self) -> re.Pattern[bytes] | None:
@@ -276,28 +293,33 @@ class Source:
         except re.error as error:
             raise ValueError(f"--regex is not a regular expression: {error}") from None
 
-    def _group(self, pattern: re.Pattern[bytes]) -> int | str:
-        """Return the group of the pattern that is the key."""
+    def _groups(self, pattern: re.Pattern[bytes]) -> list[int | str]:
+        """Return the groups of the pattern that are the key."""
         if self.log_format is None:
-            return min(pattern.groups, 1)
+            return [min(pattern.groups, 1)]
         fields = list(pattern.groupindex)
-        for field in (self.column, self.default_column):
-            if field in fields:
-                return str(field)
-        if self.column is not None:
-            raise ValueError(
-                f"{self.column_option} must be a field of the log ({', '.join(fields)}), "
-                f"not {self.column!r}"
-            )
-        return "path"
+        for columns in (self.columns, self.default_columns):
+            if columns and all(column in fields for column in columns):
+                return list(columns)
+        for column in self.columns:
+            if column not in fields:
+                raise ValueError(
+                    f"{self.column_option} must be a field of the log ({', '.join(fields)}), "
+                    f"not {column!r}"
+                )
+        return ["path"]
 
     def _matching(
         self, pattern: re.Pattern[bytes], batches: Iterator[list[bytes]]
     ) -> Iterator[list[bytes]]:
         """Yield the lines that match and have a key; say how many others there are."""
-        group, lines, skipped = self._group(pattern), 0, 0
+        groups, lines, skipped = self._groups(pattern), 0, 0
         for batch in batches:
-            found = [line for line in batch if (m := pattern.search(line)) and m[group]]
+            found = [
+                line
+                for line in batch
+                if (m := pattern.search(line)) and all(m[group] for group in groups)
+            ]
             filled = sum(map(bool, batch))
             lines, skipped = lines + filled, skipped + filled - len(found)
             yield found
@@ -313,7 +335,7 @@ class Source:
 
         with _seekable(stream) as file:
             table = ParquetReader(file, self.name)
-            columns = None if whole else [self.column_of(table.schema.names)]
+            columns = None if whole else self.columns_of(table.schema.names)
             yield from table.batches(_ROWS, columns)
 
     def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
@@ -339,6 +361,18 @@ class Source:
         except (ValueError, IndexError) as error:
             raise ValueError(f"{self.name} is damaged: {error}") from None
         return batch
+
+
+def _rows_of(columns: list[Any], names: list[str]) -> Any:
+    """Return Arrow columns as one column of rows; a row with a null is null."""
+    arrow = pyarrow("a table")
+    from pyarrow import compute
+
+    arrays = [each.combine_chunks() if hasattr(each, "chunks") else each for each in columns]
+    nulls = np.logical_or.reduce(
+        [compute.is_null(each).to_numpy(zero_copy_only=False) for each in arrays]
+    )
+    return arrow.StructArray.from_arrays(arrays, names, mask=arrow.array(nulls))
 
 
 def split_log(log: Source) -> tuple[Any, Any]:

@@ -59,7 +59,13 @@ def input_format(command: _F) -> _F:
 
 def key_input(command: _F) -> _F:
     """Add the options that say how keys are read: column, format and type."""
-    option = click.option("-c", "--column", help="Column that holds the keys.")
+    option = click.option(
+        "-c",
+        "--column",
+        "columns",
+        multiple=True,
+        help="Column that holds the keys; repeat it for keys of several columns.",
+    )
     return option(input_format(command))
 
 
@@ -97,7 +103,10 @@ def query_log(command: _F) -> _F:
     command = log_lines(command)
     for option in (
         click.option(
-            "--queries-column", help="Column of the query log (default: same name as --column)."
+            "--queries-column",
+            "queries_columns",
+            multiple=True,
+            help="Column of the query log (default: same name as --column); repeatable.",
         ),
         click.option("--queries", type=FILE, help='Query log: a file, or "-".'),
     ):
@@ -135,12 +144,12 @@ def zipf_shape(command: _F) -> _F:
 def log_source(
     keys: Source,
     path: str,
-    column: str | None,
+    columns: tuple[str, ...],
     regex: str | None = None,
     log_format: LogFormat | None = None,
 ) -> Source:
     """Return the source of a query log for these keys."""
-    return Source(path, column, "auto", keys.integers, default_column=keys.column,
+    return Source(path, columns, "auto", keys.integers, default_columns=keys.columns,
                   column_option="--queries-column", regex=regex, log_format=log_format,
                   is_log=True)  # fmt: skip
 

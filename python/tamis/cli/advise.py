@@ -76,11 +76,11 @@ from tamis.cli.plan import read_zipf
 @as_json
 def command(
     keys: str,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     queries: str | None,
-    queries_column: str | None,
+    queries_columns: tuple[str, ...],
     cost_column: str | None,
     regex: str | None,
     log_format: Any,
@@ -104,9 +104,9 @@ def command(
     if keys.isdecimal():
         if output is not None:
             raise click.UsageError(f"-o requires KEYS to be a file of keys, not {keys}")
-        known, source = int(keys), Source("-", column, format, integers)
+        known, source = int(keys), Source("-", columns, format, integers)
     else:
-        source = Source(keys, column, format, integers)
+        source = Source(keys, columns, format, integers)
         known = join(list(source.read_keys()))
     if measure and (queries is None or isinstance(known, int)):
         raise click.UsageError("--measure requires KEYS to be a file, and --queries")
@@ -114,7 +114,7 @@ def command(
         raise click.UsageError("pass at most one of --measure and --cost-column")
     sample = later = None
     if queries is not None:
-        log = log_source(source, queries, queries_column, regex, log_format)
+        log = log_source(source, queries, queries_columns, regex, log_format)
         if measure:
             sample, later = split_log(log)
             workload = tamis.Workload.from_queries(sample, keys=known)

@@ -73,7 +73,7 @@ BUILDABLE: dict[str, Any] = {
 def command(
     keys: str,
     output: str,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     fpr: float | None,
@@ -81,7 +81,7 @@ def command(
     kind: str | None,
     capacity: int | None,
     queries: str | None,
-    queries_column: str | None,
+    queries_columns: tuple[str, ...],
     cost_column: str | None,
     regex: str | None,
     log_format: Any,
@@ -97,7 +97,7 @@ def command(
     million keys, the filter is built in shards, using a temporary folder. --capacity builds a
     filter that supports insertions and can be merged with others of the same capacity.
     """
-    source = Source(keys, column, format, integers)
+    source = Source(keys, columns, format, integers)
     hashing: dict[str, Any] = {"key": secret} | ({} if seed is None else {"seed": seed})
     rate: dict[str, Any] = {"fpr": fpr, "bits_per_key": bits_per_key}
     if plan_file is not None:
@@ -108,7 +108,7 @@ def command(
     if kind == "stacked":
         log = None
         if queries is not None:
-            log = log_source(source, queries, queries_column, regex, log_format)
+            log = log_source(source, queries, queries_columns, regex, log_format)
         f = _stacked(source, log, cost_column, capacity, rate, hashing)
     elif queries:
         raise click.UsageError(f"--queries requires --kind stacked, not {kind}")

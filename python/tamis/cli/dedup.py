@@ -46,7 +46,7 @@ from tamis.cli._rows import Rows, names_of
 @as_json
 def command(
     input: str,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     regex: str | None,
@@ -68,7 +68,7 @@ def command(
         raise click.UsageError("pass exactly one of --window and --gap")
     if size["gap"] is not None and size["bits"] is None:
         raise click.UsageError("--gap requires --bits")
-    source = Source(input, column, format, integers, prints=output is None,
+    source = Source(input, columns, format, integers, prints=output is None,
                     regex=regex, log_format=log_format)  # fmt: skip
     batches = source.batches()
     first = next(batches)

@@ -62,11 +62,11 @@ class Run(NamedTuple):
 @as_json
 def command(
     keys: str | None,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     queries: str | None,
-    queries_column: str | None,
+    queries_columns: tuple[str, ...],
     regex: str | None,
     log_format: Any,
     hosts: int,
@@ -88,8 +88,8 @@ def command(
         raise click.UsageError("pass both of --keys and --queries, or neither")
     say_text: Callable[[str], None] = (lambda text: None) if as_json else say
     if keys is not None and queries is not None:
-        source = Source(keys, column, format, integers)
-        data = _own(source, log_source(source, queries, queries_column, regex, log_format))
+        source = Source(keys, columns, format, integers)
+        data = _own(source, log_source(source, queries, queries_columns, regex, log_format))
     else:
         data = scene(hosts, visits, seed)
     folder = Path(output)

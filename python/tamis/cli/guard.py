@@ -86,7 +86,8 @@ def command(
     some triggers, all named tamis_TABLE_…, which keep the filter correct when other programs write
     to the table. The table itself is only read. --remove drops them at the end.
     """
-    log = Source(queries, queries_column, format, integers, default_column=key,
+    log = Source(queries, () if queries_column is None else (queries_column,), format, integers,
+                 default_columns=(key,),
                  column_option="--queries-column", regex=regex, log_format=log_format,
                  is_log=format == "auto")  # fmt: skip
     names = {"table": table, "key": key, "value": value or key, "where": where}

@@ -53,11 +53,11 @@ from tamis.planning.planner import Last
 @as_json
 def command(
     keys: str,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     queries: str | None,
-    queries_column: str | None,
+    queries_columns: tuple[str, ...],
     cost_column: str | None,
     regex: str | None,
     log_format: Any,
@@ -73,10 +73,10 @@ def command(
     """
     if queries and zipf:
         raise click.UsageError("pass at most one of --queries and --zipf")
-    source = Source(keys, column, format, integers)
+    source = Source(keys, columns, format, integers)
     log = None
     if queries is not None:
-        log = log_source(source, queries, queries_column, regex, log_format)
+        log = log_source(source, queries, queries_columns, regex, log_format)
     count, workload = _count_and_workload(source, log, cost_column)
     if zipf is not None:
         workload = read_zipf(zipf)

@@ -49,7 +49,7 @@ def command(
     filter: str,
     keys: tuple[str, ...],
     input: str | None,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     regex: str | None,
@@ -71,7 +71,7 @@ def command(
         raise click.UsageError("pass either KEYS or --from")
     f = tamis.load(filter, mmap=True, key=secret)
     prints = output is None and not count and not as_json
-    source = Source(input or "the arguments", column, format, integers, prints=prints,
+    source = Source(input or "the arguments", columns, format, integers, prints=prints,
                     regex=regex, log_format=log_format, is_log=True)  # fmt: skip
     batches: Iterator[Any] = source.batches() if input else iter([[k.encode() for k in keys]])
     queries = maybe = 0

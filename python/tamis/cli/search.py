@@ -137,9 +137,12 @@ def _documents(
                     f"{path} is a table: --name and --text must name two of its columns "
                     f"{', '.join(names_of(batch))}"
                 )
-            columns = [Source(path, each).column_of(names_of(batch)) for each in (name, text)]
+            columns = [
+                Source(path, (each,)).columns_of(names_of(batch))[0] for each in (name, text)
+            ]
             if utility is not None:
-                column = batch.column(Source(path, utility).column_of(names_of(batch)))
+                (found,) = Source(path, (utility,)).columns_of(names_of(batch))
+                column = batch.column(found)
                 weights += map(float, as_list(column))
             names, texts = (as_list(batch.column(each)) for each in columns)
             yield from zip(map(str, names), (each or "" for each in texts), strict=True)

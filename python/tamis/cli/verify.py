@@ -35,7 +35,7 @@ _RANDOM_KEYS = 1_000_000
 def command(
     filter: str,
     keys: str | None,
-    column: str | None,
+    columns: tuple[str, ...],
     format: Any,
     integers: bool,
     absent: str | None,
@@ -53,10 +53,10 @@ def command(
     result: dict[str, Any] = {"file": filter, "kind": type(f).__name__, "checksums": True}
     present = np.zeros(0, np.uint64)
     if keys is not None:
-        denied, present = _denied(f, Source(keys, column, format, integers), bool(absent))
+        denied, present = _denied(f, Source(keys, columns, format, integers), bool(absent))
         result |= denied
     if hasattr(f, "expected_fpr"):
-        source = Source(absent, default_column=column, integers=integers) if absent else None
+        source = Source(absent, default_columns=columns, integers=integers) if absent else None
         result |= _random_rate(f) if source is None else _rate(f, source, present)
     good = not result.get("denied") and result.get("rate_as_expected", True)
     if as_json:

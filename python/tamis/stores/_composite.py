@@ -1,17 +1,21 @@
-"""Keys of several columns, and UUIDs, in the one form that filters hash.
+"""Keys of several columns, and UUIDs, as the guard's SQL tables hold them.
 
-Whoever writes a row of a guarded table, a guard or another program that fires a trigger, the
-filter must hash the same bytes for its key. A key of several columns is *packed*: bytes in
-hexadecimal after a ``b``, integers after an ``i``, with commas between. Triggers can write that
-with functions that every SQLite and PostgreSQL has, and no two keys have the same packed form. The
-tables beside the guarded one (index, journal) have it in one column of text.
+A key of several columns is a tuple, and filters hash its plain form (docs/keys.md). SQL cannot
+write that form: a trigger that logs a change of a row writes the *packed* form, text with bytes in
+hexadecimal after a ``b``, integers after an ``i``, and commas between, with functions that every
+SQLite and PostgreSQL has. The tables beside the guarded one (index, journal) hold it in one column
+of text; here it is converted to the parts of the tuple and back.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
+
+import numpy as np
 
 from tamis.stores.contract import PlainKey
 
@@ -27,16 +31,16 @@ def pack(parts: Sequence[PlainKey]) -> str:
     )
 
 
-def unpack(packed: str) -> list[PlainKey]:
+def unpack(packed: str) -> tuple[PlainKey, ...]:
     """Return the parts of a packed key; `ValueError` if it is not one.
 
     >>> unpack("b6575,i5")
-    [b'eu', 5]
+    (b'eu', 5)
     """
-    return [
+    return tuple(
         bytes.fromhex(part[1:]) if part[:1] == "b" else int(part.removeprefix("i"))
         for part in packed.split(",")
-    ]
+    )
 
 
 def uuid_bytes(key: Any, column: str) -> bytes:
@@ -64,8 +68,14 @@ def uuid_bytes(key: Any, column: str) -> bytes:
 
 def check_parts(key: Any, columns: Sequence[str]) -> tuple[Any, ...]:
     """Return a key of several columns; raise `TypeError` for anything else."""
-    if isinstance(key, tuple) and len(key) == len(columns):
-        return key
-    raise TypeError(
-        f"a key must be a tuple of {len(columns)} values, ({', '.join(columns)}), not {key!r}"
-    )
+    if not isinstance(key, tuple) or len(key) != len(columns):
+        raise TypeError(
+            f"a key must be a tuple of {len(columns)} values, ({', '.join(columns)}), not {key!r}"
+        )
+    for part, column in zip(key, columns, strict=True):
+        if isinstance(part, datetime.date | np.datetime64 | Decimal):
+            raise TypeError(
+                f"a key of column {column!r} must be text, bytes, an integer or a UUID, "
+                f"not {part!r}"
+            )
+    return key

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from tamis._native import plain_key
+from tamis._native import plain_key, tuple_parts
 from tamis.stores._composite import check_parts, pack, unpack
 from tamis.stores._encoding import decode_key, encode_key, encode_keys
 from tamis.stores.contract import PlainKey
@@ -47,13 +47,14 @@ class KeyColumns(ABC):
         if len(self.names) == 1:
             return self.plain_part(0, key)
         parts = check_parts(key, self.names)
-        return pack([self.plain_part(i, part) for i, part in enumerate(parts)]).encode()
+        return plain_key(tuple(self.plain_part(i, part) for i, part in enumerate(parts)))
 
     def from_plain(self, key: PlainKey) -> Any:
         """Return a key as a caller has it: of several columns, a tuple; text as bytes."""
         if len(self.names) == 1:
             return self.given_part(0, key)
-        parts = unpack(key.decode())  # type: ignore[union-attr]
+        parts = tuple_parts(key)  # type: ignore[arg-type]
+        assert parts is not None
         return tuple(self.given_part(i, part) for i, part in enumerate(parts))
 
     def to_column(self, key: PlainKey) -> Any:
@@ -61,7 +62,8 @@ class KeyColumns(ABC):
         if self.own:
             return encode_key(key)
         if len(self.names) > 1:
-            return None if self._parts(key) is None else key.decode()  # type: ignore[union-attr]
+            parts = tuple_parts(key) if isinstance(key, bytes) else None
+            return None if parts is None or self._as_columns(parts) is None else pack(parts)
         return self.as_type(key, self.types[0])
 
     def require_column(self, key: PlainKey, table: str) -> Any:
@@ -80,6 +82,10 @@ class KeyColumns(ABC):
 
     def from_column(self, column: Any) -> PlainKey:
         """Return a key of the column as filters hash it."""
+        return self.from_part(column) if len(self.names) == 1 else plain_key(unpack(column))
+
+    def from_part(self, column: Any) -> PlainKey:
+        """Return the value of one of the table's key columns as filters hash it."""
         if isinstance(column, str):
             return column.encode()
         if isinstance(column, int):
@@ -98,17 +104,13 @@ class KeyColumns(ABC):
         """Return the values of the table's key columns for a key as the guard's tables have it."""
         if len(self.names) == 1:
             return [column]
-        parts = self._parts(column.encode())
+        parts = self._as_columns(unpack(column))
         assert parts is not None
         return parts
 
-    def _parts(self, key: PlainKey) -> list[Any] | None:
-        """Return the parts of a packed key as the columns hold them, if they can hold them."""
-        try:
-            packed = unpack(key.decode())  # type: ignore[union-attr]
-        except (AttributeError, ValueError):
+    def _as_columns(self, parts: Sequence[PlainKey]) -> list[Any] | None:
+        """Return the parts of a key as the columns hold them, if they can hold them."""
+        if len(parts) != len(self.names):
             return None
-        if len(packed) != len(self.names):
-            return None
-        parts = [self.holds_part(part, type) for part, type in zip(packed, self.types, strict=True)]
-        return None if None in parts else parts
+        held = [self.holds_part(part, type) for part, type in zip(parts, self.types, strict=True)]
+        return None if None in held else held

@@ -416,7 +416,7 @@ class Postgres(Journaled):
             if len(self._keys) == 1:
                 yield [key for (key,) in rows]
             else:
-                yield [pack([self._columns.from_column(part) for part in row]) for row in rows]
+                yield [pack([self._columns.from_part(part) for part in row]) for row in rows]
             rows = db.execute(first + after + order, rows[-1]).fetchall()
 
     # The journal and the index.
