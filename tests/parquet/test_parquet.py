@@ -907,3 +907,25 @@ def test_columns_may_have_budgets_of_their_own(lake):
     pq.write_table(users(9000, 100), lake / "new.parquet", row_group_size=100)
     ix.refresh()
     agrees(ix, lake, {"n": 9005})
+
+
+TEXT = [f"some text {i:04}" for i in range(3000)]
+DELTA = {
+    "DELTA_BINARY_PACKED": pa.array([i * i for i in range(3000)]),
+    "DELTA_LENGTH_BYTE_ARRAY": pa.array(TEXT),
+    "DELTA_BYTE_ARRAY": pa.array(TEXT),
+}
+
+
+@pytest.mark.parametrize("encoding", DELTA)
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_delta_encodings_are_read(tmp_path, encoding, version):
+    """pyarrow cannot read them as dictionaries, as other text is read."""
+    column = pa.concat_arrays([pa.nulls(5, DELTA[encoding].type), DELTA[encoding]])
+    table = pa.table({"c": column, "n": range(len(column))})
+    options = {"use_dictionary": False, "column_encoding": {"c": encoding}}
+    pq.write_table(table, tmp_path / "a.parquet", data_page_version=version, **options)
+    index = SkippingIndex.build(tmp_path / "a.parquet", columns=["c"])
+    value = column[77].as_py()
+    assert index.scan({"c": value})["n"].to_pylist() == [77]
+    assert index.scan({"c": "absent" if isinstance(value, str) else -1}).num_rows == 0

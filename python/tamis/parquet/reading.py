@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
-from tamis._pages import CheckedFile, chunk_start, dictionary_columns, most_text
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.errors import FormatError
@@ -73,9 +72,7 @@ def read_groups(
     ]
     coded = dictionary_columns(footer, numbers, text)
     with lake.filesystem.open_input_file(path) as source:
-        checked = CheckedFile(source, path, footer, numbers)
-        checked.limit_text(most_text(source.size()), BATCH, coded)
-        file = pq.ParquetFile(checked, metadata=footer, read_dictionary=coded)
+        file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
         return [_group(file, number, columns, names, options) for number in numbers]
 
 
@@ -112,6 +109,27 @@ def _group(
     ]
     mean = float(total) / max(rows, 1) if options.utility is not None else 1.0
     return Group(rows, filters, [zones[name] for name in columns], mean)
+
+
+def dictionary_columns(
+    footer: pq.FileMetaData, groups: Iterable[int], names: Sequence[str]
+) -> list[str]:
+    """Return which of these columns pyarrow can read as dictionaries: not from delta encodings."""
+    found = set(names)
+    for number in groups:
+        group = footer.row_group(number)
+        for column in range(group.num_columns):
+            chunk = group.column(column)
+            if any(encoding.startswith("DELTA") for encoding in chunk.encodings):
+                found.discard(chunk.path_in_schema)
+    return [name for name in names if name in found]
+
+
+def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the position of a column chunk, as pyarrow computes it."""
+    data: int = chunk.data_page_offset
+    dictionary: int | None = chunk.dictionary_page_offset
+    return dictionary if dictionary is not None and 0 < dictionary < data else data
 
 
 def tasks(footer: pq.FileMetaData) -> Iterator[range]:
