@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from tamis import _forks
 from tamis.errors import FormatError
-from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, State
-from tamis.parquet.columns import Predicate
-from tamis.parquet.reading import BATCH
+from tamis.parquet import column_types
+from tamis.parquet.predicate import Predicate
+from tamis.parquet.row_groups import BATCH
+from tamis.parquet.state import Answer, State
 from tamis.parquet.threads import map_in_order
 
 FOOTERS = 16
@@ -41,7 +41,7 @@ class Footers:
         with self._lock:
             footer = self._kept.pop((file.path, file.footer), None)
         if footer is None:
-            with state.lake.filesystem.open_input_file(file.path) as source:
+            with state.file_set.filesystem.open_input_file(file.path) as source:
                 footer = pq.read_metadata(source)
         with self._lock:
             self._kept[file.path, file.footer] = footer
@@ -66,7 +66,7 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
     chosen: dict[int, list[int]] = {}  # files by their most used row group
     for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True):
         chosen.setdefault(owner, []).append(number)
-    filesystem = state.lake.filesystem
+    filesystem = state.file_set.filesystem
     fragments = [
         FORMAT.make_fragment(state.manifest.files[owner].path, filesystem, row_groups=sorted(own))
         for owner, own in chosen.items()
@@ -174,7 +174,7 @@ class Projection:
             for name in columns:
                 if name in there:
                     array = batch.column(name)
-                    array = array.cast(families.filterable(array.type))
+                    array = array.cast(column_types.filterable(array.type))
                 else:
                     array = pa.nulls(len(batch), self.schema.field(name).type)
                 arrays[name] = pa.chunked_array([array])
@@ -194,8 +194,8 @@ def visits(
 
     def read(path: str, footer: pq.FileMetaData, number: int) -> pa.Table:
         try:
-            with state.lake.filesystem.open_input_file(path) as source:
-                remote = not state.lake.local
+            with state.file_set.filesystem.open_input_file(path) as source:
+                remote = not state.file_set.local
                 file = pq.ParquetFile(source, metadata=footer, pre_buffer=remote)
                 return projection.of_group(file, number, limit)
         except (FileNotFoundError, PermissionError):
