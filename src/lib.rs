@@ -26,7 +26,6 @@
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and a filter per region of scores  | Vaidya et al. 2021                |
 //! | [`hyperloglog`] | how many distinct hashes there are, about        | Flajolet et al. 2007, Ertl 2017   |
-//! | [`pages`]      | checks of untrusted Parquet pages                | parquet-format                    |
 //! | [`ordered`]    | large batches, in the order of a filter's memory |                                   |
 //! | [`kernel`]     | the trait of all kernels; how parts are opened   |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
@@ -62,7 +61,6 @@ pub mod learned;
 pub mod lock;
 pub mod model;
 pub mod ordered;
-pub mod pages;
 mod processor;
 pub mod quotient;
 pub mod ribbon;

@@ -58,7 +58,6 @@ __all__ = [
     "LearnedBloom",
     "Lookup",
     "Negatives",
-    "Page",
     "Quotient",
     "Resident",
     "Ribbon",
@@ -78,14 +77,11 @@ __all__ = [
     "TextOptions",
     "Windowed",
     "__version__",
-    "check_delta_page",
-    "check_pages",
     "column_name",
     "encode_hashes",
     "hash_keys",
     "index_entries",
     "kinds",
-    "longest_value",
     "now",
     "open_bytes",
     "open_file",
@@ -1077,30 +1073,6 @@ class TextGrams:
 def hash_keys(keys: Keys, *, seed: int = 0, key: bytes | None = None) -> npt.NDArray[np.uint64]:
     """Return the 128-bit hash of each key as a row (high half, low half)."""
 
-@final
-class Page:
-    @property
-    def start(self) -> int: ...
-    @property
-    def compressed(self) -> int: ...
-    @property
-    def uncompressed(self) -> int: ...
-    @property
-    def values(self) -> int: ...
-    @property
-    def encoding(self) -> int | None: ...
-    @property
-    def levels(self) -> int | None: ...
-    @property
-    def is_compressed(self) -> bool: ...
-
-def check_pages(
-    content: bytes, start: int, length: int, past: int, large: int, ratio: int
-) -> list[Page]: ...
-def check_delta_page(
-    page: bytes, levels: int, encoding: int, values: int, large: int, ratio: int
-) -> None: ...
-def longest_value(dictionary: bytes, values: int) -> int | None: ...
 def words(text: str) -> list[str]: ...
 def column_name(name: str) -> int: ...
 def text_grams(keys: Keys, shortest: int, longest: int, buckets: int) -> TextGrams: ...

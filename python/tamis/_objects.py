@@ -1,8 +1,9 @@
-"""Objects in object stores: found by a URI or in a file system of fsspec or pyarrow.
+"""Objects in object stores: named by a URL, or by a path in a file system of fsspec or pyarrow.
 
-Writing replaces an object as a whole or not at all: everything is written to a temporary file,
-which is then uploaded by one request, or by a multipart upload that takes effect when it is
-complete. Reading is in `tamis._ranges`. Messages name an object without the credentials of its URI.
+URLs are opened by obstore, with ``storage_options`` as Polars and deltalake take them. The key of
+an object is taken as it is, never decoded. File systems are opened by pyarrow. Writing replaces an
+object as a whole or not at all; only obstore can make a write conditional on the object that is
+there. Reading in parts is in `tamis._ranges`. No message contains credentials.
 """
 
 from __future__ import annotations
@@ -12,32 +13,22 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeGuard
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tamis._types import FilePath
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+"""The schemes of object stores."""
 
-EXTRAS = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gs"),
-    **dict.fromkeys(("az", "abfs", "abfss"), "az"),
-}
-"""The extra of tamis that installs the client of each scheme."""
+MAX_CONDITIONAL = 64 << 20
+"""Bytes of the largest object that is written by one request, which can be conditional."""
 
-_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "file")
-"""The schemes that pyarrow has clients for."""
-
-SINGLE = 64 << 20
-"""Most bytes that are uploaded by one request, which can be conditional."""
-
-
-PART = 16 << 20
-"""Bytes of a part of a larger upload."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_UNADDRESSABLE = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 
 
 class Info(NamedTuple):
@@ -47,366 +38,331 @@ class Info(NamedTuple):
     tag: str | None
 
 
-class Store(Protocol):
-    """What is needed of a client of an object store."""
+Ranges = Sequence[tuple[int, int]]
+"""Starts and ends of parts of an object."""
 
-    def info(self, path: str) -> Info:
-        """Return size and tag; `FileNotFoundError` if there is no object."""
+Read = Callable[[Ranges], list[bytes]]
+
+
+class Object(Protocol):
+    """An object of a store."""
+
+    @property
+    def name(self) -> str:
+        """The URL or path."""
         ...
 
-    def reader(self, path: str) -> tuple[Info, Callable[[int, int], bytes]]:
-        """Return size and tag, and a function of an offset and a length that reads by threads."""
+    @property
+    def path(self) -> str:
+        """The bucket and the key, or the path in a file system."""
         ...
 
-    def upload(self, file: str, path: str, tag: str | None) -> None:
-        """Replace an object by a file; if ``tag`` is given, only the object that has this tag."""
+    def info(self) -> Info | None:
+        """Return size and ETag, or None if there is no object."""
+        ...
+
+    def open(self) -> tuple[Info, Read]:
+        """Return size and ETag, and a function that reads ranges and may be called by threads."""
+        ...
+
+    def upload(self, file: str, tag: str | None = None) -> str | None:
+        """Replace the object by a file, and return its ETag.
+
+        With ``tag``, only an object that has this ETag is replaced, otherwise `OSError` is raised.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class Object:
-    """An object in a store. ``name`` is for messages."""
+class StorageOptions:
+    """Options of obstore for the store of a URL; they may be credentials."""
 
-    store: Store
-    path: str
-    name: str
+    values: Mapping[str, str] = field(repr=False)
 
-    def info(self) -> Info | None:
-        """Return size and tag, or None if there is no object."""
-        try:
-            return self.store.info(self.path)
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise failure(self.name, error) from None
+
+def storage_of(filesystem: Any, storage_options: Mapping[str, str] | None) -> Any:
+    """Return the file system or the `StorageOptions` that a caller gave; None for neither."""
+    if storage_options is None:
+        return filesystem
+    if filesystem is not None:
+        raise ValueError("pass at most one of filesystem and storage_options")
+    strings = isinstance(storage_options, Mapping) and all(
+        isinstance(each, str) for pair in storage_options.items() for each in pair
+    )
+    if not strings:  # the values are not shown: they may be secrets
+        kind = type(storage_options).__name__
+        raise TypeError(f"storage_options must be a dict of strings, not a {kind}")
+    return StorageOptions(dict(storage_options))
 
 
 def is_object(path: object, filesystem: Any = None) -> TypeGuard[str]:
-    """Whether a path is a URI, or in a file system that is given."""
-    return isinstance(path, str) and (filesystem is not None or _URI.match(path) is not None)
+    """Whether a path is a URL, or in a file system that is given."""
+    given = filesystem is not None and not isinstance(filesystem, StorageOptions)
+    return isinstance(path, str) and (given or _URL.match(path) is not None)
 
 
-def has_credentials(path: str) -> bool:
-    """Whether a URI has a user, a password or options."""
-    return public_name(path) != path
+def split_url(url: str, argument: str) -> tuple[str, str, str]:
+    """Return scheme, bucket and key of a URL; the key may be empty or a pattern."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise ValueError(f"{argument} must be a path, or a URL that begins with one of {known}")
+    # An Azure URL may be abfss://container@account.dfs.core.windows.net/key.
+    if ":" in bucket or ("@" in bucket and not scheme.startswith("abfs")):
+        raise ValueError(
+            f"{argument} must not contain credentials; pass them as storage_options, or set them "
+            "in the environment"
+        )
+    return scheme, bucket, key
 
 
-def public_name(path: object) -> str:
-    """Return a URI without user, password and options, for messages; other paths as they are."""
-    text = os.fsdecode(path) if isinstance(path, bytes | os.PathLike) else str(path)
-    if _URI.match(text) is None:
-        return text
-    scheme, _, rest = text.partition("://")
-    rest = rest.partition("?")[0]
-    if _is_cut(scheme, rest):
-        rest = rest.rpartition("@")[2] if "@" in rest else "***"
-    authority, slash, key = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{key}"
-
-
-def _is_cut(scheme: str, rest: str) -> bool:
-    """Whether a secret in a URI has a slash, which ends it: no name of a bucket has a colon."""
-    authority = rest.partition("/")[0]
-    return scheme.lower() in EXTRAS and "@" not in authority and ":" in authority
-
-
-def check_secret(uri: str, argument: str) -> None:
-    """Refuse a URI whose secret has a slash: the rest would be the name of an object."""
-    if _is_cut(*uri.partition("://")[::2]):
-        name = public_name(uri)
-        raise ValueError(f"{argument} must have %2F for a '/' in the secret of its URI: {name!r}")
-
-
-def failure(name: str, error: BaseException) -> OSError:
-    """Return an error of a client as an `OSError` that names the object, but no credentials."""
-    # `from None` where it is raised: the message of a client may contain what it was given.
-    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    if isinstance(error, TimeoutError):
-        number = errno.ETIMEDOUT
-    if isinstance(error, PermissionError):
-        number = errno.EACCES
-    if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return OSError(number, f"{type(error).__name__}: {_without_secrets(text)}", name)
-
-
-_SECRET = re.compile(
-    r"(\w+://)[^/\s@]+(?=@)|([?&;](?:[\w-]*(?:key|secret|token|sig\w*)[\w-]*)=)[^&\s]+"
-)
-
-
-def _without_secrets(text: str) -> str:
-    text = _SECRET.sub(lambda found: (found[1] or found[2]) + "***", text)
-    for name, value in os.environ.items():
-        if re.search("SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY", name) and len(value) >= 8:
-            text = text.replace(value, "***")
-    return text
+def open_bucket(scheme: str, bucket: str, filesystem: Any = None) -> Any:
+    """Return the obstore client of a bucket."""
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError:
+        raise ImportError(f"{scheme}:// needs obstore: pip install tamis[cloud]") from None
+    options: dict[str, Any] = {}
+    if isinstance(filesystem, StorageOptions):
+        options = dict(filesystem.values)
+    retries = {}
+    if "max_retries" in options:
+        retries["retry_config"] = {"max_retries": int(options.pop("max_retries"))}
+    try:
+        return from_url(f"{scheme}://{bucket}", config=options, **retries)  # type: ignore[call-overload]
+    except (BaseError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"storage_options or environment are not valid for {scheme}://{bucket}: "
+            f"{_message(error)}"
+        ) from None
 
 
 def locate(path: str, filesystem: Any = None) -> Object:
-    """Find an object by its URI, or by its path in a file system of fsspec or pyarrow."""
-    name = public_name(path)
-    if filesystem is None:
-        check_secret(path, "path")
-    scheme, _, rest = name.rpartition("://")
-    in_bucket = scheme.lower() in EXTRAS
-    # Clients drop a slash at the end, and would write another object.
-    if name.endswith("/") or not (rest.partition("/")[2] if in_bucket else rest):
-        raise IsADirectoryError(errno.EISDIR, "not the name of an object", name)
-    if filesystem is not None:
-        return Object(store_of(filesystem), path, name)
-    try:
-        filesystem, inner = open_uri(path)
-    except (ImportError, OSError):
-        raise
-    except Exception as error:
+    """Find an object by its URL, or by its path in a file system of fsspec or pyarrow."""
+    if filesystem is not None and not isinstance(filesystem, StorageOptions):
+        if not path or path.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, "not the name of an object", path)
+        return FileObject(as_filesystem(filesystem), path)
+    scheme, bucket, key = split_url(path, "path")
+    if not key or key.endswith("/"):  # clients drop the slash, and would write another object
+        raise IsADirectoryError(errno.EISDIR, "not the name of an object", path)
+    check_key(key, path)
+    return CloudObject(open_bucket(scheme, bucket, filesystem), bucket, key, path)
+
+
+def check_key(key: str, name: str) -> None:
+    """Raise if obstore cannot address a key."""
+    if _UNADDRESSABLE.search(key):
         raise ValueError(
-            f"path must be a URI that fsspec or pyarrow opens, not {name!r}: "
-            f"{_without_secrets(str(error))}"
-        ) from None
-    return Object(store_of(filesystem), inner, name)
-
-
-def open_uri(uri: str) -> tuple[Any, str]:
-    """Return the file system of a URI, of fsspec if its client is installed, and the path in it."""
-    scheme, _, rest = uri.partition("://")
-    scheme = scheme.lower()  # clients take S3:// for the name of a bucket
-    uri = f"{scheme}://{rest}"
-    try:
-        return open_fsspec(uri)
-    except (ImportError, ValueError) as error:
-        if scheme in _ARROW:
-            with suppress(ImportError):
-                from pyarrow import fs
-
-                found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
-                return found
-        if scheme in EXTRAS:
-            message = f"{scheme}:// needs a client: pip install tamis[{EXTRAS[scheme]}]"
-            raise ImportError(message) from None
-        if isinstance(error, ImportError):
-            raise ImportError(f"{scheme}:// needs fsspec and a client for it: {error}") from None
-        raise
-
-
-def open_fsspec(uri: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URI, and the path in it."""
-    from fsspec import get_filesystem_class
-
-    scheme = uri.partition("://")[0].lower()
-    cls = get_filesystem_class(scheme)
-    options: dict[str, Any] = {}
-    if scheme in ("s3", "s3a"):
-        options, uri = s3_options(uri)
-    else:
-        options = cls._get_kwargs_from_urls(uri)
-    return cls(**options), cls._strip_protocol(uri)
-
-
-def s3_options(uri: str) -> tuple[dict[str, Any], str]:
-    """Return the arguments of s3fs for a URI as pyarrow reads it, and the URI without them."""
-    parts = urlsplit(uri)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    unknown = given.keys() - {"endpoint_override", "scheme", "region"}
-    if unknown:
-        raise ValueError(
-            f"the options of a URI, after '?', must be endpoint_override, scheme or region, not "
-            f"{', '.join(sorted(unknown))}"
+            f"{name!r} cannot be opened: the parts of a key between slashes must not be empty, "
+            "'.' or '..', nor contain control characters"
         )
-    # A listing that is cached would hide new objects.
-    options: dict[str, Any] = {"use_listings_cache": False}
-    if "endpoint_override" in given:
-        endpoint = given["endpoint_override"]
-        options["endpoint_url"] = f"{given.get('scheme', 'https')}://{endpoint}"
-    if "region" in given:
-        options["client_kwargs"] = {"region_name": given["region"]}
-    if parts.username:
-        options["key"] = unquote(parts.username)
-        options["secret"] = unquote(parts.password or "")
-    return options, public_name(uri)
 
 
-def store_of(filesystem: Any) -> Store:
-    """Return the store of a file system of fsspec or pyarrow."""
-    if hasattr(filesystem, "cat_file") and hasattr(filesystem, "protocol"):
-        return FsspecStore(filesystem)
-    inner = getattr(getattr(filesystem, "handler", None), "fs", None)
-    if hasattr(inner, "cat_file"):  # fsspec within pyarrow
-        return FsspecStore(inner)
-    if hasattr(filesystem, "open_input_file") and hasattr(filesystem, "get_file_info"):
-        return ArrowStore(filesystem)
-    kind = type(filesystem).__name__
+def as_filesystem(given: Any) -> Any:
+    """Return a pyarrow file system, given one of pyarrow or fsspec."""
+    try:
+        from pyarrow import fs
+    except ImportError:
+        raise ImportError("filesystem= needs pyarrow: pip install tamis[arrow]") from None
+    if isinstance(given, fs.FileSystem):
+        return given
+    if hasattr(given, "protocol") and hasattr(given, "open"):
+        return fs.PyFileSystem(fs.FSSpecHandler(given))
+    kind = type(given).__name__
     raise TypeError(f"filesystem must be a file system of fsspec or pyarrow.fs, not a {kind}")
 
 
-def listed_tag(info: dict[str, Any]) -> str | None:
-    """Return the tag of a file in a listing of fsspec, or None if there is none."""
-    for name in ("ETag", "etag", "generation", "md5Hash", "content_md5"):
-        if info.get(name):
-            return f"{info[name]}".strip('"')
-    return None
+@dataclass(frozen=True)
+class CloudObject:
+    """An object in a bucket, read and written by obstore."""
 
+    store: Any
+    bucket: str
+    key: str
+    name: str
 
-def protocols(filesystem: Any) -> set[str]:
-    """Return the schemes of a file system of fsspec."""
-    found = getattr(filesystem, "protocol", ())
-    return {found} if isinstance(found, str) else set(found)
+    @property
+    def path(self) -> str:
+        """The bucket and the key."""
+        return f"{self.bucket}/{self.key}"
 
-
-class FsspecStore:
-    """A file system of fsspec."""
-
-    def __init__(self, filesystem: Any) -> None:
-        self.filesystem = filesystem
-        self._protocols = protocols(filesystem)
-
-    def info(self, path: str) -> Info:
-        """Return size and tag."""
-        self.filesystem.invalidate_cache(self.filesystem._parent(path))
-        found = self.filesystem.info(path)
-        if found["type"] != "file":
-            raise FileNotFoundError(path)
-        if found["size"] is None:
-            raise OSError(errno.ENOTSUP, "its size is unknown", path)
-        tag = listed_tag(found)
-        if tag is None:
-            times = (found.get(name) for name in ("mtime", "LastModified", "created"))
-            tag = next((str(time) for time in times if time), None)
-        return Info(int(found["size"]), tag)
-
-    def reader(self, path: str) -> tuple[Info, Callable[[int, int], bytes]]:
-        """Return size and tag, and a function that reads."""
-
-        def read(offset: int, length: int) -> bytes:
-            return bytes(self.filesystem.cat_file(path, start=offset, end=offset + length))
-
-        return self.info(path), read
-
-    def upload(self, file: str, path: str, tag: str | None) -> None:
-        """Replace an object by a file."""
-        filesystem = self.filesystem
-        if not self._protocols & EXTRAS.keys():
-            # Not an object store: a file is written in steps, and then renamed.
-            temporary = f"{path}.{secrets.token_hex(8)}.saving"
-            try:
-                filesystem.put_file(file, temporary)
-                filesystem.mv(temporary, path)
-            except BaseException:
-                with suppress(Exception):
-                    filesystem.rm_file(temporary)
-                raise
-            return
-        options: dict[str, Any] = {}
-        if self._protocols & {"s3", "s3a"}:
-            single = os.path.getsize(file) <= SINGLE
-            options["chunksize"] = SINGLE if single else PART
-            if single and tag is not None:
-                options["IfMatch"] = tag
+    def info(self) -> Info | None:
+        """Return size and ETag, or None if there is no object."""
         try:
-            filesystem.put_file(file, path, **options)
-        except OSError as error:
-            # As s3fs reports status 412, and 409 if two conditional requests meet.
-            if "IfMatch" in options and re.search("pre-?condition|Conflict", str(error), re.I):
-                raise _changed(path) from None
-            raise
-        filesystem.invalidate_cache(filesystem._parent(path))
+            return self._head()
+        except FileNotFoundError:
+            return None
+
+    def _head(self) -> Info:
+        with named_errors(self.name):
+            found = self.store.head(self.key)
+        return Info(int(found["size"]), found["e_tag"])
+
+    def open(self) -> tuple[Info, Read]:
+        """Return size and ETag, and a function that reads ranges in parallel."""
+
+        def read(ranges: Ranges) -> list[bytes]:
+            starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+            with named_errors(self.name):
+                found = self.store.get_ranges(self.key, starts=starts, ends=ends, coalesce=0)
+            return [bytes(each) for each in found]
+
+        return self._head(), read
+
+    def upload(self, file: str, tag: str | None = None) -> str | None:
+        """Replace the object by a file; see `Object.upload`."""
+        options: dict[str, Any] = {}
+        if tag is not None and os.path.getsize(file) <= MAX_CONDITIONAL:
+            options = {"mode": {"e_tag": tag}, "use_multipart": False}
+        elif tag is not None:  # larger ones are uploaded in parts, which leaves a moment for a race
+            now = self.info()
+            if now is None or now.tag != tag:
+                raise replaced(self.name)
+        with named_errors(self.name):
+            written = self.store.put(self.key, Path(file), **options)
+        etag: str | None = written["e_tag"]
+        return etag
 
 
-class ArrowStore:
-    """A file system of pyarrow."""
+@dataclass(frozen=True)
+class FileObject:
+    """A file in a file system of pyarrow, or of fsspec through pyarrow's handler.
 
-    def __init__(self, filesystem: Any) -> None:
-        self.filesystem = filesystem
+    Writes are not conditional.
+    """
 
-    def info(self, path: str) -> Info:
-        """Return size and tag."""
-        return self.reader(path)[0]
+    filesystem: Any
+    path: str
 
-    def reader(self, path: str) -> tuple[Info, Callable[[int, int], bytes]]:
-        """Return size and tag, and a function that reads."""
-        file = self.filesystem.open_input_file(path)
-        described: dict[str, bytes] = {}
-        with suppress(NotImplementedError, OSError, ValueError):
-            described = file.metadata() or {}
-        tag = described.get("ETag") or described.get("Last-Modified")
-        name = None if tag is None else tag.decode().strip('"')
-        if name is None:
-            time = self.filesystem.get_file_info(path).mtime_ns
-            name = None if time is None else str(time)
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
 
-        def read(offset: int, length: int) -> bytes:
-            content: bytes = file.read_at(length, offset)
-            return content
+    def info(self) -> Info | None:
+        """Return size and ETag or time, or None if there is no file."""
+        try:
+            return self.open()[0]
+        except FileNotFoundError:
+            return None
 
-        return Info(file.size(), name), read
+    def open(self) -> tuple[Info, Read]:
+        """Return size and ETag or time, and a function that reads ranges."""
+        with named_errors(self.path):
+            file = self.filesystem.open_input_file(self.path)
+            size = file.size()
+            described: dict[Any, bytes] = {}
+            with suppress(NotImplementedError, OSError, ValueError):
+                described = file.metadata() or {}
+            tag = described.get(b"ETag") or described.get("ETag")
+            text = None if tag is None else tag.decode()
+            if text is None:
+                time = self.filesystem.get_file_info(self.path).mtime_ns
+                text = None if time is None else str(time)
 
-    def upload(self, file: str, path: str, tag: str | None) -> None:
-        """Replace an object by a file."""
+        def read(ranges: Ranges) -> list[bytes]:
+            with named_errors(self.path):
+                return [file.read_at(end - start, start) for start, end in ranges]
+
+        return Info(size, text), read
+
+    def upload(self, file: str, tag: str | None = None) -> str | None:
+        """Replace the file; a check of ``tag`` comes first, and leaves a moment for a race."""
+        if tag is not None:
+            now = self.info()
+            if now is None or now.tag != tag:
+                raise replaced(self.path)
+        with named_errors(self.path):
+            self._write(file)
+        after = self.info()
+        size = os.path.getsize(file)
+        if after is None or after.size != size:
+            found = "does not exist" if after is None else f"has {after.size} bytes"
+            text = f"the object {found} after an upload of {size} bytes"
+            raise OSError(errno.EIO, text, self.path)
+        return after.tag
+
+    def _write(self, file: str) -> None:
         import pyarrow as pa
 
-        filesystem, kind = self.filesystem, self.filesystem
+        kind = self.filesystem
         while hasattr(kind, "base_fs"):
             kind = kind.base_fs
-        direct = kind.type_name in ("s3", "gcs", "abfs")
-        target = path if direct else f"{path}.{secrets.token_hex(8)}.saving"
+        # Elsewhere a file is written in steps, so it is renamed when it is complete.
+        direct = kind.type_name.rpartition("+")[2] in ("s3", "gcs", "gs", "abfs", "az")
+        target = self.path if direct else f"{self.path}.{secrets.token_hex(8)}.saving"
         try:
             with pa.memory_map(file) as source:
                 whole = source.read_buffer()
                 # One call: closing after an error would complete the upload of what was written.
-                stream = filesystem.open_output_stream(target, compression=None)
+                stream = self.filesystem.open_output_stream(target, compression=None)
                 stream.write(whole)
                 stream.close()
             if not direct:
-                filesystem.move(target, path)
+                self.filesystem.move(target, self.path)
         except BaseException:
             if not direct:
                 with suppress(Exception):
-                    filesystem.delete_file(target)
+                    self.filesystem.delete_file(target)
             raise
 
 
-def _changed(name: str) -> OSError:
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Raise the errors of a client as an `OSError` that names the object, but no credentials."""
+    # `from None`: the message of a client may contain what it was given.
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+    except Exception as error:
+        raise _failure(name, error) from None
+
+
+def _failure(name: str, error: Exception) -> OSError:
+    kind = type(error).__name__
+    if kind in ("PreconditionError", "AlreadyExistsError"):
+        return replaced(name)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError"):
+        return PermissionError(errno.EACCES, f"{kind}: {_message(error)}", name)
+    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+    if isinstance(error, TimeoutError) or re.search(r"Time(d)?[Oo]ut", str(error)):
+        return TimeoutError(errno.ETIMEDOUT, f"timed out: {_message(error)}", name)
+    return OSError(number, f"{kind}: {_message(error)}", name)
+
+
+def _message(error: Exception) -> str:
+    """Return the first line of a message, without the body of an answer and options of a URL."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = re.sub(r"(\w+://)[^/\s@]*@", r"\1", re.sub(r"\?\S*", "", text.partition("\n")[0]))
+    return text.partition("<")[0].rstrip(" :")
+
+
+def replaced(name: str) -> OSError:
+    """Return the error for an object that is no longer the one that was opened."""
     text = "another process replaced it since it was opened: open it again"
     return OSError(errno.ESTALE, text, name)
 
 
-def save_object(target: Object, write: Callable[[int], None], tag: str | None = None) -> None:
-    """Replace an object as a whole: ``write`` fills a temporary file, which is uploaded.
-
-    With ``tag``, an object that has another one now is not replaced; that raises `OSError`.
-    """
-    with tempfile.NamedTemporaryFile(prefix=".tamis-") as file:
-        write(file.fileno())
-        upload(file.name, target, tag)
-
-
-def upload(file: str, target: Object, tag: str | None = None) -> None:
-    """Replace an object by a file, see `save_object`."""
-    if tag is not None:
-        # Stores without conditional requests cannot tell; they leave a moment for a race.
-        now = target.info()
-        if now is None or now.tag != tag:
-            raise _changed(target.name)
-    try:
-        target.store.upload(file, target.path, tag)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ESTALE:
-            raise _changed(target.name) from None
-        raise failure(target.name, error) from None
-    size, now = os.path.getsize(file), target.info()
-    if now is None or now.size != size:
-        found = "does not exist" if now is None else f"has {now.size} bytes"
-        raise OSError(errno.EIO, f"the object {found} after an upload of {size} bytes", target.name)
-
-
 def save_path(path: FilePath, write: Callable[[int], None], filesystem: Any = None) -> None:
-    """Replace a file or an object as a whole."""
+    """Replace a file or an object as a whole: ``write`` fills a temporary file."""
     if is_object(path, filesystem):
-        save_object(locate(path, filesystem), write)
+        target = locate(path, filesystem)
+        with tempfile.NamedTemporaryFile(prefix=".tamis-") as file:
+            write(file.fileno())
+            target.upload(file.name)
         return
-    if filesystem is not None:
-        raise TypeError(f"path must be a str with filesystem, not {path!r}")
+    check_local(path, filesystem)
     from tamis._files import save_whole
 
     save_whole(path, write)
+
+
+def check_local(path: FilePath, filesystem: Any, argument: str = "filesystem") -> None:
+    """Raise if a path that is no str is given with a file system."""
+    if filesystem is not None and not isinstance(filesystem, StorageOptions):
+        raise TypeError(f"path must be a str with {argument}, not {path!r}")

@@ -1,9 +1,9 @@
 """Read parts of an object, with few requests and a cache of bounded size.
 
 A request takes as long as the transfer of some megabytes, so ranges that are near each other are
-fetched together, large ones in parallel. What is read again, such as the rest of a filter in hybrid
-mode, is cached in blocks in a temporary file; those that were not used for the longest time are
-dropped first.
+fetched together, large ones in parallel. Bytes that are read again, such as the rest of a filter in
+hybrid mode, are cached in blocks in a temporary file, from which the least recently used blocks are
+dropped.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import IO, Any, NamedTuple
 
 from tamis import _forks
-from tamis._objects import Object, failure, locate
+from tamis._objects import Object, locate
 
 CACHE = 256_000_000
 """Bytes of an object that are cached, by default."""
@@ -33,20 +30,11 @@ SMALL = 1 << 20
 GAP = 1 << 18
 """Ranges with at most this many bytes between them are fetched together."""
 
-SPANS = 64
-"""Ranges that are fetched at once; with more, those that are nearest to each other are joined."""
-
 REQUEST = 8 << 20
 """Most bytes of one request."""
 
 PARALLEL = 8
 """Requests at a time."""
-
-ATTEMPTS = 3
-"""How often a request is made, in addition to the retries of the client."""
-
-_PAUSE = 0.1  # seconds before the second attempt; four times as long before each further one
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError)
 
 
 class _Staged(NamedTuple):
@@ -65,10 +53,7 @@ class ObjectFile:
         self.target = target
         self._staged: dict[int, _Staged] = {}
         self._file: IO[bytes] | None = None
-        try:
-            (self.size, self.tag), self._read = target.store.reader(target.path)
-        except Exception as error:
-            raise failure(target.name, error) from None
+        (self.size, self.tag), self._read = target.open()
         self._process = os.getpid()
         self._lock = _forks.lock()
         self._whole: bytes | None = None
@@ -82,7 +67,7 @@ class ObjectFile:
 
     @property
     def name(self) -> str:
-        """The URI or path, without credentials."""
+        """The URL or path."""
         return self.target.name
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -92,7 +77,7 @@ class ObjectFile:
             raise OSError(errno.EINVAL, f"bytes {offset} to {end} could not all be read", self.name)
         if self.size <= SMALL:
             if self._whole is None:
-                self._whole = self._fetch(0, self.size)
+                [self._whole] = self._fetch([(0, self.size)])
             return self._whole[offset:end]
         with self._lock:  # held while reading, so that no other thread closes the file
             for staged in self._staged.values():
@@ -102,7 +87,7 @@ class ObjectFile:
                     return os.pread(staged.file.fileno(), length, place)
         first, last = offset // BLOCK, -(-end // BLOCK)
         if last - first > self._count:
-            return self._fetch(offset, end)
+            return self._fetch([(offset, end)])[0]
         return self._cached(first, last)[offset - first * BLOCK : end - first * BLOCK]
 
     def _cached(self, first: int, last: int) -> bytes:
@@ -114,7 +99,7 @@ class ObjectFile:
                 if slot is not None and self._file is not None:
                     self._slots[block] = slot
                     found[block] = os.pread(self._file.fileno(), BLOCK, slot * BLOCK)
-        # Blocks are as long as they were when written: only the last one is shorter.
+        # Blocks are as long as they were when written; only the last one is shorter.
         missing = [block for block in range(first, last) if block not in found]
         runs: list[list[int]] = []
         for block in missing:
@@ -122,8 +107,8 @@ class ObjectFile:
                 runs[-1].append(block)
             else:
                 runs.append([block])
-        for run in runs:
-            content = self._fetch(run[0] * BLOCK, min((run[-1] + 1) * BLOCK, self.size))
+        spans = [(run[0] * BLOCK, min((run[-1] + 1) * BLOCK, self.size)) for run in runs]
+        for run, content in zip(runs, self._fetch(spans), strict=True):
             for i, block in enumerate(run):
                 found[block] = content[i * BLOCK : (i + 1) * BLOCK]
         with self._lock:
@@ -152,9 +137,6 @@ class ObjectFile:
             return -1
         ranges = sorted(zip(starts, ends, strict=True))
         spans = _join(ranges, GAP)
-        if len(spans) > SPANS:
-            gaps = (after[0] - before[1] for before, after in pairwise(spans))
-            spans = _join(spans, sorted(gaps)[-SPANS])
         places, total = [], 0
         for start, end in spans:
             places.append(total)
@@ -173,7 +155,7 @@ class ObjectFile:
         return token
 
     def unstage(self, token: int) -> None:
-        """Delete what `stage` fetched."""
+        """Drop the ranges that `stage` fetched."""
         with self._lock:
             staged = self._staged.pop(token, None)
         if staged is not None:
@@ -184,51 +166,34 @@ class ObjectFile:
         self._fetch_into(descriptor, [(0, 0, end)])
 
     def _fetch_into(self, descriptor: int, spans: Sequence[tuple[int, ...]]) -> None:
-        """Write spans (place in the file, start, end) to an open file, by requests in parallel."""
-
-        def move(piece: tuple[int, int, int]) -> None:
-            place, start, end = piece
-            content = self._fetch(start, end)
-            if os.pwrite(descriptor, content, place) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+        """Write spans (place in the file, start, end) to an open file, several at a time."""
         pieces = [
             (place + at - start, at, min(at + REQUEST, end))
             for place, start, end in spans
             for at in range(start, end, REQUEST)
         ]
-        if len(pieces) <= 1:
-            for piece in pieces:
-                move(piece)
-            return
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="tamis-objects") as pool:
-            for _ in pool.map(move, pieces):
-                pass
+        for first in range(0, len(pieces), PARALLEL):
+            some = pieces[first : first + PARALLEL]
+            contents = self._fetch([(start, end) for _, start, end in some])
+            for (place, _, _), content in zip(some, contents, strict=True):
+                if os.pwrite(descriptor, content, place) != len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _fetch(self, start: int, end: int) -> bytes:
-        """Make a request; again if it fails or returns too little."""
+    def _fetch(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read spans of the object, by a request for each."""
         if os.getpid() != self._process:
             text = "the parent process opened it: open it again in a forked process"
             raise OSError(errno.EPERM, text, self.name)
-        if start == end:
-            return b""
         if self._whole is not None:
-            return self._whole[start:end]
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(_PAUSE * 4 ** (attempt - 1))
-            try:
-                content = self._read(start, end - start)
-            except _FINAL as error:
-                raise failure(self.name, error) from None
-            except Exception as error:
-                failed = failure(self.name, error)
-                continue
-            if len(content) == end - start:
-                return content
-            text = f"{len(content)} bytes instead of {end - start} were read from {start} on"
-            failed = OSError(errno.EIO, text, self.name)
-        raise failed from None
+            return [self._whole[start:end] for start, end in spans]
+        wanted = [(start, end) for start, end in spans if start < end]
+        contents = iter(self._read(wanted) if wanted else ())
+        found = [next(contents) if start < end else b"" for start, end in spans]
+        for (start, end), content in zip(spans, found, strict=True):
+            if len(content) != end - start:
+                text = f"{len(content)} bytes instead of {end - start} were read from {start} on"
+                raise OSError(errno.EIO, text, self.name)
+        return found
 
 
 def _join(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
@@ -243,7 +208,7 @@ def _join(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
 
 
 def open_object(path: str | ObjectFile, filesystem: Any = None, cache: int = CACHE) -> ObjectFile:
-    """Open an object by its URI or by its path in a file system, unless it is open already."""
+    """Open an object by its URL or by its path in a file system, unless it is open already."""
     return path if isinstance(path, ObjectFile) else ObjectFile(locate(path, filesystem), cache)
 
 

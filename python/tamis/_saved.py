@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, cast
 
 from tamis import _native
 from tamis._format import facts_html, format_rate, format_size
-from tamis._objects import save_path
+from tamis._objects import save_path, storage_of
 from tamis._types import FilePath
 
 
@@ -20,13 +21,19 @@ class Saved(_native.Stored):
         """Bits per key of the capacity, or per stored key if there are more."""
         return self.size_in_bits / max(len(self), self.capacity, 1)
 
-    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+    def save(
+        self,
+        path: FilePath,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Write the filter to a file, atomically: complete and flushed, or not at all.
 
-        ``path`` may be a URI such as "s3://bucket/key", or a path in a ``filesystem`` of fsspec or
-        pyarrow.
+        ``path`` may be a URL such as "s3://bucket/key", opened with ``storage_options``, or a path
+        in a ``filesystem`` of fsspec or pyarrow.
         """
-        save_path(path, self._write, filesystem)
+        save_path(path, self._write, storage_of(filesystem, storage_options))
 
     def copy(self) -> Self:
         """Return an independent copy."""

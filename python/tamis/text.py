@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._checks import one_of, parse_budget
+from tamis._objects import storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
@@ -131,6 +132,7 @@ class SearchIndex:
         kind: Kind = "sliced",
         path: FilePath | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
@@ -141,7 +143,8 @@ class SearchIndex:
         the full signatures. ``utility`` says how useful each document is, by name or in order.
         ``fpr`` is the false-positive rate of the full signatures, per term. Terms are `words`, or
         the output of ``tokenizer``, without ``stop_words``. The index is saved to ``path``, which
-        may be a URI or a path in a ``filesystem`` of fsspec or pyarrow, or to a temporary file.
+        may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of fsspec or
+        pyarrow; without a path, to a temporary file.
         With ``keep_texts=False`` the file holds no texts, and results cannot be checked;
         ``kind="ribbon"`` then has fewer false positives in the same memory than signatures by rows,
         but a search takes longer, as it looks into each of them. ``key`` is a secret key for the
@@ -151,6 +154,7 @@ class SearchIndex:
         >>> index.counts.tolist()
         [0]
         """
+        filesystem = storage_of(filesystem, storage_options)
         one_of("kind", kind, get_args(Kind))
         if tokenizer is not None and not callable(tokenizer):
             raise TypeError(f"tokenizer must be a function of a text, not {tokenizer!r}")
@@ -184,16 +188,18 @@ class SearchIndex:
         utility: Mapping[str, float] | npt.ArrayLike | None = None,
         tokenizer: Tokenizer | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         cache: int | str = CACHE,
         key: bytes | None = None,
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
         Everything that is read is checked; damage raises `FormatError`. Stop words, and utilities
-        unless given, come from the file. A tokenizer must be passed again. Of a URI or a path in a
-        ``filesystem``, only the parts that are needed are read; ``cache`` limits the bytes that
-        are cached on disk.
+        unless given, come from the file. A tokenizer must be passed again. Of a URL, opened with
+        ``storage_options``, or a path in a ``filesystem``, only the parts that are needed are read;
+        ``cache`` limits the bytes that are cached on disk.
         """
+        filesystem = storage_of(filesystem, storage_options)
         filters, saved = storage.open_filters(
             path, key, texts=True, filesystem=filesystem, cache=parse_budget(cache, "cache")
         )
@@ -208,8 +214,15 @@ class SearchIndex:
         index._origin = Origin.of(path, filters, in_file, filesystem=filesystem, cache=cache)
         return index
 
-    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+    def save(
+        self,
+        path: FilePath,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Write full signatures, texts and utilities to a file or object, atomically."""
+        filesystem = storage_of(filesystem, storage_options)
         memory = self._memory
         storage.save_filters(path, memory.filters, memory.utility, filesystem)
         self._origin = Origin.of(path, memory.filters, memory.utility, filesystem=filesystem)

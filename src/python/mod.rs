@@ -11,7 +11,6 @@
 //! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file per kind, each with a class of its own: what the kind offers in addition to the contract
-//! * `pages.rs`: checks of untrusted Parquet files
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
 mod adapting;
@@ -37,7 +36,6 @@ mod keys;
 mod kinds;
 mod learned;
 mod model;
-mod pages;
 mod quotient;
 mod ribbon;
 mod sharded;
@@ -91,7 +89,6 @@ mod _native {
     #[pymodule_export]
     use super::model::{Classifier, TextGrams, column_name, text_grams};
     #[pymodule_export]
-    use super::pages::{Page, check_delta_page, check_pages, longest_value};
     #[pymodule_export]
     use super::quotient::{Fingerprints, Quotient};
     #[pymodule_export]

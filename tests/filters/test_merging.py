@@ -188,7 +188,7 @@ def test_a_merged_index_has_the_filters_of_one_build(lake, options):
         )
         # The sources are those of the parts, in their order; everything else is equal.
         merged._state = copy.copy(merged._state)
-        object.__setattr__(merged._state.lake, "sources", tuple(files))
+        object.__setattr__(merged._state.file_set, "sources", tuple(files))
         merged.save(lake / "again.tamis")
         assert (lake / "again.tamis").read_bytes() == (lake / "one.tamis").read_bytes()
 

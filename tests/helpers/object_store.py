@@ -126,9 +126,18 @@ def environment(s3):
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_ENDPOINT_URL": s3.endpoint,
+        "AWS_ALLOW_HTTP": "true",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+def options_of(s3, **options):
+    """``storage_options`` for the server."""
+    return {
+        "aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "aws_endpoint_url": s3.endpoint,
+        "aws_allow_http": "true", "aws_region": "us-east-1", **options,
+    }  # fmt: skip
 
 
 def s3fs_of(s3, **options):

@@ -147,7 +147,7 @@ def test_a_stranger_cannot_name_what_is_opened(tmp_path, monkeypatch, name):
     forge(lake / "index.tamis", with_sources(**changed))
     monkeypatch.chdir(other)
     monkeypatch.setattr(os, "scandir", None)
-    monkeypatch.setattr("tamis.parquet.lake.list_remote", None)
+    monkeypatch.setattr("tamis.parquet.file_set.list_remote", None)
     with pytest.raises(
         ValueError, match="source must be given: the index was built over"
     ) as raised:

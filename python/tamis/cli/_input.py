@@ -331,25 +331,22 @@ class Source:
 
     def _parquet(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
         pyarrow("a Parquet file")
-        from tamis._pages import ParquetReader
+        from pyarrow import parquet
 
         with _seekable(stream) as file:
-            table = ParquetReader(file, self.name)
-            columns = None if whole else self.columns_of(table.schema.names)
-            yield from table.batches(_ROWS, columns)
+            table = parquet.ParquetFile(file)
+            columns = None if whole else self.columns_of(table.schema_arrow.names)
+            yield from table.iter_batches(_ROWS, columns=columns)
 
     def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
         pyarrow("an Arrow file")
         from pyarrow import ipc
 
-        from tamis._ipc import CheckedStream, check_file
-
         if not stream.peek(8).startswith(b"ARROW1"):
-            for batch in ipc.open_stream(CheckedStream(stream, self.name)):
+            for batch in ipc.open_stream(stream):
                 yield self._validated(batch)
             return
         with _seekable(stream) as file:
-            check_file(file, self.name)
             table = ipc.open_file(file)
             for i in range(table.num_record_batches):
                 yield self._validated(table.get_batch(i))

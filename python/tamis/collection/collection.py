@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
@@ -20,7 +20,7 @@ from tamis._checks import (
 )
 from tamis._files import open_regular
 from tamis._format import facts_html, format_rate, format_size
-from tamis._objects import is_object
+from tamis._objects import is_object, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
@@ -124,6 +124,7 @@ class Collection:
         fpr: float = 1e-4,
         path: FilePath | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         hybrid: bool | None = None,
         present: Present | None = None,
         miss_cost: float | str = "1ms",
@@ -160,6 +161,7 @@ class Collection:
         fpr: float = 1e-4,
         path: FilePath | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         hybrid: bool | None = None,
         present: Present | None = None,
         miss_cost: float | str = "1ms",
@@ -172,10 +174,10 @@ class Collection:
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
         filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, which may be a URI such as "s3://bucket/key" or a path in a ``filesystem`` of
-        fsspec or pyarrow, or to a temporary file. ``parts`` consecutive sets belong together, such
-        as the columns of a row group: set i is in part i modulo ``parts``, and a query searches one
-        part.
+        ``path``, which may be a URL such as "s3://bucket/key", opened with ``storage_options``, or
+        a path in a ``filesystem`` of fsspec or pyarrow; without a path, to a temporary file.
+        ``parts`` consecutive sets belong together, such as the columns of a row group: set i is in
+        part i modulo ``parts``, and a query searches one part.
 
         ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
         each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
@@ -194,6 +196,7 @@ class Collection:
         >>> c.candidates(29_500, limit=1), c.size_in_bytes <= 20_000
         (['day 29'], True)
         """
+        filesystem = storage_of(filesystem, storage_options)
         if kind == "stacked":
             if hybrid or parts != 1 or present is not None:
                 raise ValueError("hybrid, present and parts must not be given with kind 'stacked'")
@@ -232,6 +235,7 @@ class Collection:
         budget: int | str | None = None,
         path: FilePath | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         hybrid: bool | None = None,
         key: bytes | None = None,
     ) -> Self:
@@ -245,6 +249,7 @@ class Collection:
         >>> Collection.merge(*parts).candidates("a")
         ['a']
         """
+        filesystem = storage_of(filesystem, storage_options)
         check_parts(parts, Collection, "a collection")
         filters, weights = merge_filters(parts, path, key, filesystem)
         hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
@@ -271,6 +276,7 @@ class Collection:
         allocate: bool = True,
         workload: Workload | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         cache: int | str = CACHE,
         key: bytes | None = None,
     ) -> Self:
@@ -286,10 +292,11 @@ class Collection:
         content after it. With ``allocate=False`` no bits are loaded: all filters return maybe until
         `allocate` is called.
 
-        ``path`` may be a URI or a path in a ``filesystem`` of fsspec or pyarrow. Of an object, only
-        the parts that are needed are read; ``cache`` limits the bytes of it that are cached on
-        disk.
+        ``path`` may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of
+        fsspec or pyarrow. Of an object, only the parts that are needed are read; ``cache`` limits
+        the bytes of it that are cached on disk.
         """
+        filesystem = storage_of(filesystem, storage_options)
         at_hand = _is_at_hand(path, filesystem)
         if at_hand and not isinstance(path, ObjectFile) and _has_runs(path):
             runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
@@ -327,8 +334,15 @@ class Collection:
         collection._replace(load_planned(filters, terms, plan), terms, plan)
         return collection
 
-    def save(self, path: FilePath, *, filesystem: Any = None) -> None:
+    def save(
+        self,
+        path: FilePath,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Write the full filters and their utilities to a file or object, atomically."""
+        filesystem = storage_of(filesystem, storage_options)
         prefixes = self._prefixes
         storage.save_filters(path, prefixes.filters, prefixes.utility, filesystem)
         self._origin = Origin.of(path, prefixes.filters, prefixes.utility, filesystem=filesystem)

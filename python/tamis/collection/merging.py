@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tamis import _native
-from tamis._objects import has_credentials, is_object
+from tamis._objects import StorageOptions, is_object
 from tamis._types import FilePath
 from tamis.collection import storage
 from tamis.errors import IncompatibleError
@@ -93,17 +93,17 @@ class Origin(NamedTuple):
         return cls(name, options, filters, utility)
 
 
-def check_picklable(path: str, filesystem: Any, what: str) -> None:
-    """Raise if a pickle of a path would contain credentials."""
+def check_picklable(filesystem: Any, what: str) -> None:
+    """Raise if a pickle would contain credentials."""
+    if isinstance(filesystem, StorageOptions):
+        raise TypeError(
+            f"{what} that was opened with storage_options cannot be pickled, because the pickle "
+            "would contain them; set them in the environment"
+        )
     if filesystem is not None:
         raise TypeError(
             f"{what} in a file system that was given cannot be pickled, because the pickle would "
-            "contain the credentials of the file system; open it by a URI"
-        )
-    if has_credentials(path):
-        raise TypeError(
-            f"{what} that was opened by a URI with credentials or options cannot be pickled, "
-            "because the pickle would contain them; set them in the environment"
+            "contain the credentials of the file system; open it by a URL"
         )
 
 
@@ -119,7 +119,7 @@ def saved_origin(origin: Origin | None, filters: _native.Filters, what: str) -> 
             f"{what} can be pickled only as it is in a file, because the pickle has its path: "
             "call save(path) first"
         )
-    check_picklable(origin.path, origin.options.get("filesystem"), what)
+    check_picklable(origin.options.get("filesystem"), what)
     return origin
 
 

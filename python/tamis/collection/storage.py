@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._checks import check_int, check_path, one_of, shown
 from tamis._files import name_in_errors, open_regular
-from tamis._objects import is_object, locate, public_name, save_path, upload
+from tamis._objects import is_object, locate, save_path
 from tamis._ranges import CACHE, ObjectFile, open_object
 from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
@@ -117,14 +117,14 @@ def seal_filters(
         filters.write(file.fileno(), utility.astype(np.float64))
         if path is not None:
             assert isinstance(path, str)
-            upload(file.name, locate(path, filesystem))
+            locate(path, filesystem).upload(file.name)
         return _native.Filters.open(file.fileno(), spill.fileno(), key, texts)[0]
 
 
 @contextmanager
 def path_in_errors(path: FilePath | ObjectFile) -> Iterator[None]:
     """Put the path of a file that is damaged or cannot be read into the error."""
-    name = path.name if isinstance(path, ObjectFile) else public_name(path)
+    name = path.name if isinstance(path, ObjectFile) else os.fsdecode(path)
     try:
         with name_in_errors(name):
             yield

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tamis import _native
 from tamis._checks import check_path
-from tamis._objects import is_object, public_name
+from tamis._objects import check_local, is_object, storage_of
 from tamis._types import FilePath
 from tamis.errors import FormatError
 from tamis.planning.kinds import BY_NUMBER, KINDS
@@ -145,7 +146,12 @@ def from_bytes(
 
 @overload
 def load(
-    path: FilePath, *, mmap: bool = False, key: bytes | None = None, filesystem: Any = None
+    path: FilePath,
+    *,
+    mmap: bool = False,
+    key: bytes | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Filter: ...
 @overload
 def load(
@@ -154,6 +160,7 @@ def load(
     mmap: bool = False,
     key: bytes | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, str] | None = None,
     expect: type[_Expected],
 ) -> _Expected: ...
 def load(
@@ -162,6 +169,7 @@ def load(
     mmap: bool = False,
     key: bytes | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, str] | None = None,
     expect: type[Saved] | None = None,
 ) -> Saved:
     """Open a filter from a file that `save` wrote; raise `FormatError` if it is damaged.
@@ -172,18 +180,18 @@ def load(
     While the file is mapped, it may be replaced (as `save` does) or deleted, but never written to
     in place or truncated: answers would be wrong, or the process would end with ``SIGBUS``.
 
-    ``path`` may be a URI such as "s3://bucket/key", or a path in a ``filesystem`` of fsspec or
-    pyarrow. A filter is read as a whole, because a query may need any of its bits; with ``mmap``,
-    to a temporary file.
+    ``path`` may be a URL such as "s3://bucket/key", opened with ``storage_options``, or a path in a
+    ``filesystem`` of fsspec or pyarrow. A filter is read as a whole, because a query may need any
+    of its bits; with ``mmap``, to a temporary file.
     """
+    filesystem = storage_of(filesystem, storage_options)
     try:
         if is_object(path, filesystem):
             return _public(_open_object(path, filesystem, mmap, key), expect)
-        if filesystem is not None:
-            raise TypeError(f"path must be a str with filesystem, not {path!r}")
+        check_local(path, filesystem)
         return _public(_native.open_file(check_path(path), mmap, key), expect)
     except FormatError as error:
-        raise FormatError(f"{public_name(path)}: {error}") from None
+        raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
 def map_part(path: str, offset: int, key: bytes | None) -> Any:

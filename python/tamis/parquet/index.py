@@ -20,17 +20,17 @@ from tamis._checks import (
     parse_budget,
     shown,
 )
+from tamis._objects import save_path, storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
-from tamis.parquet import building, merging, pickling, scanning
-from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, Flags, Memory, OnError, State
-from tamis.parquet.lake import FileWatch, Lake, Source, public_source, source_names
-from tamis.parquet.location import Location
-from tamis.parquet.reading import Options
-from tamis.parquet.statistics import SkippingStats
+from tamis.parquet import build, merge, scan
+from tamis.parquet.file_set import FileSet, FileWatch, Source, source_text
+from tamis.parquet.location import Location, pickled
+from tamis.parquet.predicate import Predicate, predicates
+from tamis.parquet.row_groups import Options
+from tamis.parquet.state import Answer, Flags, Memory, OnError, State
+from tamis.parquet.statistics import Usage
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
@@ -84,13 +84,12 @@ class SkippingIndex:
         self._state = state
         self._location, self._memory, self._threads = location, memory, threads
         self._watch = FileWatch(recheck, threads)
-        self._accesses = Accesses()
-        self._footers = scanning.Footers()
+        self._footers, self._usage = scan.Footers(), Usage()
+        self._usage.replace_groups(np.ones(0, np.bool_), len(state.utility))
         self._rewrite = False
-        self._given: list[str] | None = None
-        """The sources as they were given, by which an index of URIs is pickled."""
-        self._lock, self._updating = _forks.lock(), _forks.lock()
-        self.stats = SkippingStats()
+        """Whether the file of the index is damaged, so that an update has to write it."""
+        self._updating = _forks.lock()
+        self.stats = self._usage.stats
 
     @classmethod
     def build(
@@ -101,6 +100,7 @@ class SkippingIndex:
         path: FilePath | None = None,
         filesystem: Any = None,
         index_filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         memory: Budget | None = None,
         utility: str | npt.ArrayLike | None = None,
         kind: Kind | Literal["auto"] = "auto",
@@ -114,9 +114,10 @@ class SkippingIndex:
         """Read columns of files and build the filters of their row groups.
 
         ``source`` is a file, a folder, a pattern such as "events/*.parquet", or a list of them: on
-        this machine, in a ``filesystem`` of pyarrow or fsspec, or as a URI. The index is saved to
-        ``path``, which may be a URI or a path in an ``index_filesystem``; without a path it is
-        temporary. ``memory`` is the budget in bytes, or as "64MB", for all columns; or by column,
+        this machine, at URLs such as "s3://bucket/events", or in a ``filesystem`` of pyarrow or
+        fsspec. The index is saved to ``path``, which may be a URL or a path in an
+        ``index_filesystem``; without a path it is temporary. ``storage_options`` are for the URLs
+        of both. ``memory`` is the budget in bytes, or as "64MB", for all columns; or by column,
         as {"user": "10MB", …}.
         ``utility`` says how often each row group is used: one number per row group, or the name of
         a column with a number per row. ``fpr`` is the false-positive rate of the full filters.
@@ -132,16 +133,17 @@ class SkippingIndex:
         named = all(isinstance(name, str) for name in names)
         if not names or not named or len(set(names)) < len(names):
             raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
-        lake = Lake.of(source, filesystem)
-        lake.refuse_tables()
-        stamps = lake.files()
+        files = storage_of(filesystem, storage_options)
+        file_set = FileSet.of(source, files)
+        file_set.refuse_tables()
+        stamps = file_set.files()
         if not stamps:
-            raise FileNotFoundError(f"source matches no files: {public_source(source)}")
+            raise FileNotFoundError(f"source matches no files: {source_text(source)}")
         by_row = utility if isinstance(utility, str) else None
         options = Options(kind, fpr, seed, by_row)
-        location = None if path is None else Location.of(path, index_filesystem)
-        state = building.build_state(
-            lake,
+        location = Location.of_new(path, index_filesystem, storage_options)
+        state = build.build_state(
+            file_set,
             stamps,
             names,
             options,
@@ -154,7 +156,6 @@ class SkippingIndex:
             state,
             location,
             memory=_memory(memory),
-            source=None if filesystem is not None else source,
             recheck=recheck,
             threads=threads,
         )
@@ -168,6 +169,7 @@ class SkippingIndex:
         source: Source | None = None,
         filesystem: Any = None,
         index_filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         cache: int | str = CACHE,
         hybrid: bool | None = None,
         immutable: bool = False,
@@ -185,25 +187,26 @@ class SkippingIndex:
         memory return maybe, the rest of the filter is checked in the file of the index, if that is
         on this machine, or with ``hybrid``.
 
-        ``path`` may be a URI, or a path in an ``index_filesystem`` of pyarrow or fsspec. Only what
-        is needed of such an object is read, and ``cache`` limits the bytes of it that are cached on
-        disk. With ``immutable``, ``source`` is the list of the current files, which never change
-        under their names, as in a snapshot of a Delta or Iceberg table: no file is checked.
+        ``path`` may be a URL, or a path in an ``index_filesystem`` of pyarrow or fsspec;
+        ``storage_options`` are for URLs. Only the parts of an object that are needed are read, and
+        ``cache`` limits the bytes of it that are cached on disk.
+
+        With ``immutable``, ``source`` is the list of the current files, which never change under
+        their names, as in a snapshot of a Delta or Iceberg table: no file is checked.
         """
-        location = Location.of(path, index_filesystem, parse_budget(cache, "cache"))
+        index_files = storage_of(index_filesystem, storage_options)
+        location = Location.of(path, index_files, parse_budget(cache, "cache"))
         size = _memory(memory)
-        state, intact = building.open_state(
+        state, intact = build.open_state(
             location,
             source,
-            filesystem,
+            storage_of(filesystem, storage_options),
             hybrid=_is_hybrid(hybrid, location),
             immutable=immutable,
         )
         state = state.allocate(size)
         index = cls(state, location=location, memory=size, recheck=recheck, threads=threads)
         index._rewrite = not intact
-        if source is not None and filesystem is None:
-            index._given = source_names(source)
         return index
 
     @classmethod
@@ -212,6 +215,7 @@ class SkippingIndex:
         *parts: SkippingIndex,
         path: FilePath | None = None,
         index_filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
         memory: int | str | None = None,
         hybrid: bool | None = None,
         recheck: float = 0.0,
@@ -228,15 +232,12 @@ class SkippingIndex:
             raise ValueError("parts is empty: pass one or more indexes to merge")
         check_parts(parts, SkippingIndex, "an index")
         states = [part._state for part in parts]
-        lake = merging.merge_lakes([state.lake for state in states])
-        location = None if path is None else Location.of(path, index_filesystem)
-        state = merging.merge_states(states, lake, hybrid=_is_hybrid(hybrid, location))
-        index = cls.created(
+        file_set = merge.merge_file_sets([state.file_set for state in states])
+        location = Location.of_new(path, index_filesystem, storage_options)
+        state = merge.merge_states(states, file_set, hybrid=_is_hybrid(hybrid, location))
+        return cls.created(
             state, location, memory=_memory(memory), recheck=recheck, threads=threads
         )
-        if None not in (given := [part._given for part in parts]):
-            index._given = [each for some in given for each in some or ()]
-        return index
 
     @classmethod
     def created(
@@ -245,13 +246,11 @@ class SkippingIndex:
         location: Location | None,
         *,
         memory: Memory | None,
-        source: Source | None = None,
         recheck: float = 0.0,
         threads: int | None = None,
     ) -> Self:
         """Return an index with a new state, and write its file if it has one."""
         index = cls(state, location=location, memory=memory, recheck=recheck, threads=threads)
-        index._given = None if source is None else source_names(source)
         index._replace_state(state, np.ones(len(state.utility), np.bool_))
         return index
 
@@ -262,8 +261,8 @@ class SkippingIndex:
         which filters do not store, so it skips nothing. New and changed files that cannot be read
         are not part of the result; ``stats.unreadable`` lists them.
         """
-        answer = self._answer(families.predicates(where, self.columns))
-        self._count(answer.considered, answer.considered - len(answer.groups))
+        answer = self._answer(predicates(where, self.columns))
+        self._usage.count_skipped(answer.considered, len(answer.groups))
         files = answer.state.manifest.files
         owners, numbers = answer.state.locate(answer.groups)
         found = [
@@ -280,11 +279,11 @@ class SkippingIndex:
         DuckDB, Polars and pyarrow read it, and push further predicates down to it. A new or changed
         file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left out.
         """
-        predicates = families.predicates(where or {}, self.columns)
-        answer = self._answer(predicates)
+        conditions = predicates(where or {}, self.columns)
+        answer = self._answer(conditions)
         answer.check_readable(on_error)
-        self._count(answer.considered, answer.considered - len(answer.groups))
-        return scanning.dataset(answer, predicates)
+        self._usage.count_skipped(answer.considered, len(answer.groups))
+        return scan.dataset(answer, conditions)
 
     def scan(
         self,
@@ -302,46 +301,44 @@ class SkippingIndex:
         out.
         """
         limit = None if limit is None else check_int("limit", limit, 2**62)
-        predicates = families.predicates(where, self.columns)
-        answer = self._answer(predicates)
+        conditions = predicates(where, self.columns)
+        answer = self._answer(conditions)
         answer.check_readable(on_error)
-        projection = scanning.Projection.of(answer, predicates, columns)
+        projection = scan.Projection.of(answer, conditions, columns)
         # Reading ahead pays only if everything is read.
         threads = self._threads if limit is None else 1
-        visits = scanning.visits(answer, self._footers, projection, limit=limit, threads=threads)
+        visits = scan.visits(answer, self._footers, projection, limit=limit, threads=threads)
         tables, rows, visited = [], 0, 0
         for visit in visits if limit != 0 else ():
             tables.append(visit.table)
             rows += visit.table.num_rows
             if visit.group is not None:
                 visited += 1
-                self._visited(answer.state, visit.group, visit.table.num_rows, visit.seconds)
+                groups = len(answer.state.utility)
+                self._usage.count_read(visit.group, groups, visit.table.num_rows, visit.seconds)
             if limit is not None and rows >= limit:
                 break
         considered = answer.considered if limit is None else answer.considered_after(visited)
-        self._count(considered, considered - visited)
+        self._usage.count_skipped(considered, visited)
         return pa.concat_tables([projection.empty, *tables]).slice(0, limit)
 
     def add(self, source: Source, *, progress: bool | None = None) -> int:
         """Index more files, or files that were removed, as `refresh` does."""
         with self._updating:
-            other = self._state.lake.of_same(source)
+            other = self._state.file_set.of_same(source)
             other.refuse_tables()
             if not other.files():
-                raise FileNotFoundError(f"source matches no files: {public_source(source)}")
-            given = None if self._given is None else [*self._given, *source_names(source)]
-            read = self._update(self._state.lake.with_source(other), progress)
-            self._given = given
-            return read
+                raise FileNotFoundError(f"source matches no files: {source_text(source)}")
+            return self._update(self._state.file_set.with_source(other), progress)
 
     def remove(self, source: Source) -> None:
         """Remove files: queries ignore them until they are added again."""
         with self._updating:
-            lake = self._state.lake
-            rest = lake.without_source(lake.of_same(source))
-            if rest == lake:
+            file_set = self._state.file_set
+            rest = file_set.without_source(file_set.of_same(source))
+            if rest == file_set:
                 raise FileNotFoundError(
-                    f"source matches no files of the index: {public_source(source)}"
+                    f"source matches no files of the index: {source_text(source)}"
                 )
             self._update(rest, None)
 
@@ -352,7 +349,7 @@ class SkippingIndex:
         file of the index if anything changed. Returns the number of files that were indexed.
         """
         with self._updating:
-            return self._update(self._state.lake, progress)
+            return self._update(self._state.file_set, progress)
 
     def allocate(
         self,
@@ -371,7 +368,7 @@ class SkippingIndex:
             if isinstance(utility, str):
                 if utility != "accesses":
                     raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")
-                utility = self._by_accesses(state)
+                utility = self._usage.per_row(state.manifest.rows)
             weights = state.utility if utility is None else utilities(utility, len(state.utility))
             self._state = replace(state, utility=weights).allocate(size, method)
             self._memory = size
@@ -391,25 +388,32 @@ class SkippingIndex:
             owner = places.get(path)
             if owner is not None and 0 <= number < state.manifest.files[owner].groups:
                 used.append(int(state.starts[owner]) + number)
-        self._use(state, used, rows)
+        self._usage.record(used, len(state.utility), rows)
 
-    def save(self, path: FilePath | None = None, *, index_filesystem: Any = None) -> None:
+    def save(
+        self,
+        path: FilePath | None = None,
+        *,
+        index_filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Write the index and its utilities atomically, by default to its own file.
 
         An object that another process replaced since it was opened is not overwritten; that raises
         `OSError`.
         """
         if path is not None:
-            Location.save(path, index_filesystem, building.writer_of(self._state))
+            files = storage_of(index_filesystem, storage_options)
+            save_path(path, build.writer_of(self._state), files)
             return
         if self._location is None:
             raise ValueError("path must be given: the index was built without one")
-        with self._location.written(building.writer_of(self._state)):
+        with self._location.written(build.writer_of(self._state)):
             pass
 
     @property
     def columns(self) -> dict[str, str]:
-        """The indexed columns and their families of types."""
+        """The indexed columns and their types."""
         return dict(self._state.manifest.columns)
 
     @property
@@ -425,7 +429,7 @@ class SkippingIndex:
     @property
     def accesses(self) -> Floats:
         """Used rows of each row group, decayed."""
-        return self._accesses.array(len(self._state.utility))
+        return self._usage.accesses
 
     @property
     def collection(self) -> Collection | None:
@@ -455,28 +459,24 @@ class SkippingIndex:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pickling.reduce_index(self)
+        return pickled(self)
 
-    def _answer(self, predicates: list[families.Predicate]) -> Answer:
+    def _answer(self, conditions: list[Predicate]) -> Answer:
         state = self._state
-        files = self._watch.check(state.lake, state.manifest.files)
-        may, damaged = state.may_match(predicates)
+        files = self._watch.check(state.file_set, state.manifest.files)
+        may, damaged = state.may_match(conditions)
         answer = Answer.of(state, files, may)
-        with self._lock:
-            self.stats.queries += 1
-            self.stats.stale_files, self.stats.unknown_files = len(files.stale), len(files.unknown)
-            self.stats.damaged = damaged
-            self.stats.unreadable = answer.unreadable
+        self._usage.count_query(files, answer, damaged)
         return answer
 
-    def _update(self, lake: Lake, progress: bool | None) -> int:
-        """Bring the index up to date with the current files of a lake."""
-        update = building.update_state(
-            self._state, lake, force=self._rewrite, threads=self._threads, progress=progress
+    def _update(self, file_set: FileSet, progress: bool | None) -> int:
+        """Bring the index up to date with the current files of a set."""
+        update = build.update_state(
+            self._state, file_set, force=self._rewrite, threads=self._threads, progress=progress
         )
         if update is None:
             return 0
-        same = update.remaining.all() and lake == self._state.lake and not self._rewrite
+        same = update.remaining.all() and file_set == self._state.file_set and not self._rewrite
         if update.files_read or not same:
             self._replace_state(update.state, update.remaining)
         self.stats.unreadable = update.unreadable
@@ -490,39 +490,12 @@ class SkippingIndex:
         state.check(self._memory)
         if self._location is not None and state.collection is not None:
             # Writing needs no bits in memory.
-            saved = building.write_state(state.allocate(state.least_bytes), self._location)
+            saved = build.write_state(state.allocate(state.least_bytes), self._location)
             self._rewrite = False
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)
-        with self._lock:
-            kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
-            self._accesses = kept.extend(len(state.utility) - int(remaining.sum()))
-            self._state = state
-
-    def _count(self, considered: int, skipped: int) -> None:
-        with self._lock:
-            self.stats.considered += considered
-            self.stats.skipped += skipped
-
-    def _visited(self, state: State, group: int, rows: int, seconds: float) -> None:
-        with self._lock:
-            self.stats.read += 1
-            self.stats.rows += rows
-            if rows == 0:
-                self.stats.wasted += 1
-                self.stats.wasted_seconds += seconds
-        if rows:
-            self._use(state, [group], rows)
-
-    def _use(self, state: State, groups: list[int], rows: float) -> None:
-        with self._lock:
-            if len(self._state.utility) == len(state.utility):  # else an update changed them
-                self._accesses.record(groups, rows, HALF_LIFE, len(state.utility))
-
-    def _by_accesses(self, state: State) -> Floats:
-        """Return the used rows per row of each row group, with a share spread evenly."""
-        mean = self._accesses.array(len(state.utility)) / np.maximum(state.manifest.rows, 1)
-        return with_unseen(mean, float(mean.sum()) or 1.0)
+        self._usage.replace_groups(remaining, len(state.utility))
+        self._state = state
 
 
 def _is_hybrid(hybrid: bool | None, location: Location | None) -> bool:

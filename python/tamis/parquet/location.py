@@ -1,26 +1,31 @@
-"""Where the file of an index is: on this machine, or in an object store."""
+"""Where the file of an index is, on this machine or in an object store; and pickles, its path."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tamis._checks import check_path
 from tamis._files import save_whole
-from tamis._objects import Object, is_object, locate, public_name, save_object, upload
+from tamis._objects import Object, check_local, is_object, locate, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath
+from tamis.collection.merging import check_picklable
+from tamis.planning.collection.curves import Floats
+
+if TYPE_CHECKING:
+    from tamis.parquet.index import SkippingIndex
 
 
 @dataclass
 class Location:
     """The path of an index, which may be an object of a store.
 
-    ``tag`` is that of the object when this process opened or wrote it. An object that has another
+    ``tag`` is the ETag of the object when this process opened or wrote it. An object with another
     one was replaced by another process, and is not overwritten.
     """
 
@@ -35,24 +40,25 @@ class Location:
         """Find the file or object."""
         if is_object(path, filesystem):
             return cls(path, filesystem, cache, locate(path, filesystem))
-        if filesystem is not None:
-            raise TypeError(f"path must be a str with index_filesystem, not {path!r}")
+        check_local(path, filesystem, "index_filesystem")
         return cls(check_path(path))
 
-    @property
-    def name(self) -> str:
-        """The path, for messages."""
-        return public_name(self.path)
+    @classmethod
+    def of_new(
+        cls, path: FilePath | None, filesystem: Any, storage_options: Mapping[str, str] | None
+    ) -> Location | None:
+        """Find the file or object of a new index, or None if it has no path."""
+        return None if path is None else cls.of(path, storage_of(filesystem, storage_options))
 
     @property
     def folder(self) -> str:
-        """The folder of the file or object; without the scheme of a URI."""
+        """The folder of the file or object; without the scheme of a URL."""
         if self.target is not None:
             return self.target.path.rpartition("/")[0]
         return os.path.dirname(os.path.abspath(self.path))
 
     def open(self) -> str | ObjectFile:
-        """Return what to open."""
+        """Return the path, or the object opened for reading."""
         if self.target is None:
             return self.path
         file = ObjectFile(self.target, self.cache)
@@ -68,16 +74,47 @@ class Location:
             return
         with tempfile.NamedTemporaryFile(prefix=".tamis-") as file:
             write(file.fileno())
-            upload(file.name, self.target, self.tag)
-            after = self.target.info()
-            self.tag = None if after is None else after.tag
+            self.tag = self.target.upload(file.name, self.tag)
             yield file.name
 
-    @staticmethod
-    def save(path: FilePath, filesystem: Any, write: Callable[[int], None]) -> None:
-        """Write another file or object as a whole."""
-        other = Location.of(path, filesystem)
-        if other.target is None:
-            save_whole(other.path, write)
-        else:
-            save_object(other.target, write)
+
+def pickled(index: SkippingIndex) -> tuple[Any, ...]:
+    """Return the content of a pickle of an index: its path, its sources, and how it was opened."""
+    state, location, file_set = index._state, index._location, index._state.file_set
+    if location is None or index._rewrite:
+        raise TypeError(
+            "an index can be pickled only as it is in a file, because the pickle has its path: "
+            "build it with a path, or call refresh() if it is damaged"
+        )
+    check_picklable(location.filesystem, "an index")
+    source: list[str] | None = None  # files below the folder of the index need none
+    if file_set.buckets is not None:
+        check_picklable(file_set.buckets.options, "an index of files")
+        source = [file_set.buckets.name(each) for each in file_set.sources]
+    elif not file_set.local:
+        check_picklable(file_set.filesystem, "an index of files")
+    elif file_set.folders is None:
+        source = list(file_set.sources)
+    options = {
+        "source": source,
+        "cache": location.cache,
+        "hybrid": state.collection is not None and state.collection.hybrid,
+        "immutable": file_set.immutable,
+        "recheck": index._watch.recheck,
+        "threads": index._threads,
+    }
+    path = location.path if location.target else os.path.abspath(location.path)
+    return _reopened, (type(index), path, options, index._memory, state.utility)
+
+
+def _reopened(
+    cls: type[SkippingIndex],
+    path: str,
+    options: dict[str, Any],
+    memory: int | dict[str, int] | None,
+    utility: Floats,
+) -> SkippingIndex:
+    index = cls.open(path, memory=memory, **options)
+    if len(index) == len(utility) and (index.utility != utility).any():
+        index.allocate(memory=memory, utility=utility)
+    return index

@@ -25,8 +25,8 @@ import pyarrow as pa
 from tamis._files import open_regular
 from tamis._ranges import ObjectFile
 from tamis.errors import FormatError
-from tamis.parquet.columns import ACCEPTED, Codes, holds
-from tamis.parquet.listing import check_pattern
+from tamis.parquet.column_types import ACCEPTED, Codes, holds
+from tamis.parquet.sources import check_pattern
 from tamis.planning.collection.allocation import KINDS
 from tamis.planning.collection.curves import Ints
 
@@ -131,7 +131,7 @@ class Manifest:
 
 
 def read_sources(content: Any) -> dict[str, Any]:
-    """Return what an index stores of its lake and options; `ValueError` if it is anything else."""
+    """Return what an index stores of its files and options; `ValueError` if it is anything else."""
     _require(isinstance(content, dict), "sources")
     uri, options = content.get("uri"), content.get("options")
     sources, excluded = (

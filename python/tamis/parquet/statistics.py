@@ -1,8 +1,17 @@
-"""The statistics of a skipping index."""
+"""The statistics of a skipping index, and how often its row groups are used."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from tamis import _forks
+from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
+from tamis.parquet.file_set import FileCheck
+from tamis.parquet.state import Answer, Flags
+from tamis.planning.collection.curves import Floats, Ints
 
 
 @dataclass
@@ -34,3 +43,60 @@ class SkippingStats:
     def skip_rate(self) -> float:
         """The fraction of row groups that were skipped."""
         return self.skipped / self.considered if self.considered else 0.0
+
+
+class Usage:
+    """Counts queries, and the used rows of each row group; several threads may count at once."""
+
+    def __init__(self) -> None:
+        self.stats = SkippingStats()
+        self._accesses, self._groups = Accesses(), 0
+        self._lock = _forks.lock()
+
+    @property
+    def accesses(self) -> Floats:
+        """Used rows of each row group, decayed."""
+        return self._accesses.array(self._groups)
+
+    def per_row(self, rows: Ints) -> Floats:
+        """Return the used rows per row of each row group, with a share spread evenly."""
+        mean = self.accesses / np.maximum(rows, 1)
+        return with_unseen(mean, float(mean.sum()) or 1.0)
+
+    def replace_groups(self, remaining: Flags, groups: int) -> None:
+        """Keep the counts of the row groups that remain, and begin those of new ones."""
+        with self._lock:
+            kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
+            self._accesses = kept.extend(groups - int(remaining.sum()))
+            self._groups = groups
+
+    def count_query(self, files: FileCheck, answer: Answer, damaged: int) -> None:
+        """Count a query, and describe the files that it found."""
+        with self._lock:
+            self.stats.queries += 1
+            self.stats.stale_files, self.stats.unknown_files = len(files.stale), len(files.unknown)
+            self.stats.damaged = damaged
+            self.stats.unreadable = answer.unreadable
+
+    def count_skipped(self, considered: int, read: int) -> None:
+        """Count row groups that were skipped, of all that a query had to decide about."""
+        with self._lock:
+            self.stats.considered += considered
+            self.stats.skipped += considered - read
+
+    def count_read(self, group: int, groups: int, rows: int, seconds: float) -> None:
+        """Count a row group, of this many, that was read and had this many matching rows."""
+        with self._lock:
+            self.stats.read += 1
+            self.stats.rows += rows
+            if rows == 0:
+                self.stats.wasted += 1
+                self.stats.wasted_seconds += seconds
+        if rows:
+            self.record([group], groups, rows)
+
+    def record(self, used: Sequence[int], groups: int, rows: float) -> None:
+        """Count used rows in row groups, unless an update changed how many there are."""
+        with self._lock:
+            if self._groups == groups:
+                self._accesses.record(list(used), rows, HALF_LIFE, groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,12 @@ import pyarrow as pa
 from tamis._checks import parse_budget
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.parquet import SkippingIndex, building, merging
-from tamis.parquet.answering import State
-from tamis.parquet.lake import Lake, Source, public_source, source_names
+from tamis.parquet import SkippingIndex, build, merge
+from tamis.parquet.file_set import FileSet, Source, source_text
 from tamis.parquet.location import Location
-from tamis.parquet.reading import Options, column_families, file_schema, read_footer
+from tamis.parquet.row_groups import Options
+from tamis.parquet.schema import file_schema, find_column_types, read_footer
+from tamis.parquet.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,76 +39,71 @@ def index(
 ) -> SkippingIndex:
     """Build a skipping index of Parquet files, one task per file, and save it to ``path``.
 
-    All workers must be able to read ``source``: paths on storage that they mount, or URIs. The file
-    has the same bytes as that of `SkippingIndex.build`, whose arguments the others are. ``utility``
-    is a column. A task holds the filters of one file; the driver merges them on disk.
+    All workers must be able to read ``source``: paths on storage that they mount, or URLs, with
+    credentials in their environment. The file has the same bytes as the file of
+    `SkippingIndex.build`, which explains the other arguments. ``utility`` is a column. A task holds
+    the filters of one file; the driver merges them on disk.
     """
     names = [columns] if isinstance(columns, str) else list(columns)
     size = None if memory is None else parse_budget(memory, "memory")
     # An error in the arguments is raised here, not in a task.
     Collection.build({"": [0]}, kind=kind, fpr=fpr, seed=seed)
     location = Location.of(path)
-    lake = Lake.of(source)
-    lake.refuse_tables()
-    files = list(lake.files())
+    file_set = FileSet.of(source)
+    file_set.refuse_tables()
+    files = list(file_set.files())
     if not files:
-        raise FileNotFoundError(f"source matches no files: {public_source(source)}")
+        raise FileNotFoundError(f"source matches no files: {source_text(source)}")
     options = Options(kind, fpr, seed, utility)
-    families = _families(lake, files, names)
-    locate = _locator(lake, source_names(source)[0])
+    types = _column_types(file_set, files, names)
+    scheme = file_set.uri
 
     def build_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for file in batch.column(0).to_pylist():
-                part = pa.array([_build_part(locate(file), families, options)], pa.binary())
+                part = pa.array([_build_part(_located(scheme, file), types, options)], pa.binary())
                 yield pa.RecordBatch.from_arrays([part], ["part"])
 
     tasks = spark.createDataFrame([(file,) for file in files], "file string")
     tasks = tasks.repartitionByRange(len(files), "file")
     with tempfile.TemporaryDirectory(prefix="tamis-spark-") as folder:
         states = [
-            _opened(row.part, os.path.join(folder, str(i)), lake)
+            _opened(row.part, os.path.join(folder, str(i)), file_set)
             for i, row in enumerate(tasks.mapInArrow(build_parts, "part binary").toLocalIterator())
         ]
-        state = merging.merge_states(states, lake, hybrid=hybrid)
-        return SkippingIndex.created(state, location, memory=size, source=source)
+        state = merge.merge_states(states, file_set, hybrid=hybrid)
+        return SkippingIndex.created(state, location, memory=size)
 
 
-def _families(lake: Lake, files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the family of each column, from as few footers as have all of them."""
+def _column_types(file_set: FileSet, files: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the type of each column, from as few footers as have all of them."""
     footers, found = [], set[str]()
     for file in files:
-        footers.append(read_footer(lake, file))
+        footers.append(read_footer(file_set, file))
         found.update(file_schema(footers[-1], names).names)
         if set(names) <= found:
             break
-    return column_families(names, footers)
+    return find_column_types(names, footers)
 
 
-def _locator(lake: Lake, first: str) -> Any:
-    """Return a function of the path of a file that gives what a task opens: a path or a URI."""
-    if lake.uri is None:
-        return str
-    scheme, _, rest = first.partition("://")
-    user = rest.partition("/")[0].rpartition("@")[0]
-    options = "".join(rest.partition("?")[1:])
-    start = f"{scheme}://{user}@" if user else f"{scheme}://"
-    return lambda path: f"{start}{path}{options}"
+def _located(scheme: str | None, path: str) -> str:
+    """Return the source that a task opens for a file."""
+    return path if scheme in (None, "file") else f"{scheme}://{glob.escape(path)}"
 
 
 def _build_part(source: str, columns: dict[str, str], options: Options) -> bytes:
     """Build the index of a file; return the content of its file."""
-    lake = Lake.of(source)
-    state = building.build_state(
-        lake, lake.files(), columns, options, None, hybrid=False, threads=1, progress=False
+    file_set = FileSet.of(source)
+    state = build.build_state(
+        file_set, file_set.files(), columns, options, None, hybrid=False, threads=1, progress=False
     )
     with tempfile.TemporaryFile() as file:
-        building.writer_of(state)(file.fileno())
+        build.writer_of(state)(file.fileno())
         file.seek(0)
         return file.read()
 
 
-def _opened(content: bytes, path: str, lake: Lake) -> State:
+def _opened(content: bytes, path: str, file_set: FileSet) -> State:
     with open(path, "wb") as file:
         file.write(content)
-    return building.part_state(path, lake)
+    return build.part_state(path, file_set)

@@ -42,10 +42,6 @@ _ESTIMATED: set[Method] = {"leave-one-out", "split in time"}
 """How ℓ is estimated from a log whose queries are all counted."""
 
 
-_ROWS, _ROWS_PER_BYTE = 1 << 24, 16
-"""Rows that any saved workload may have, and per byte of its file: counts alone compress well."""
-
-
 class Workload:
     """Which absent keys (negatives) are queried, and how often.
 
@@ -435,11 +431,11 @@ class Workload:
 
         `FormatError` for any other file, or a damaged one.
         """
-        _parquet()
+        parquet = _parquet()
         where = check_path(path)
         try:
             with open_regular(path) as file:
-                table = _read_table(file, where)
+                table = parquet.ParquetFile(file).read()
             known = json.loads((table.schema.metadata or {})[b"tamis"])
             if "zipf" in known:
                 return cls.zipf(*known["zipf"])
@@ -558,22 +554,6 @@ def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
     given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
     return f"values and counts must have the same length{given}"
-
-
-def _read_table(file: Any, path: str) -> Any:
-    """Read a Parquet file whose rows are not too many for its size."""
-    from pyarrow import Table
-
-    from tamis._pages import ParquetReader
-
-    reader = ParquetReader(file, path)
-    rows = reader.footer.num_rows
-    if rows > max(_ROWS, _ROWS_PER_BYTE * reader.size):
-        raise ValueError(f"it claims {rows} rows in {reader.size} bytes")
-    batches = list(reader.batches(1 << 16, None))
-    return Table.from_batches(batches, reader.schema).replace_schema_metadata(
-        reader.schema.metadata
-    )
 
 
 def _parquet() -> Any:

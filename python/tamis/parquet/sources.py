@@ -1,4 +1,4 @@
-"""List the files that a source names: a file, a folder, or a pattern."""
+"""Sources: a file, a folder, or a pattern, and the files that it names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from tamis._objects import listed_tag
+if TYPE_CHECKING:
+    from tamis.parquet.cloud import Buckets
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Suffixes of the files that are read from a folder; a pattern or a path matches any suffix."""
@@ -50,7 +50,7 @@ class Stamp:
     """Size and times of a file.
 
     ``change``, its ctime and inode, is known for local files only, and ``tag``, its ETag, for
-    objects that fsspec lists.
+    objects that are listed by obstore. ``time`` is 0 if it is unknown.
     """
 
     size: int
@@ -63,6 +63,8 @@ class Stamp:
         """Whether a later change would show: times are coarse."""
         if self.tag is not None:
             return True
+        if self.time == 0:
+            return False
         latest = max(self.time, self.change[0] if self.change else 0)
         coarse = 50_000_000 if self.change else 2_000_000_000
         return latest + coarse < time.time_ns()
@@ -93,6 +95,11 @@ def list_remote(filesystem: fs.FileSystem, source: str) -> Iterator[tuple[str, S
     """List the files of a source in a file system of pyarrow."""
     head, wild = split_pattern(source)
     infos, matches = [], _matcher(source)
+    inner = getattr(getattr(filesystem, "handler", None), "fs", None)
+    if inner is not None and hasattr(
+        inner, "invalidate_cache"
+    ):  # fsspec may cache listings, which hide new files
+        inner.invalidate_cache()
     if not wild:
         infos = [filesystem.get_file_info(head)]
     if wild or infos[0].type == fs.FileType.Directory:
@@ -110,49 +117,30 @@ def list_remote(filesystem: fs.FileSystem, source: str) -> Iterator[tuple[str, S
             yield info.path, Stamp(info.size, info.mtime_ns or 0)
 
 
-def list_tagged(lister: Any, source: str) -> Iterator[tuple[str, Stamp]]:
-    """List the files of a source with their ETags, in a file system of fsspec."""
+def list_cloud(buckets: Buckets, source: str) -> Iterator[tuple[str, Stamp]]:
+    """List the files of a source in an object store, with their ETags."""
     head, wild = split_pattern(source)
-    matches = _matcher(source)
-    lister.invalidate_cache(head)
-    infos: Iterable[dict[str, Any]] = ()
-    try:
-        alone = None if wild else lister.info(head)
-        if alone is not None and alone["type"] == "file":
-            infos, matches = [alone], lambda path: True
-        elif _deep(source):
-            infos = lister.find(head, detail=True).values()
-        else:
-            infos = lister.ls(head, detail=True)
-    except FileNotFoundError:
+    alone = None if wild else buckets.stamp(head)
+    if alone is not None:
+        yield head, alone
         return
-    infos = list(infos)
-    start = len(head.rstrip("/")) + 1
+    matches, start = _matcher(source), len(head.rstrip("/")) + 1
+    listed = list(buckets.entries(head, _deep(source)))
     folders: dict[str, set[str]] = {}
-    for info in infos:
-        parts = info["name"][start:].split("/")
+    for path, _ in listed:
+        parts = path[start:].split("/")
         for depth, name in enumerate(parts):
             folders.setdefault("/".join([head.rstrip("/"), *parts[:depth]]), set()).add(name)
-
-    def list_folder(path: str) -> list[str]:
-        return [each.rpartition("/")[2] for each in lister.ls(path, detail=False)]
-
     for folder, names in folders.items():
-        refuse_table(folder, names, list_folder)
-    for info in infos:
-        if info["type"] == "file" and matches(info["name"]):
-            yield info["name"], Stamp(int(info["size"]), _time(info), tag=listed_tag(info))
+        refuse_table(folder, names, lambda path: cloud_names(buckets, path))
+    for path, stamp in listed:
+        if stamp is not None and matches(path):
+            yield path, stamp
 
 
-def _time(info: dict[str, Any]) -> int:
-    """Return the time of a file in a listing of fsspec in nanoseconds, or 0."""
-    for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
-        value = info.get(name)
-        if isinstance(value, datetime):
-            return int(value.timestamp() * 1000) * 1_000_000
-        if isinstance(value, int | float):
-            return int(value * 1000) * 1_000_000
-    return 0
+def cloud_names(buckets: Buckets, folder: str) -> list[str]:
+    """Return the names in a folder of an object store; none if there is no such folder."""
+    return [path.rpartition("/")[2] for path, _ in buckets.entries(folder, deep=False)]
 
 
 def list_names(filesystem: fs.FileSystem, folder: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The files of a data lake: where they are, and whether they changed since they were indexed."""
+"""The data files of an index: where they are, and which of them changed since they were indexed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,35 +16,37 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tamis._checks import check_number
-from tamis._objects import EXTRAS, check_secret, open_fsspec, open_uri, protocols, public_name
-from tamis.parquet.listing import (
+from tamis._objects import StorageOptions, as_filesystem, check_key, split_url
+from tamis.parquet.cloud import Buckets
+from tamis.parquet.location import Location
+from tamis.parquet.manifest import File
+from tamis.parquet.sources import (
     TABLE_LOGS,
     Stamp,
+    cloud_names,
     is_below,
+    list_cloud,
     list_local,
     list_names,
     list_remote,
-    list_tagged,
     refuse_table,
     split_pattern,
 )
-from tamis.parquet.location import Location
-from tamis.parquet.manifest import File
 from tamis.parquet.threads import map_in_order
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, a folder, a pattern with ``*``, ``?`` (not in a URI), ``[…]`` or ``**``, or a list."""
+"""A file, a folder, a pattern with ``*``, ``?``, ``[…]`` or ``**``, or a list of them."""
 
 _TAIL = 8  # bytes of the length of a footer and of the magic
 
 
 @dataclass(frozen=True)
-class Lake:
+class FileSet:
     """Sources in one file system, without excluded files.
 
-    ``folders``, if not None, are the real paths of all that may be opened. An index from others
-    may name any file, and its folder may have links to any, so what it names is opened only below
-    its own folder.
+    ``folders``, if not None, are the real paths of the folders in which files may be opened. An
+    index of unknown origin may name any file, and its folder may have links to any file, so only
+    files below its own folder are opened.
     """
 
     filesystem: fs.FileSystem
@@ -52,35 +54,35 @@ class Lake:
     sources: tuple[str, ...]
     excluded: frozenset[str] = frozenset()
     folders: tuple[str, ...] | None = None
-    lister: Any = field(default=None, compare=False)
-    """A file system of fsspec that lists files with their ETags, if there is one."""
     immutable: bool = False
     """Whether sources are files that never change, as those of a snapshot of a table."""
 
     @classmethod
-    def of(cls, source: Source, filesystem: Any = None, *, immutable: bool = False) -> Lake:
-        """Find the file system of sources: as given, by their URI, or the local one."""
-        names = source_names(source)
-        uri = lister = None
-        if filesystem is not None:
+    def of(cls, source: Source, filesystem: Any = None, *, immutable: bool = False) -> FileSet:
+        """Find the file system of sources: as given, by their URLs, or the local one."""
+        names, uri = source_names(source), None
+        if filesystem is not None and not isinstance(filesystem, StorageOptions):
             filesystem = as_filesystem(filesystem)
-            inner = getattr(getattr(filesystem, "handler", None), "fs", None)
-            lister = inner if protocols(inner) & EXTRAS.keys() else None
-        elif "://" in names[0]:
-            uri = names[0].split("://")[0]
-            for name in names:
-                check_secret(name, "source")
-            lister = _lister(names[0])
-            filesystem, names = _uris(names)
+        elif all(name.startswith("file://") for name in names):
+            names, filesystem, uri = [name[7:] for name in names], fs.LocalFileSystem(), "file"
+        elif any("://" in name for name in names):
+            uri, names = _split_urls(names)
+            filesystem = fs.PyFileSystem(Buckets(uri, filesystem))
         else:
             filesystem = fs.LocalFileSystem()
         if isinstance(filesystem, fs.LocalFileSystem):
             names = [os.path.abspath(name) for name in names]
             names = [glob.escape(name) if os.path.exists(name) else name for name in names]
-        lake = cls(filesystem, uri, tuple(dict.fromkeys(names)), lister=lister, immutable=immutable)
-        if immutable and any(split_pattern(each)[1] for each in lake.sources):
+        file_set = cls(filesystem, uri, tuple(dict.fromkeys(names)), immutable=immutable)
+        if immutable and any(split_pattern(each)[1] for each in file_set.sources):
             raise ValueError("source must be a list of files, without patterns, if immutable=True")
-        return lake
+        return file_set
+
+    @property
+    def buckets(self) -> Buckets | None:
+        """The buckets of the sources, if these are URLs."""
+        handler = getattr(self.filesystem, "handler", None)
+        return handler if isinstance(handler, Buckets) else None
 
     @property
     def local(self) -> bool:
@@ -88,7 +90,7 @@ class Lake:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the lake as JSON values."""
+        """Return the file set as JSON values."""
         return {
             "filesystem": self.filesystem.type_name,
             "uri": self.uri,
@@ -97,35 +99,31 @@ class Lake:
         }
 
     @classmethod
-    def beside(cls, content: dict[str, Any], location: Location) -> Lake:
+    def from_manifest(cls, content: dict[str, Any], location: Location) -> FileSet:
         """Read the output of `to_json`, if all its sources are below the folder of the index."""
-        target, sources = location.target, content["sources"]
-        if target is None:
+        if location.target is None:
             return cls.from_json(content, location.folder)
-        folder = location.folder.rstrip("/") + "/"
+        sources, folder = tuple(content["sources"]), location.folder.rstrip("/") + "/"
         heads = (split_pattern(each)[0].rstrip("/") + "/" for each in sources)
         below = all(each.startswith(folder) and ".." not in each.split("/") for each in heads)
-        if location.filesystem is None:
-            scheme, _, rest = location.path.partition("://")
-            options = rest.partition("?")[1] + rest.partition("?")[2]
-            user = rest.partition("/")[0].rpartition("@")[0]
-            start = f"{scheme}://{user}{'@' if user else ''}"
-            below = below and content["uri"] == scheme
-            lake = cls.of([f"{start}{each}{options}" for each in sources]) if below else None
-        else:
-            same = as_filesystem(location.filesystem).type_name == content["filesystem"]
-            below = below and same and content["uri"] is None
-            lake = cls.of(sources, location.filesystem) if below else None
-        # A URI of some names, such as those with a percent sign, means another object.
-        if lake is None or lake.sources != tuple(sources):
+        given, filesystem = location.filesystem, None
+        if given is None or isinstance(given, StorageOptions):
+            scheme = split_url(location.path, "path")[0]
+            if content["uri"] == scheme:
+                filesystem = fs.PyFileSystem(Buckets(scheme, given))
+        elif content["uri"] is None:
+            filesystem = as_filesystem(given)
+            if filesystem.type_name != content["filesystem"]:
+                filesystem = None
+        if filesystem is None or not below:
             raise ValueError(
                 f"source must be given: the index was built over {describe(content)}, and without "
                 f"it an index opens only files below its own folder, {folder}"
             )
-        return replace(lake, excluded=frozenset(content["excluded"]))
+        return cls(filesystem, content["uri"], sources, frozenset(content["excluded"]))
 
     @classmethod
-    def from_json(cls, content: dict[str, Any], folder: str) -> Lake:
+    def from_json(cls, content: dict[str, Any], folder: str) -> FileSet:
         """Read the output of `to_json`, if all its sources are local and below a folder."""
         sources, uri, below = tuple(content["sources"]), content["uri"], (os.path.realpath(folder),)
         local = content["filesystem"] == "local" and uri in (None, "file")
@@ -136,13 +134,14 @@ class Lake:
             )
         return cls(fs.LocalFileSystem(), uri, sources, frozenset(content["excluded"]), below)
 
-    def of_same(self, source: Source) -> Lake:
+    def of_same(self, source: Source) -> FileSet:
         """Find other sources in the same file system."""
-        given = None if self.local or self.uri else self.filesystem
-        return Lake.of(source, given, immutable=self.immutable)
+        buckets = self.buckets
+        given = None if self.local else self.filesystem if buckets is None else buckets.options
+        return FileSet.of(source, given, immutable=self.immutable)
 
-    def with_source(self, other: Lake) -> Lake:
-        """Add the sources of another lake in the same file system."""
+    def with_source(self, other: FileSet) -> FileSet:
+        """Add the sources of another set in the same file system."""
         sources = tuple(dict.fromkeys([*self.sources, *other.sources]))
         folders = self.folders
         if folders is not None:
@@ -151,8 +150,8 @@ class Lake:
         back = self.excluded - set(other.files())
         return replace(self, sources=sources, excluded=back, folders=folders)
 
-    def without_source(self, other: Lake) -> Lake:
-        """Remove the sources of another lake, and exclude their files."""
+    def without_source(self, other: FileSet) -> FileSet:
+        """Remove the sources of another set, and exclude their files."""
         sources = tuple(each for each in self.sources if each not in other.sources)
         rest = replace(self, sources=sources)
         named = self.files().keys() & other.files().keys()
@@ -161,26 +160,23 @@ class Lake:
     def files(self) -> dict[str, Stamp]:
         """List the current files."""
         found: dict[str, Stamp] = {}
+        buckets = self.buckets
         for source in self.sources:
             if self.local:
                 found.update(list_local(source, self.folders))
-            elif self.lister is not None:
-                found.update(list_tagged(self.lister, source))
+            elif buckets is not None:
+                found.update(list_cloud(buckets, source))
             else:
                 found.update(list_remote(self.filesystem, source))
         return {path: found[path] for path in sorted(found) if path not in self.excluded}
 
     def unlisted(self, known: set[str]) -> dict[str, Stamp]:
         """List the current files that are not known."""
-        lake = self
+        file_set = self
         if self.immutable:  # those that are known need no request
             rest = (path for path in self.named() if path not in known)
-            lake = replace(self, sources=tuple(map(glob.escape, rest)))
-        return {path: stamp for path, stamp in lake.files().items() if path not in known}
-
-    def untimed(self, file: File) -> bool:
-        """Whether a file was indexed when listings had no times: then its footer decides."""
-        return self.lister is not None and file.time == 0
+            file_set = replace(self, sources=tuple(map(glob.escape, rest)))
+        return {path: stamp for path, stamp in file_set.files().items() if path not in known}
 
     def named(self) -> list[str]:
         """Return the paths of sources that are files, without asking whether they are there."""
@@ -195,8 +191,7 @@ class Lake:
         if self.immutable:
             return
         heads = list(dict.fromkeys(split_pattern(source)[0] for source in self.sources))
-        infos = self.filesystem.get_file_info(heads)
-        waiting = [each.path for each in infos if each.type != fs.FileType.File]
+        waiting = [head for head in heads if not self._is_file(head)]
         seen = set()
         while waiting:
             above = waiting.pop().rstrip("/").rpartition("/")[0]
@@ -204,9 +199,19 @@ class Lake:
                 continue
             seen.add(above)
             waiting.append(above)
-            logs = self.filesystem.get_file_info([f"{above}/{log}" for log in TABLE_LOGS])
-            names = [each.base_name for each in logs if each.type == fs.FileType.Directory]
-            refuse_table(above, names, lambda path: list_names(self.filesystem, path))
+            names = [log for log in TABLE_LOGS if self._names(f"{above}/{log}")]
+            refuse_table(above, names, self._names)
+
+    def _is_file(self, path: str) -> bool:
+        if self.buckets is not None:
+            return self.buckets.stamp(path) is not None
+        return bool(self.filesystem.get_file_info(path).type == fs.FileType.File)
+
+    def _names(self, folder: str) -> list[str]:
+        """Return the names in a folder; none if there is no such folder."""
+        if self.buckets is not None:
+            return cloud_names(self.buckets, folder)
+        return list_names(self.filesystem, folder)
 
     def footer(self, path: str) -> str | None:
         """Return a digest of the footer of a file, or None if it cannot be read."""
@@ -233,76 +238,33 @@ def source_names(source: Source) -> list[str]:
     return [os.fspath(each) for each in given]
 
 
-def public_source(source: Source) -> str:
-    """Return sources as they were given, but without credentials."""
-    if isinstance(source, str | os.PathLike):
-        return repr(public_name(source))
-    return repr([public_name(each) for each in source_names(source)])
+def source_text(source: Source) -> str:
+    """Return sources as text, for messages."""
+    names = source_names(source)
+    return repr(names[0] if isinstance(source, str | os.PathLike) else names)
 
 
 def describe(content: dict[str, Any]) -> str:
-    """Return the sources of a lake as JSON, up to three of them, as text."""
+    """Return up to three of the sources in the output of `to_json`, as text."""
     scheme = f"{content['uri']}://" if content["uri"] else ""
     named = [scheme + each for each in content["sources"]]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return ", ".join(named[:3]) + more
 
 
-def as_filesystem(given: Any) -> fs.FileSystem:
-    """Return a pyarrow file system, given one of pyarrow or fsspec."""
-    if isinstance(given, fs.FileSystem):
-        return given
-    if hasattr(given, "protocol") and hasattr(given, "open"):
-        return fs.PyFileSystem(fs.FSSpecHandler(given))
-    kind = type(given).__name__
-    raise TypeError(
-        f"filesystem must be a file system of pyarrow.fs or fsspec, not {given!r} of type {kind}"
-    )
-
-
-def _lister(uri: str) -> Any:
-    """Return a file system of fsspec that lists the objects of a URI, if its client is there."""
-    if uri.split("://")[0] not in EXTRAS:
-        return None
-    try:
-        return open_fsspec(uri)[0]
-    except (ImportError, ValueError):
-        return None
-
-
-def _uris(names: Sequence[str]) -> tuple[fs.FileSystem, list[str]]:
-    """Return the file system of URIs and the paths in it; that of the first serves all others."""
-    filesystem, first = _uri(names[0])
-    paths = [first]
-    for name in names[1:]:
-        parts = [each.partition("://")[2].partition("?")[0] for each in (names[0], name)]
-        bucket = parts[0].partition("/")[0]
-        # A new client costs more than its first request, so others are made only where they must.
-        plain = glob.escape(parts[0].rpartition("@")[2]) == first and "%" not in name
-        options = [each.partition("?")[2] for each in (names[0], name)]
-        if plain and options[0] == options[1] and parts[1].startswith(f"{bucket}/"):
-            whole, wild = parts[1].rpartition("@")[2], split_pattern(parts[1])[1]
-            paths.append(whole if wild else glob.escape(whole))
-        else:
-            paths.append(_uri(name)[1])
-    return filesystem, paths
-
-
-def _uri(name: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a URI and the path in it, in which ``*`` and ``[…]`` are wild."""
-    base, mark, options = name.partition("?")  # options of the file system, such as its endpoint
-    head, wild = split_pattern(base)
-    whole = (head if wild else base) + mark + options
-    try:
-        filesystem, path = fs.FileSystem.from_uri(whole)
-    except (pa.ArrowException, OSError, ValueError, ImportError) as error:
-        if name.split("://")[0] not in EXTRAS or isinstance(error, FileNotFoundError):
-            raise ValueError(
-                f"source must be a URI that pyarrow opens: {public_name(name)}"
-            ) from None
-        inner, path = open_uri(whole)  # az://, which only fsspec knows
-        filesystem = as_filesystem(inner)
-    return filesystem, path + base[len(head) :] if wild else glob.escape(path)
+def _split_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the scheme of URLs, and the bucket and key of each."""
+    paths, schemes = [], set()
+    for url in urls:
+        scheme, bucket, key = split_url(url, "source")
+        head = split_pattern(key)[0].strip("/")
+        if head:
+            check_key(head, url)
+        schemes.add(scheme)
+        paths.append(f"{bucket}/{key}")
+    if len(schemes) > 1:
+        raise ValueError(f"source must be URLs of one scheme, not of {', '.join(sorted(schemes))}")
+    return schemes.pop(), paths
 
 
 @dataclass(frozen=True)
@@ -325,37 +287,39 @@ class FileWatch:
         what = "a number of seconds from 0 on"
         self.recheck, self._threads = check_number("recheck", recheck, what, least=0), threads
         self._confirmed: dict[str, Stamp] = {}
-        self._last: tuple[float, Lake, Sequence[File], FileCheck] | None = None
+        self._last: tuple[float, FileSet, Sequence[File], FileCheck] | None = None
 
-    def check(self, lake: Lake, files: Sequence[File]) -> FileCheck:
+    def check(self, file_set: FileSet, files: Sequence[File]) -> FileCheck:
         """Check the files, or return the last check if it is less than ``recheck`` seconds old."""
         last = self._last
-        same = last is not None and last[1] is lake and last[2] is files
+        same = last is not None and last[1] is file_set and last[2] is files
         if last and same and time.monotonic() - last[0] < self.recheck:
             return last[3]
         begin = time.monotonic()
-        now = dict.fromkeys(lake.named(), Stamp(0, 0)) if lake.immutable else lake.files()
+        now = (
+            dict.fromkeys(file_set.named(), Stamp(0, 0)) if file_set.immutable else file_set.files()
+        )
         found = FileCheck(np.zeros(len(files), np.bool_), [], now)
         doubtful: list[tuple[int, File, Stamp]] = []
         for number, file in enumerate(files):
             stamp = now.pop(file.path, None)
             if stamp is None:
                 continue
-            if lake.immutable:
+            if file_set.immutable:
                 found.fresh[number] = True
             elif stamp.tag is not None and file.tag is not None:
                 same = (stamp.tag, stamp.size) == (file.tag, file.size)
                 found.fresh[number] = same
                 if not same:
                     found.stale.append(file.path)
-            elif stamp.size != file.size or (stamp.time != file.time and not lake.untimed(file)):
+            elif stamp.size != file.size or stamp.time != file.time:
                 found.stale.append(file.path)
             elif self._confirmed.get(file.path) == stamp:
                 found.fresh[number] = True
             else:
                 doubtful.append((number, file, stamp))
         paths = (file.path for _, file, _ in doubtful)
-        footers = map_in_order(lake.footer, paths, self._threads) if doubtful else ()
+        footers = map_in_order(file_set.footer, paths, self._threads) if doubtful else ()
         for (number, file, stamp), footer in zip(doubtful, footers, strict=True):
             if footer != file.footer:
                 found.stale.append(file.path)
@@ -363,5 +327,5 @@ class FileWatch:
             found.fresh[number] = True
             if stamp.settled:
                 self._confirmed[file.path] = stamp
-        self._last = (begin, lake, files, found)
+        self._last = (begin, file_set, files, found)
         return found

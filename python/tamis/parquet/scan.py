@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,19 +12,15 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tamis import _forks
-from tamis._pages import ParquetReader
 from tamis.errors import FormatError
-from tamis.parquet import columns as families
-from tamis.parquet.answering import Answer, State
-from tamis.parquet.columns import Predicate
-from tamis.parquet.reading import BATCH
+from tamis.parquet import column_types
+from tamis.parquet.predicate import Predicate
+from tamis.parquet.row_groups import BATCH
+from tamis.parquet.state import Answer, State
 from tamis.parquet.threads import map_in_order
 
 FOOTERS = 16
 """Footers that are cached."""
-
-VERIFIED = 10_000
-"""Chunks of a file that are known to be harmless."""
 
 AHEAD = 8
 """Row groups from which threads read ahead: starting them takes as long as reading one."""
@@ -33,30 +28,21 @@ AHEAD = 8
 FORMAT = ds.ParquetFileFormat()
 
 
-class Footer(NamedTuple):
-    """The footer of a file, and the chunks whose content was verified, see `ParquetReader`."""
-
-    metadata: pq.FileMetaData
-    verified: set[int]
-
-
 class Footers:
     """A cache of footers, which take longer to read than a row group."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Footer] = {}
+        self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
         self._lock = _forks.lock()
 
-    def of(self, state: State, owner: int) -> Footer:
+    def of(self, state: State, owner: int) -> pq.FileMetaData:
         """Return the footer of an indexed file."""
         file = state.manifest.files[owner]
         with self._lock:
             footer = self._kept.pop((file.path, file.footer), None)
         if footer is None:
-            with state.lake.filesystem.open_input_file(file.path) as source:
-                footer = Footer(pq.read_metadata(source), set())
-        if len(footer.verified) > VERIFIED:
-            footer.verified.clear()
+            with state.file_set.filesystem.open_input_file(file.path) as source:
+                footer = pq.read_metadata(source)
         with self._lock:
             self._kept[file.path, file.footer] = footer
             while len(self._kept) > FOOTERS:
@@ -80,7 +66,7 @@ def dataset(answer: Answer, predicates: Sequence[Predicate]) -> ds.Dataset:
     chosen: dict[int, list[int]] = {}  # files by their most used row group
     for owner, number in zip(owners.tolist(), numbers.tolist(), strict=True):
         chosen.setdefault(owner, []).append(number)
-    filesystem = state.lake.filesystem
+    filesystem = state.file_set.filesystem
     fragments = [
         FORMAT.make_fragment(state.manifest.files[owner].path, filesystem, row_groups=sorted(own))
         for owner, own in chosen.items()
@@ -126,7 +112,7 @@ class Projection:
         """A table without rows."""
         return pa.schema([self.schema.field(name) for name in self.columns]).empty_table()
 
-    def of_group(self, file: ParquetReader, number: int, limit: int | None) -> pa.Table:
+    def of_group(self, file: pq.ParquetFile, number: int, limit: int | None) -> pa.Table:
         """Read the matching rows of a row group, or at least ``limit`` of them.
 
         Rows are read in batches, so that memory is for those that match: a small file can hold a
@@ -175,18 +161,20 @@ class Projection:
             matching[name].append(kept.cast(self.schema.field(name).type))
 
     def _batches(
-        self, file: ParquetReader, number: int, columns: list[str]
+        self, file: pq.ParquetFile, number: int, columns: list[str]
     ) -> Iterator[tuple[int, dict[str, pa.ChunkedArray]]]:
         """Read columns, before they are cast to the types of the schema, and count their rows."""
-        names = file.schema.names
+        names = file.schema_arrow.names
         # Without any of the columns, another one tells how many rows there are.
         there = [name for name in columns if name in names] or names[:1]
-        for batch in file.batches(BATCH, there, row_groups=[number], use_threads=False):
+        for batch in file.iter_batches(
+            BATCH, columns=there, row_groups=[number], use_threads=False
+        ):
             arrays = {}
             for name in columns:
                 if name in there:
                     array = batch.column(name)
-                    array = array.cast(families.filterable(array.type))
+                    array = array.cast(column_types.filterable(array.type))
                 else:
                     array = pa.nulls(len(batch), self.schema.field(name).type)
                 arrays[name] = pa.chunked_array([array])
@@ -204,18 +192,11 @@ def visits(
     """Read the answer's row groups in order, on several threads if there are many."""
     state = answer.state
 
-    def read(path: str, footer: Footer, number: int) -> pa.Table:
+    def read(path: str, footer: pq.FileMetaData, number: int) -> pa.Table:
         try:
-            with state.lake.filesystem.open_input_file(path) as source:
-                remote = not state.lake.local
-                file = ParquetReader(
-                    source,
-                    path,
-                    footer=footer.metadata,
-                    groups=[number],
-                    pre_buffer=remote,
-                    verified=footer.verified,
-                )
+            with state.file_set.filesystem.open_input_file(path) as source:
+                remote = not state.file_set.local
+                file = pq.ParquetFile(source, metadata=footer, pre_buffer=remote)
                 return projection.of_group(file, number, limit)
         except (FileNotFoundError, PermissionError):
             raise
@@ -233,6 +214,5 @@ def visits(
     several = threads != 1 and len(groups) >= AHEAD
     yield from map_in_order(visit, groups, threads) if several else map(visit, groups)
     for path, metadata in answer.unindexed.items():
-        footer = Footer(metadata, set())
         for number in range(metadata.num_row_groups):
-            yield Visit(None, read(path, footer, number), 0.0)
+            yield Visit(None, read(path, metadata, number), 0.0)

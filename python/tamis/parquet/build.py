@@ -12,22 +12,24 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
+from tamis._objects import StorageOptions, as_filesystem
 from tamis._ranges import ObjectFile
 from tamis.collection import Collection
 from tamis.errors import FormatError
-from tamis.parquet import columns as families
+from tamis.parquet import column_types
 from tamis.parquet import manifest as persisted
-from tamis.parquet.answering import Flags, State
-from tamis.parquet.lake import FileWatch, Lake, Source, as_filesystem, describe
-from tamis.parquet.listing import Stamp
+from tamis.parquet.file_set import FileSet, FileWatch, Source, describe
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options, Reader, file_schema, join_schema, read_footer
+from tamis.parquet.row_groups import Options, Reader
+from tamis.parquet.schema import file_schema, join_schema, read_footer
+from tamis.parquet.sources import Stamp
+from tamis.parquet.state import Flags, State
 from tamis.planning.collection.allocation import utilities
 
 
 def build_state(
-    lake: Lake,
+    file_set: FileSet,
     stamps: Mapping[str, Stamp],
     columns: Sequence[str] | Mapping[str, str],
     options: Options,
@@ -37,21 +39,21 @@ def build_state(
     threads: int | None,
     progress: bool | None,
 ) -> State:
-    """Index files of a lake; without ``utility``, row groups have that of their rows, or 1.
+    """Index files of a set; without ``utility``, row groups have that of their rows, or 1.
 
-    With the families of ``columns``, files may lack all of them.
+    With the types of ``columns``, files may lack all of them.
     """
-    reader = Reader(lake, stamps, columns, None, options, threads)
+    reader = Reader(file_set, stamps, columns, None, options, threads)
     collection = Collection.build((), parts=len(columns), seed=options.seed, hybrid=hybrid)
     collection.extend(reader.sets(0, progress), allocate=False)
     manifest = reader.manifest
     absent = [name for name in manifest.columns if name not in manifest.schema.names]
     for name in absent:
-        kind = families.DEFAULTS[manifest.columns[name]]
-        field = pa.field(name, kind, metadata={families.ABSENT: ""})
+        kind = column_types.DEFAULTS[manifest.columns[name]]
+        field = pa.field(name, kind, metadata={column_types.ABSENT: ""})
         manifest = replace(manifest, schema=manifest.schema.append(field))
     weights = utilities(reader.utility if utility is None else utility, len(manifest.rows))
-    return State(lake, options, manifest, collection, weights)
+    return State(file_set, options, manifest, collection, weights)
 
 
 def open_state(
@@ -70,7 +72,7 @@ def open_state(
         if source is None:
             raise
         opened = None
-    lake = _opened_lake(opened, location, source, filesystem, immutable)
+    file_set = _opened_file_set(opened, location, source, filesystem, immutable)
     options = Options("auto", 1e-4, 0, None)
     if opened:
         options = replace(options, **opened.sources["options"])
@@ -78,15 +80,15 @@ def open_state(
     if opened and manifest and opened.frame is not None:
         collection = open_collection(path, opened.frame, manifest, options.seed, hybrid)
     if manifest is None:
-        manifest = empty_manifest(lake, opened.sources["columns"] if opened else None)
+        manifest = empty_manifest(file_set, opened.sources["columns"] if opened else None)
     weights = np.ones(len(manifest.rows))
     if collection is not None:
         weights = collection.utility[:: len(manifest.columns)].copy()
-    state = State(lake, options, manifest, collection, weights)
+    state = State(file_set, options, manifest, collection, weights)
     return state, opened is not None and opened.intact
 
 
-def part_state(path: str, lake: Lake) -> State:
+def part_state(path: str, file_set: FileSet) -> State:
     """Open the file of an index that was built as a part of another one."""
     opened = persisted.read(path)
     if opened.manifest is None or opened.frame is None:
@@ -97,34 +99,42 @@ def part_state(path: str, lake: Lake) -> State:
     if collection is None:
         raise FormatError(f"{path}: the part of an index is damaged")
     weights = collection.utility[:: len(manifest.columns)].copy()
-    return State(lake, options, manifest, collection, weights)
+    return State(file_set, options, manifest, collection, weights)
 
 
-def _opened_lake(
+def _opened_file_set(
     opened: persisted.Opened | None,
     location: Location,
     source: Source | None,
     filesystem: Any,
     immutable: bool,
-) -> Lake:
+) -> FileSet:
     if source is None:
         assert opened is not None
-        if filesystem is not None and not isinstance(as_filesystem(filesystem), LocalFileSystem):
+        if _is_remote(filesystem):
             raise ValueError(
                 "source must be given with filesystem; the index was built over "
                 + describe(opened.sources)
             )
         if immutable:
             raise ValueError("source must be the list of current files if immutable=True, not None")
-        return Lake.beside(opened.sources, location)
-    lake = Lake.of(source, filesystem, immutable=immutable)
-    lake.refuse_tables()
+        return FileSet.from_manifest(opened.sources, location)
+    file_set = FileSet.of(source, filesystem, immutable=immutable)
+    file_set.refuse_tables()
     if opened is None:
-        return lake
+        return file_set
     kind, uri = opened.sources["filesystem"], opened.sources["uri"]
-    if filesystem is None and kind != "local" and uri is None:
+    given = filesystem is not None and not isinstance(filesystem, StorageOptions)
+    if not given and kind != "local" and uri is None:
         raise ValueError(f"filesystem must be the {kind} file system of the index, not None")
-    return replace(lake, excluded=frozenset(opened.sources["excluded"]))
+    return replace(file_set, excluded=frozenset(opened.sources["excluded"]))
+
+
+def _is_remote(filesystem: Any) -> bool:
+    """Whether a file system was given that is not the local one."""
+    if filesystem is None or isinstance(filesystem, StorageOptions):
+        return False
+    return not isinstance(as_filesystem(filesystem), LocalFileSystem)
 
 
 class Update(NamedTuple):
@@ -138,18 +148,18 @@ class Update(NamedTuple):
 
 
 def update_state(
-    state: State, lake: Lake, *, force: bool, threads: int | None, progress: bool | None
+    state: State, file_set: FileSet, *, force: bool, threads: int | None, progress: bool | None
 ) -> Update | None:
     """Read files that are new, changed or damaged, and drop those that are gone.
 
     Returns None if there is nothing to do, unless ``force``.
     """
-    files = FileWatch(0.0, threads).check(lake, state.manifest.files)
+    files = FileWatch(0.0, threads).check(file_set, state.manifest.files)
     gone = set(np.flatnonzero(~files.fresh).tolist()) | state.damaged_files()
     rest, remaining = state.manifest.without(gone)
     kept = {file.path for file in rest.files}
-    unread = lake.unlisted(kept)
-    if not gone and not unread and lake == state.lake and not force:
+    unread = file_set.unlisted(kept)
+    if not gone and not unread and file_set == state.file_set and not force:
         return None
     width = len(rest.columns)
     if state.collection is None:
@@ -158,7 +168,7 @@ def update_state(
         # A copy, so that queries under way keep the old one.
         collection = copy.copy(state.collection)
         collection.drop(np.flatnonzero(np.repeat(~remaining, width)))
-    reader = Reader(lake, unread, (), rest, state.options, threads, skip=True)
+    reader = Reader(file_set, unread, (), rest, state.options, threads, skip=True)
     first = 1 + int(collection.names[-1]) if len(collection) else 0
     collection.extend(reader.sets(first, progress), allocate=False)
     before, added = state.utility[remaining], reader.utility
@@ -166,7 +176,7 @@ def update_state(
         added = np.full(len(added), before.mean())
     weights = np.concatenate([before, added])
     manifest = rest.concatenate(reader.manifest)
-    updated = State(lake, state.options, manifest, collection, weights)
+    updated = State(file_set, state.options, manifest, collection, weights)
     return Update(updated, remaining, len(reader.manifest.files), reader.unreadable)
 
 
@@ -208,24 +218,24 @@ def open_collection(
     return collection if collection.seed == seed and 0 <= last < 2**63 else None
 
 
-def empty_manifest(lake: Lake, columns: Sequence[tuple[str, str]] | None) -> Manifest:
+def empty_manifest(file_set: FileSet, columns: Sequence[tuple[str, str]] | None) -> Manifest:
     """Return a manifest without files, so that all are read in full.
 
     Its columns are those given, or all that can be indexed.
     """
     named = dict(columns or ())
     schema = pa.schema([])
-    for path in lake.files():
+    for path in file_set.files():
         try:
-            own = file_schema(read_footer(lake, path), named)
+            own = file_schema(read_footer(file_set, path), named)
             schema = join_schema(schema, path, own, named)
         except (FormatError, TypeError, OSError):
             continue  # queries report the file
     if columns is None:
-        found = {field.name: families.family(field.type) for field in schema}
+        found = {field.name: column_types.column_type(field.type) for field in schema}
         named = {name: kind for name, kind in found.items() if kind is not None}
     for name, kind in named.items():
         if name not in schema.names:
-            schema = schema.append(pa.field(name, families.DEFAULTS[kind]))
+            schema = schema.append(pa.field(name, column_types.DEFAULTS[kind]))
     none = np.zeros((len(named), 0), np.uint64)
     return Manifest(named, schema, (), np.zeros(0, np.int64), none, none)

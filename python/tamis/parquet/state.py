@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from tamis.collection import Collection
 from tamis.errors import FormatError
-from tamis.parquet.columns import Predicate
-from tamis.parquet.lake import FileCheck, Lake
+from tamis.parquet.file_set import FileCheck, FileSet
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import Options, file_schema, join_schema, read_footer
+from tamis.parquet.predicate import Predicate
+from tamis.parquet.row_groups import Options
+from tamis.parquet.schema import file_schema, join_schema, read_footer
 from tamis.planning.collection.allocation import Method
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -36,7 +37,7 @@ _GROUP = 40  # bytes per row group of the arrays of `State` and of the access co
 class State:
     """Files, zones and filters of an index; replaced as a whole, so that queries see no mixture."""
 
-    lake: Lake
+    file_set: FileSet
     options: Options
     manifest: Manifest
     collection: Collection | None
@@ -63,7 +64,7 @@ class State:
     def sources(self) -> dict[str, Any]:
         """What the file of the index repeats, to read all data files if the rest is damaged."""
         columns = list(self.manifest.columns.items())
-        return {**self.lake.to_json(), "columns": columns, "options": asdict(self.options)}
+        return {**self.file_set.to_json(), "columns": columns, "options": asdict(self.options)}
 
     @property
     def own_bytes(self) -> int:
@@ -109,7 +110,7 @@ class State:
         elif memory is not None:
             budget = memory - self.own_bytes
         collection.allocate(budget=budget, utility=weights, method=method)
-        return State(self.lake, self.options, self.manifest, collection, self.utility)
+        return State(self.file_set, self.options, self.manifest, collection, self.utility)
 
     def may_match(self, predicates: Sequence[Predicate]) -> tuple[Flags, int]:
         """Return which row groups may match all predicates, and the number of damaged filters."""
@@ -175,7 +176,7 @@ class Answer:
         unindexed, unreadable, schema = {}, {}, state.manifest.schema
         for path in (*files.stale, *files.unknown):
             try:
-                footer = read_footer(state.lake, path)
+                footer = read_footer(state.file_set, path)
                 own = file_schema(footer, state.manifest.columns)
                 schema = join_schema(schema, path, own, state.manifest.columns)
                 unindexed[path] = footer

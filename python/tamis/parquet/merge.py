@@ -11,14 +11,14 @@ import pyarrow as pa
 from tamis.collection import Collection
 from tamis.collection.merging import copy_filters
 from tamis.errors import IncompatibleError
-from tamis.parquet.answering import State
-from tamis.parquet.columns import ABSENT
-from tamis.parquet.lake import Lake
+from tamis.parquet.column_types import ABSENT
+from tamis.parquet.file_set import FileSet
 from tamis.parquet.manifest import Manifest
-from tamis.parquet.reading import join_schema, unify_schemas
+from tamis.parquet.schema import join_schema, unify_schemas
+from tamis.parquet.state import State
 
 
-def merge_states(parts: Sequence[State], lake: Lake, *, hybrid: bool) -> State:
+def merge_states(parts: Sequence[State], file_set: FileSet, *, hybrid: bool) -> State:
     """Merge the states of indexes of different files, in the order of their paths."""
     first = parts[0]
     for i, part in enumerate(parts):
@@ -39,7 +39,7 @@ def merge_states(parts: Sequence[State], lake: Lake, *, hybrid: bool) -> State:
     filters.reorder(by_set.tolist())
     utility = np.concatenate([part.utility for part in parts])[order]
     collection = Collection.unloaded(filters, np.repeat(utility, width), hybrid=hybrid, parts=width)
-    return State(lake, first.options, _merge_manifests(parts, order), collection, utility)
+    return State(file_set, first.options, _merge_manifests(parts, order), collection, utility)
 
 
 def _settings(state: State) -> str:
@@ -83,24 +83,28 @@ def _merge_manifests(
     )
 
 
-def merge_lakes(lakes: Sequence[Lake]) -> Lake:
-    """Return a lake with all sources of others."""
-    first = lakes[0]
-    for i, lake in enumerate(lakes):
-        if lake.filesystem != first.filesystem or lake.uri != first.uri:
+def merge_file_sets(file_sets: Sequence[FileSet]) -> FileSet:
+    """Return a file set with the sources of all others."""
+    first = file_sets[0]
+    for i, file_set in enumerate(file_sets):
+        if file_set.filesystem != first.filesystem or file_set.uri != first.uri:
             raise IncompatibleError(
                 f"parts must be over files in the same file system; parts[{i}] is over another one"
             )
-    sources = tuple(dict.fromkeys(source for lake in lakes for source in lake.sources))
+    sources = tuple(dict.fromkeys(source for file_set in file_sets for source in file_set.sources))
     folders = None
-    if all(lake.folders is not None for lake in lakes):
-        folders = tuple(dict.fromkeys(each for lake in lakes for each in lake.folders or ()))
+    if all(file_set.folders is not None for file_set in file_sets):
+        folders = tuple(
+            dict.fromkeys(each for file_set in file_sets for each in file_set.folders or ())
+        )
     excluded: set[str] = set()
-    for lake in lakes:
-        others = [other for other in lakes if other is not lake] if lake.excluded else []
+    for file_set in file_sets:
+        others = (
+            [other for other in file_sets if other is not file_set] if file_set.excluded else []
+        )
         back = {path for other in others for path in other.files()}
-        excluded |= lake.excluded - back
+        excluded |= file_set.excluded - back
     return replace(
         first, sources=sources, folders=folders, excluded=frozenset(excluded),
-        immutable=all(lake.immutable for lake in lakes),
+        immutable=all(file_set.immutable for file_set in file_sets),
     )  # fmt: skip

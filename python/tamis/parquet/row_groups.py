@@ -11,14 +11,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
-from tamis._pages import CheckedFile, chunk_start, dictionary_columns, most_text
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.errors import FormatError
-from tamis.parquet import columns as families
-from tamis.parquet.lake import Lake
-from tamis.parquet.listing import Stamp
+from tamis.parquet import column_types
+from tamis.parquet.file_set import FileSet
 from tamis.parquet.manifest import File, Manifest
+from tamis.parquet.schema import (
+    file_schema,
+    find_column_types,
+    join_schema,
+    read_footer,
+    unify_schemas,
+)
+from tamis.parquet.sources import Stamp
 from tamis.parquet.threads import map_in_order
 from tamis.planning.collection.curves import Floats
 
@@ -54,7 +60,7 @@ class Group:
 
 
 def read_groups(
-    lake: Lake,
+    file_set: FileSet,
     path: str,
     footer: pq.FileMetaData,
     numbers: range,
@@ -68,14 +74,12 @@ def read_groups(
     text = [
         name
         for name in names
-        if families.family(types[name]) in ("text", "binary")
+        if column_types.column_type(types[name]) in ("text", "binary")
         and not pa.types.is_fixed_size_binary(types[name])
     ]
     coded = dictionary_columns(footer, numbers, text)
-    with lake.filesystem.open_input_file(path) as source:
-        checked = CheckedFile(source, path, footer, numbers)
-        checked.limit_text(most_text(source.size()), BATCH, coded)
-        file = pq.ParquetFile(checked, metadata=footer, read_dictionary=coded)
+    with file_set.filesystem.open_input_file(path) as source:
+        file = pq.ParquetFile(source, metadata=footer, read_dictionary=coded)
         return [_group(file, number, columns, names, options) for number in numbers]
 
 
@@ -95,13 +99,13 @@ def _group(
         batches = file.iter_batches(BATCH, row_groups=[number], columns=names, use_threads=False)
     for batch in batches:
         for name in columns.keys() & set(names):
-            values = families.values(batch.column(name))
+            values = column_types.values(batch.column(name))
             hashes[name].add(values)
             # A file of a few bytes can hold a hundred million equal values.
             if hashes[name].lengths()[0] > limits[name]:
                 hashes[name].compact()
                 limits[name] = max(_HASHES, 2 * hashes[name].lengths()[0])
-            found = families.zone(columns[name], values)
+            found = column_types.zone(columns[name], values)
             if found is not None:
                 low, high = zones[name]
                 zones[name] = (min(low, found[0]), max(high, found[1]))
@@ -112,6 +116,20 @@ def _group(
     ]
     mean = float(total) / max(rows, 1) if options.utility is not None else 1.0
     return Group(rows, filters, [zones[name] for name in columns], mean)
+
+
+def dictionary_columns(
+    footer: pq.FileMetaData, groups: Iterable[int], names: Sequence[str]
+) -> list[str]:
+    """Return which of these columns pyarrow can read as dictionaries: not from delta encodings."""
+    found = set(names)
+    for number in groups:
+        group = footer.row_group(number)
+        for column in range(group.num_columns):
+            chunk = group.column(column)
+            if any(encoding.startswith("DELTA") for encoding in chunk.encodings):
+                found.discard(chunk.path_in_schema)
+    return [name for name in names if name in found]
 
 
 def tasks(footer: pq.FileMetaData) -> Iterator[range]:
@@ -126,52 +144,6 @@ def tasks(footer: pq.FileMetaData) -> Iterator[range]:
         yield range(start, footer.num_row_groups)
 
 
-def read_footer(lake: Lake, path: str) -> pq.FileMetaData:
-    """Read the footer of a file; `FormatError` if it is damaged or promises too much."""
-    try:
-        with lake.filesystem.open_input_file(path) as source:
-            size, footer = source.size(), pq.read_metadata(source)
-            footer.schema.to_arrow_schema()
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: {error}") from error
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for column in range(group.num_columns):
-            chunk = group.column(column)
-            start = chunk_start(chunk)
-            end = start + chunk.total_compressed_size
-            flat = footer.schema.column(column).max_repetition_level == 0
-            if not 0 <= start <= end <= size or (flat and chunk.num_values != group.num_rows):
-                raise FormatError(
-                    f"{path}: row group {number} claims {chunk.num_values} values in bytes {start} "
-                    f"to {end} for {group.num_rows} rows in a file of {size} bytes"
-                )
-    return footer
-
-
-def file_schema(footer: pq.FileMetaData, columns: Iterable[str]) -> pa.Schema:
-    """Return the schema of a file, without those of these columns that have no type.
-
-    Writers that infer types, such as pandas, have none for a column of nothing but nulls; it is as
-    if the file lacked it.
-    """
-    schema = footer.schema.to_arrow_schema()
-    untyped = {field.name for field in schema if pa.types.is_null(field.type)} & set(columns)
-    return pa.schema([field for field in schema if field.name not in untyped])
-
-
-def check_types(path: str, schema: pa.Schema, columns: Mapping[str, str]) -> None:
-    """Raise if an indexed column has another type in a file."""
-    for name, kind in columns.items():
-        own = schema.field(name).type if name in schema.names else None
-        if own is not None and families.family(own) != kind:
-            raise TypeError(
-                f"column {name} must be {kind} as in other files, but is {own} in {path}"
-            )
-
-
 class Reader:
     """Reads files, builds the filters of their row groups, and then describes them.
 
@@ -180,7 +152,7 @@ class Reader:
 
     def __init__(
         self,
-        lake: Lake,
+        file_set: FileSet,
         stamps: Mapping[str, Stamp],
         columns: Sequence[str] | Mapping[str, str],
         known: Manifest | None,
@@ -189,7 +161,7 @@ class Reader:
         *,
         skip: bool = False,
     ) -> None:
-        self._lake, self._options, self._threads, self._skip = lake, options, threads, skip
+        self._file_set, self._options, self._threads, self._skip = file_set, options, threads, skip
         self.unreadable: dict[str, str] = {}
         found = map_in_order(self._read_footer, stamps.items(), threads)
         self._files = [each for each in found if each is not None]
@@ -198,7 +170,7 @@ class Reader:
         elif isinstance(columns, Mapping):
             self.columns = dict(columns)
         else:
-            self.columns = column_families(columns, [footer for _, footer in self._files])
+            self.columns = find_column_types(columns, [footer for _, footer in self._files])
         schemas = [file_schema(footer, self.columns) for _, footer in self._files]
         self.schema = known.schema if known else unify_schemas(schemas[:1])
         self._files = [
@@ -211,11 +183,11 @@ class Reader:
     def _read_footer(self, item: tuple[str, Stamp]) -> tuple[File, pq.FileMetaData] | None:
         path, stamp = item
         try:
-            footer = read_footer(self._lake, path)
+            footer = read_footer(self._file_set, path)
         except (FormatError, OSError) as error:
             self._fail(path, error)
             return None
-        digest = self._lake.footer(path) or ""
+        digest = self._file_set.footer(path) or ""
         groups = footer.num_row_groups
         return File(path, stamp.size, stamp.time, digest, groups, stamp.tag), footer
 
@@ -249,7 +221,9 @@ class Reader:
             file, footer, numbers = piece
             try:
                 columns, options = self.columns, self._options
-                return file, read_groups(self._lake, file.path, footer, numbers, columns, options)
+                return file, read_groups(
+                    self._file_set, file.path, footer, numbers, columns, options
+                )
             except FormatError as error:
                 return file, error
             except (pa.ArrowException, OSError, OverflowError) as error:
@@ -288,62 +262,3 @@ class Reader:
     def utility(self) -> Floats:
         """The mean utility of the rows of each row group."""
         return np.array([group.utility for group in self._groups])
-
-
-def join_schema(
-    known: pa.Schema, path: str, schema: pa.Schema, columns: Mapping[str, str]
-) -> pa.Schema:
-    """Add the schema of a file to that of other files; raise if its types do not agree."""
-    check_types(path, schema, columns)
-    if len(set(schema)) == len(schema) and set(schema) <= set(known):
-        return known
-    try:
-        return unify_schemas([known, schema])
-    except (pa.ArrowException, ValueError) as error:
-        raise TypeError(f"columns must be as in other files, but not in {path}: {error}") from None
-
-
-def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Merge the schemas of files: all columns, in types that hold the values of every file."""
-    columns: dict[str, dict[pa.Field, None]] = {}
-    for schema in schemas:
-        if len(set(schema.names)) < len(schema.names):
-            raise ValueError(f"names of columns must be distinct, not {', '.join(schema.names)}")
-        for field in schema:
-            columns.setdefault(field.name, {})[field] = None
-    return pa.schema([_unify_fields(list(fields)) for fields in columns.values()])
-
-
-def _unify_fields(fields: list[pa.Field]) -> pa.Field:
-    kinds = families.unifiable(families.filterable(field.type) for field in fields)
-    alone = [
-        pa.schema([field.with_type(kind).remove_metadata()])
-        for field, kind in zip(fields, kinds, strict=True)
-    ]
-    merged = pa.unify_schemas(alone, promote_options="permissive").field(0)
-    zones = {field.type.tz for field in fields if pa.types.is_timestamp(field.type)}
-    read_only = len(zones) > 1 or any(
-        families.filterable(field.type) != field.type
-        or families.READ_ONLY in (field.metadata or {})
-        for field in fields
-    )
-    return merged.with_metadata({families.READ_ONLY: ""}) if read_only else merged
-
-
-def column_families(columns: Sequence[str], footers: Sequence[pq.FileMetaData]) -> dict[str, str]:
-    """Return the family of each column, by the first file that has it."""
-    typed = [file_schema(footer, columns) for footer in footers]
-    untyped = [footer.schema.to_arrow_schema() for footer in footers]
-    types = {field.name: field.type for schema in reversed(typed + untyped) for field in schema}
-    found = {}
-    for name in columns:
-        if name not in types:
-            raise ValueError(f"columns must be among {', '.join(types)}, not {name!r}")
-        family = families.family(types[name])
-        if family is None:
-            raise TypeError(
-                f"columns must be of type {', '.join(families.ACCEPTED)}, "
-                f"but {name!r} is {types[name]}"
-            )
-        found[name] = family
-    return found
