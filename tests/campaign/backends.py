@@ -15,8 +15,9 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from campaign.proxy import Proxy
 from servers import _program, port_of, reserve_port
+
+from campaign.proxy import Proxy
 from tamis.stores.contract import decode_key, decode_value
 
 TIMEOUT = {"timeout": 1.0}
