@@ -1,6 +1,7 @@
 """Files that `tamis.parquet` must not trust: of strangers, damaged, forged, or part of a table."""
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -479,3 +480,16 @@ def test_a_rate_that_no_filter_has_is_refused_when_the_index_is_opened(fpr):
     assert manifest.read_sources(sources)["options"] == options
     with pytest.raises(ValueError, match="fpr"):
         manifest.read_sources({**sources, "options": {**options, "fpr": fpr}})
+
+
+def test_a_manifest_with_a_path_twice_is_refused(small_lake):
+    """One of the two entries would say that row groups are at places where they are not."""
+    folder, content = small_lake
+    (folder / "index.tamis").write_bytes(content)
+    valid = manifest.read(str(folder / "index.tamis")).manifest
+    document = json.loads(json.dumps(valid.concatenate(valid).to_json()))
+    with pytest.raises(ValueError, match="files of the index"):
+        manifest.Manifest.from_json(document)
+    for number, file in enumerate(document["files"]):
+        file[0] = f"{number}.parquet"
+    assert len(manifest.Manifest.from_json(document).files) == 2
