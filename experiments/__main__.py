@@ -11,10 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments import page, runner
 from experiments.evidence import EXPERIMENTS
 from experiments.results import BUILD, ROOT
 from rich.console import Console
+
+from experiments import page, runner
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments import data
 from experiments.evidence import PAPERS, Evidence, Experiment, Verdict
 
 import tamis
+from experiments import data
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "experiments"

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments import data
 from experiments.evidence import EXPERIMENTS, PAPERS, Experiment
 from experiments.results import fingerprint, load, of_paper, save
 from rich.console import Console
 from rich.markup import escape
+
+from experiments import data
 
 HERE = Path(__file__).parent
 

@@ -1,6 +1,5 @@
-"""What is not a golden frame: plans, workloads, snapshots of guards, indexes, runs and parts."""
+"""Containers (snapshots of guards, indexes, runs), parts of `tamis.split`, plans and workloads."""
 
-import hashlib
 import json
 import math
 from contextlib import suppress
@@ -8,10 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mutate import change_frame, change_json, is_frame, written
+from mutate import change_frame, change_json, number_of
 
 import tamis
-from tamis.collection import run
 from tamis.guard import snapshot
 from tamis.parquet import SkippingIndex
 from tamis.planning.plan import Plan
@@ -20,6 +18,8 @@ SEEDS = Path(__file__).parent / "seeds"
 LAKE = {"user": [f"user {i % 7}" for i in range(60)], "n": range(60)}
 KNOWN = tamis.Workload.from_queries([-1, -1, -2, -3] * 50)
 SMALL = 1e7  # bits of a plan that is built
+FILTERS = set(range(1, 16)) - {6}  # the numbers of kinds
+SEEDED = 1  # the number of the hash without a secret key
 
 
 def change_text(rng, data):
@@ -49,19 +49,9 @@ def use_workload(data, folder):
     workload.save(folder / "again")
 
 
-def seed_snapshot(body):
-    fields = {"tamis": "guard", "store": "00ff", "epoch": "7"}
-    return written({**fields, "check": snapshot._check(fields)}) + b"\n" + body
-
-
-def change_snapshot(rng, data):
-    head, _, body = data.partition(b"\n")
-    if rng.random() < 0.5 and is_frame(body):
-        return head + b"\n" + change_frame(rng, body)
-    fields = json.loads(head)
-    fields.pop("check")
-    fields = change_json(rng, fields) if fields else {"tamis": "guard"}
-    return written({**fields, "check": snapshot._check(fields)}) + b"\n" + body
+def seed_snapshot(frame, folder):
+    snapshot.save(folder / "snapshot", tamis.from_bytes(frame), b"store", "7")
+    return (folder / "snapshot").read_bytes()
 
 
 def use_snapshot(data, folder):
@@ -80,34 +70,6 @@ def seed_index(folder):
         pq.write_table(pa.table(LAKE), lake / f"{name}.parquet", row_group_size=20)
     SkippingIndex.build(lake, columns=["user", "n"], path=lake / "index").remove(lake / "b.parquet")
     return (lake / "index").read_bytes()
-
-
-def _digest(content):
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def change_index(rng, data):
-    """Change the frame, the manifest or the tail of an index; all digests are right again."""
-    length = int.from_bytes(data[-16:-8], "little")
-    try:
-        tail = json.loads(data[-32 - length : -32])
-        filters = data[: tail["frame"]]
-        body = json.loads(data[tail["frame"] + 24 : -32 - length])
-    except (ValueError, TypeError, KeyError):
-        return data  # changed before, so that its parts are not found
-    choice = rng.randrange(4)
-    if choice == 0 and is_frame(filters):
-        filters = change_frame(rng, filters)
-        if isinstance(body, dict) and rng.random() < 0.9:
-            body["header"] = _digest(filters[:264]).hex()
-            tail["frame"] = len(filters)
-    if choice in (1, 2):
-        body = change_json(rng, body)
-    if choice in (2, 3):
-        tail = change_json(rng, tail)
-    body, tail = written(body), written(tail)
-    content = filters + _digest(body) + len(body).to_bytes(8, "little") + body
-    return content + tail + _digest(tail) + len(tail).to_bytes(8, "little") + data[-8:]
 
 
 def use_index(data, folder):
@@ -138,37 +100,10 @@ def query(index):
 
 
 def seed_runs(folder):
-    """A collection of kind "stacked", whose file is no frame."""
+    """A collection of kind "stacked"."""
     sets = {"old": range(200), "new": range(100, 150), "": range(3)}
     tamis.Collection.build(sets, kind="stacked", budget=2000, workload=KNOWN, path=folder / "runs")
     return (folder / "runs").read_bytes()
-
-
-def change_runs(rng, data):
-    """Change a frame or the directory of runs; the digest is right again."""
-    magic = len(run.MAGIC)
-    length = int.from_bytes(data[-magic - 8 : -magic], "little")
-    end = len(data) - magic - 24
-    try:
-        directory, places = json.loads(data[end - length : end]), []
-        for *_, place, hashes, stack in directory[1]:
-            places += [(place, hashes), (place + hashes, stack)]
-        frames = [data[place : place + each] for place, each in places]
-    except (ValueError, TypeError, IndexError, KeyError):
-        return data  # changed before, so that its parts are not found
-    if rng.random() < 0.4:
-        at = rng.randrange(len(frames))
-        if is_frame(frames[at]):
-            frames[at] = change_frame(rng, frames[at])
-        place, lengths = magic, iter(map(len, frames))
-        for row in directory[1]:
-            row[3:] = place, next(lengths), next(lengths)
-            place += row[4] + row[5]
-    else:
-        directory = change_json(rng, directory)
-    text = written(directory)
-    tail = _digest(text) + len(text).to_bytes(8, "little") + run.MAGIC
-    return run.MAGIC + b"".join(frames) + text + tail
 
 
 def use_runs(data, folder):
@@ -204,20 +139,21 @@ def seed_collections(folder):
 
 
 def more_frames(folder):
-    """Frames of what no golden file has."""
+    """Frames that no golden file has."""
     yield from seed_collections(folder)
     shards = [tamis.Fuse.from_hashes(part, fpr=0.01) for part in tamis.split(range(100), 4)]
     yield tamis.Sharded.join(shards[1:3], partial=True).to_bytes()
 
 
 def corpus(frames, folder):
-    """What is changed, how, and how it is used then."""
+    """Return what is changed, how, and how it is used then."""
     texts = [(path.name, path.read_bytes()) for path in sorted(SEEDS.iterdir())]
     found = [
         (text, change_text, use_plan if name.startswith("plan") else use_workload)
         for name, text in texts
     ]
-    found += [(seed_snapshot(body), change_snapshot, use_snapshot) for body in frames[::8]]
+    filters = [frame for frame in frames if number_of(frame) in FILTERS and frame[12] == SEEDED]
+    found += [(seed_snapshot(each, folder), change_frame, use_snapshot) for each in filters[::8]]
     found += [(part, change_frame, use_part) for part in tamis.split(range(60), 2)]
-    found += 4 * [(seed_runs(folder), change_runs, use_runs)]
-    return [*found, *3 * [(seed_index(folder), change_index, use_index)]]
+    found += 4 * [(seed_runs(folder), change_frame, use_runs)]
+    return [*found, *3 * [(seed_index(folder), change_frame, use_index)]]

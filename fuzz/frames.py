@@ -3,8 +3,8 @@
 Takes the golden files and `seeds/` apart, changes a field of a frame, of a frame within it or of a
 JSON document, and puts it together with right checksums (`mutate.py`). What comes out must be
 refused with an error of tamis, or be safe to use, within a minute and some memory. It reaches what
-the native fuzzer does not: classifiers, collections, text, and `documents.py`. A failure prints the
-seed that repeats it; after a crash it is in fuzz/artifacts/seed.
+the native fuzzer does not: classifiers, collections, text, and the containers of `documents.py`. A
+failure prints the seed that repeats it; after a crash it is in fuzz/artifacts/seed.
 """
 
 import faulthandler
@@ -24,15 +24,15 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import documents  # noqa: E402
-from mutate import change_frame, is_frame  # noqa: E402
+from mutate import change_frame, number_of  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.learned import Model  # noqa: E402
 
-COLLECTION, TEXT = 16, 18
+COLLECTION, TEXT, RUNS, SKIPPING, SNAPSHOT = 16, 18, 20, 21, 22
 MEMORY = 300 << 10  # kilobytes that one input may take; the largest file of the corpus has 12
 KEYS = [*range(60), "ada", "\x00", "x" * 300]
 ROWS = np.arange(-20, 20).reshape(20, 2)
@@ -92,13 +92,20 @@ def use_text(path, again):
 
 
 def use_frame(data, folder):
-    kind = int.from_bytes(data[10:12], "little")
+    kind = number_of(data)
     if kind in (COLLECTION, TEXT):
         path = folder / "frame"
         path.write_bytes(data)
         (use_collection if kind == COLLECTION else use_text)(path, folder / "again")
+    elif kind in CONTAINERS:
+        CONTAINERS[kind](data, folder)
     else:
         use_filter(tamis.from_bytes(data))
+
+
+CONTAINERS = {
+    RUNS: documents.use_runs, SKIPPING: documents.use_index, SNAPSHOT: documents.use_snapshot
+}  # fmt: skip
 
 
 def result(use, data, folder):
@@ -122,7 +129,6 @@ def memory():
 def fuzz(seconds, seed):
     warnings.simplefilter("ignore", tamis.CapacityWarning)
     golden = [path.read_bytes() for path in sorted((ROOT / "tests" / "golden").glob("*.tamis"))]
-    golden = [data for data in golden if is_frame(data)]  # an index is more than a frame
     ends, until = Counter(), time.monotonic() + seconds
     (ROOT / "fuzz" / "artifacts").mkdir(exist_ok=True)
     note = os.open(ROOT / "fuzz" / "artifacts" / "seed", os.O_WRONLY | os.O_CREAT)

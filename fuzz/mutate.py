@@ -6,7 +6,8 @@ from contextlib import suppress
 
 from reference import frame, parts
 
-FRAME = 3
+FRAMES = (3, 7)
+"""The types of sections that are frames."""
 
 
 def number(rng, near):
@@ -37,6 +38,11 @@ def is_frame(content):
         return False
 
 
+def number_of(data):
+    """The number of the kind of a frame."""
+    return struct.unpack_from("<H", data, 10)[0]
+
+
 def change_frame(rng, data):
     """A frame with something changed, and right checksums."""
     kind, hash_id, tag, count, capacity, values, contents = parts(data)
@@ -45,7 +51,7 @@ def change_frame(rng, data):
     if choice == 0:
         count, capacity = number(rng, count), rng.choice((capacity, number(rng, capacity)))
     elif choice == 1:
-        kind = rng.choice((kind, rng.randrange(1, 20)))
+        kind = rng.choice((kind, rng.randrange(1, 23)))
         hash_id = rng.choice((hash_id, rng.randrange(4)))
     elif choice in (2, 3, 4) and values:
         at = rng.randrange(len(values))
@@ -68,9 +74,9 @@ def change_frame(rng, data):
 
 
 def change_content(rng, type_, content):
-    if type_ == FRAME and is_frame(content):
+    if type_ in FRAMES and is_frame(content):
         return change_frame(rng, content)
-    if content[:1] == b"{" and rng.random() < 0.9:  # the plan of an adaptive stack
+    if content[:1] == b"{" and rng.random() < 0.9:  # a plan, a directory or a manifest
         with suppress(ValueError):  # damaged by a change before this one
             return written(change_json(rng, json.loads(content)))
     return change_bytes(rng, content)

@@ -1,4 +1,4 @@
-//! The persisted frame: one little-endian container for every kind of filter.
+//! The persisted frame: one little-endian container for filters, collections, indexes and snapshots.
 //!
 //! ```text
 //! 0   magic            8 bytes, 0x89 "tamis" CR LF: not text, and damaged by text transfers
@@ -21,6 +21,13 @@
 //! bytes (else 0); the section before it then holds one checksum per piece, so that a reader of a
 //! prefix can trust it without the rest. Offsets follow from the lengths, so there is one valid
 //! frame for given content and no byte of it is unchecked.
+//!
+//! A *container* holds frames without reading them: the checksum of a section of type
+//! [`SECTION_CONTAINED`] covers only the header of the frame inside, which has checksums of its own.
+//! So a container of many gigabytes opens by its header, and each frame in it when it is needed.
+//!
+//! A section type with the bit [`OPTIONAL`] set may be skipped by a reader that does not know it. All
+//! other unknown types are refused.
 
 use crate::error::{Error, Result};
 use std::io::{self, Write};
@@ -41,14 +48,35 @@ pub const SECTION_PIECES: u32 = 2;
 /// Section type: a frame within the frame, of a part that is a filter itself.
 pub const SECTION_FRAME: u32 = 3;
 
-/// Section type: what an adaptive filter learnt of its slots.
-pub const SECTION_MARKS: u32 = 4;
+/// Section type: the selectors of an adaptive filter, which choose the hash function of each slot.
+pub const SECTION_SELECTORS: u32 = 4;
 
 /// Section type: the hashes of stored keys, 16 bytes each.
 pub const SECTION_HASHES: u32 = 5;
 
 /// Section type: a plan, as JSON, that kernels keep and do not read.
 pub const SECTION_PLAN: u32 = 6;
+
+/// Section type: a frame in a container. Its checksum is that of the inner header.
+pub const SECTION_CONTAINED: u32 = 7;
+
+/// Section type: a JSON document of a container.
+pub const SECTION_JSON: u32 = 8;
+
+/// Section type: a sample of queries, 16 bytes each.
+pub const SECTION_SAMPLE: u32 = 9;
+
+/// The bit of section types that a reader may skip.
+pub const OPTIONAL: u32 = 1 << 31;
+
+/// Section type, reserved: the version and date of the content.
+pub const SECTION_VERSION: u32 = OPTIONAL | 1;
+
+/// Section type, reserved: a signature of the content.
+pub const SECTION_SIGNATURE: u32 = OPTIONAL | 2;
+
+/// Section type, reserved: the difference to another version of the content.
+pub const SECTION_DELTA: u32 = OPTIONAL | 3;
 
 /// What every frame says of its filter, whatever the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +111,16 @@ impl Section<'_> {
         let length = self.bytes.len() as u64;
         Part { kind: self.kind, piece: self.piece, offset: 0, length, checksum }
     }
+
+    /// The checksum in the table, of a section without pieces.
+    fn checksum(&self) -> u64 {
+        match (self.kind, header_size(self.bytes)) {
+            (SECTION_CONTAINED, Ok(size)) if size <= self.bytes.len() as u64 => {
+                xxh3_64(&self.bytes[..size as usize])
+            }
+            _ => xxh3_64(self.bytes),
+        }
+    }
 }
 
 /// A section as the table names it: where it is, not what is there.
@@ -96,8 +134,15 @@ pub struct Part {
     pub offset: u64,
     /// How many bytes.
     pub length: u64,
-    /// XXH3-64 of it, or of the list of its pieces.
+    /// XXH3-64 of it, of the list of its pieces, or of the header of the frame that it contains.
     pub checksum: u64,
+}
+
+impl Part {
+    /// Whether a reader may skip it.
+    pub fn is_optional(&self) -> bool {
+        self.kind & OPTIONAL != 0
+    }
 }
 
 /// Writes a frame.
@@ -109,7 +154,7 @@ pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io:
             all.push((Section { kind: SECTION_PIECES, piece: 0, bytes: list }, xxh3_64(list)));
             all.push((*section, xxh3_64(list)));
         } else {
-            all.push((*section, xxh3_64(section.bytes)));
+            all.push((*section, section.checksum()));
         }
     }
     let parts: Vec<Part> = all.iter().map(|(section, checksum)| section.part(*checksum)).collect();
@@ -157,29 +202,36 @@ pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
 
 /// Reads a frame that must be the whole of `bytes`. Nothing is allocated beyond the header's own
 /// parameters, whose number is checked against the bytes that are there.
+/// Optional sections are checked and left out.
 pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
+    read_frame(bytes, true)
+}
+
+/// Containers hold frames, but no containers: bytes must not choose how deep this recurses.
+fn read_frame(bytes: &[u8], may_contain: bool) -> Result<(Head, Vec<Section<'_>>)> {
     let (head, parts, header_end) = read_header(bytes, bytes.len() as u64)?;
-    Ok((head, read_sections(bytes, &parts, header_end)?))
+    Ok((head, read_sections(bytes, &parts, header_end, may_contain)?))
+}
+
+/// The bytes of the header that begins with these bytes, at least 56.
+pub fn header_size(bytes: &[u8]) -> Result<u64> {
+    let header = Reader::after_magic(bytes)?;
+    let (sections, parameters) =
+        (Reader { at: 14, ..header }.short()?, Reader { at: 48, ..header }.long()?);
+    let parameters = parameters.checked_mul(8).filter(|&length| length < 1 << 40);
+    let parameters = parameters.ok_or_else(too_many_parameters)?;
+    Ok((FIXED + ENTRY * usize::from(sections) + 8) as u64 + parameters)
+}
+
+/// The length of the frame whose header begins with these bytes, as the header states it.
+pub fn stated_length(bytes: &[u8]) -> Result<u64> {
+    Reader { at: 40, ..Reader::after_magic(bytes)? }.long()
 }
 
 /// Reads the header of a frame of `length` bytes from those at its beginning: what it says, its
 /// parts, all of which lie within the frame in order, and where the header ends.
 pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)> {
-    let mut header = Reader { bytes, at: 0 };
-    let start = &bytes[..bytes.len().min(MAGIC.len())];
-    if start != &MAGIC[..start.len()] {
-        return Err(Error::Format("this is not a tamis filter: the first bytes differ".into()));
-    }
-    if bytes.len() < FIXED {
-        return Err(truncated(bytes.len(), FIXED));
-    }
-    header.at = MAGIC.len();
-    let version = header.short()?;
-    if version != VERSION {
-        let message =
-            format!("format version {version} is not supported: this tamis reads {VERSION}");
-        return Err(Error::Format(message));
-    }
+    let mut header = Reader::after_magic(bytes)?;
     let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
     let (tag, count, capacity) = (header.long()?, header.long()?, header.long()?);
     let (stated, parameters) = (header.long()?, header.long()?);
@@ -190,7 +242,7 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
     let parameters = usize::try_from(parameters)
         .ok()
         .filter(|&n| n <= bytes.len() / 8)
-        .ok_or_else(|| Error::Format("the header is damaged: too many parameters".into()))?;
+        .ok_or_else(too_many_parameters)?;
     let checksum_at = header_length(parameters, sections) - 8;
     let checked =
         bytes.get(..checksum_at).ok_or_else(|| truncated(bytes.len(), checksum_at + 8))?;
@@ -225,6 +277,7 @@ fn read_sections<'a>(
     bytes: &'a [u8],
     parts: &[Part],
     header_end: usize,
+    may_contain: bool,
 ) -> Result<Vec<Section<'a>>> {
     let mut sections: Vec<Section<'a>> = Vec::with_capacity(parts.len());
     let mut end = header_end;
@@ -241,6 +294,13 @@ fn read_sections<'a>(
         }
         let section = Section { kind: part.kind, piece: part.piece, bytes: content };
         let actual = match part.piece {
+            0 if part.kind == SECTION_CONTAINED => {
+                if !may_contain {
+                    return Err(damaged("it is a container in a container"));
+                }
+                read_frame(content, false)?;
+                section.checksum()
+            }
             0 => xxh3_64(content),
             1..=32 => {
                 let list = piece_list(&section);
@@ -260,7 +320,7 @@ fn read_sections<'a>(
     if sections.last().is_some_and(|last| last.kind == SECTION_PIECES) {
         return Err(Error::Format("the frame is damaged: a list of pieces lists nothing".into()));
     }
-    sections.retain(|section| section.kind != SECTION_PIECES);
+    sections.retain(|section| section.kind != SECTION_PIECES && section.kind & OPTIONAL == 0);
     Ok(sections)
 }
 
@@ -277,17 +337,41 @@ fn piece_list(section: &Section<'_>) -> Vec<u8> {
     pieces.flat_map(|piece| xxh3_64(piece).to_le_bytes()).collect()
 }
 
+fn too_many_parameters() -> Error {
+    Error::Format("the header is damaged: too many parameters".into())
+}
+
 fn truncated(have: usize, need: usize) -> Error {
     Error::Format(format!("the frame is cut short: {have} bytes of at least {need}"))
 }
 
 /// Reads numbers off a header, never past its end.
+#[derive(Clone, Copy)]
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Checks magic, version and the length of the fixed fields, and reads on from there.
+    fn after_magic(bytes: &'a [u8]) -> Result<Reader<'a>> {
+        let start = &bytes[..bytes.len().min(MAGIC.len())];
+        if start != &MAGIC[..start.len()] {
+            return Err(Error::Format("this is not a tamis file: the first bytes differ".into()));
+        }
+        if bytes.len() < FIXED {
+            return Err(truncated(bytes.len(), FIXED));
+        }
+        let mut header = Reader { bytes, at: MAGIC.len() };
+        let version = header.short()?;
+        if version != VERSION {
+            let message =
+                format!("format version {version} is not supported: this tamis reads {VERSION}");
+            return Err(Error::Format(message));
+        }
+        Ok(header)
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let field = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<N>());
         let field = *field.ok_or_else(|| truncated(self.bytes.len(), self.at + N))?;
@@ -334,9 +418,41 @@ mod tests {
         out
     }
 
+    /// A container of a frame and an optional section.
+    fn container() -> Vec<u8> {
+        let head = Head { kind: 9, hash: 0, tag: 0, count: 0, capacity: 0, parameters: vec![] };
+        let inner = example();
+        let sections = [
+            Section { kind: SECTION_JSON, piece: 0, bytes: b"{}" },
+            Section { kind: SECTION_VERSION, piece: 0, bytes: b"2026-11-18" },
+            Section { kind: SECTION_CONTAINED, piece: 0, bytes: &inner },
+        ];
+        let mut out = Vec::new();
+        write(&head, &sections, &mut out).unwrap();
+        let (_, parts, _) = read_header(&out, out.len() as u64).unwrap();
+        let size = header_size(&inner).unwrap() as usize;
+        assert_eq!(parts[2].checksum, xxh3_64(&inner[..size]));
+        assert_eq!(read(&out).unwrap().1, [sections[0], sections[2]]);
+        out
+    }
+
+    #[test]
+    fn a_container_in_a_container_is_refused() {
+        let inner = container();
+        let head = Head { kind: 9, hash: 0, tag: 0, count: 0, capacity: 0, parameters: vec![] };
+        let mut out = Vec::new();
+        let section = Section { kind: SECTION_CONTAINED, piece: 0, bytes: &inner };
+        write(&head, &[section], &mut out).unwrap();
+        assert!(read(&out).is_err());
+    }
+
     #[test]
     fn every_flip_and_every_truncation_is_refused() {
-        let good = example();
+        refuses_damage(example());
+        refuses_damage(container());
+    }
+
+    fn refuses_damage(good: Vec<u8>) {
         for at in 0..good.len() {
             assert!(read(&good[..at]).is_err(), "cut to {at}");
             for bit in 0..8 {

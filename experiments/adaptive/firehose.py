@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from experiments import data
 from experiments.adaptive.filters import NAMES, OURS, SEED, at, percent, rates
 from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
+from experiments import data
 
 
 @experiment("adaptive/figure2", title="Figure 2: rates on Firehose's active set and power law")

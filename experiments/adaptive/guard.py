@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments import data
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
+from experiments import data
 
 BITS_PER_KEY = 11.6
 BATCH = 100

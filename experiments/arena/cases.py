@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from experiments import data
 
 import tamis
+from experiments import data
 
 SEED = 8
 DATA = (

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from experiments import data
 
 import tamis
+from experiments import data
 
 SEED = 21
 DATA = (

@@ -16,9 +16,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from experiments import data
 
 import tamis
+from experiments import data
 from tamis.text import ENGLISH, SearchIndex, words
 
 POSTING = 32

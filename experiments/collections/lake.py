@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
-from experiments import data
 
+from experiments import data
 from tamis.parquet import SkippingIndex
 
 # Name: kind of filter, method of allocation, whether the truncated part is read from disk.

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from experiments import data
 from experiments.collections.lake import (
     DATA,
     FIXED,
@@ -24,6 +23,8 @@ from experiments.collections.lake import (
 )
 from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
+
+from experiments import data
 
 MEMORY = [name for name in METHODS if not METHODS[name][2] and name not in FIXED]
 SHOWN = ["proportional (PT)", "top utility (TU)", "elastic (EBF)", "paper", "ours"]

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from experiments import data
 from experiments.stacked.setting import BATCH, FIRST_NEGATIVE, negatives, setting, workload
 
 import tamis
+from experiments import data
 
 SUSPICIOUS = 10
 """The number of keys of a Firehose stream per suspicious one."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from experiments import data
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.stacked.setting import times
 
 import tamis
+from experiments import data
 
 TRACES = ("twitter52", "orm_busy", "web07", "web12")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from experiments import data
 from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.streams.settings import SEED, area, how, rows, split
 
 import tamis
+from experiments import data
 from tamis.learned import train
 from tamis.planning import learned as planning
 

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import numpy as np
-from experiments import data
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.streams.overall import STANDS
 from experiments.streams.parameters import METHODS
@@ -29,6 +28,7 @@ from experiments.streams.settings import (
     task,
 )
 
+from experiments import data
 from tamis.learned import train
 
 

@@ -8,7 +8,7 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use tamis::bits::Buffer;
-use tamis::format::{self, SECTION_FRAME, Section};
+use tamis::format::{self, SECTION_CONTAINED, SECTION_FRAME, Section};
 use tamis::hash::{Hash128, Hasher};
 use tamis::kernel::{self, Kernel};
 use tamis::kinds;
@@ -17,10 +17,19 @@ use tamis::kinds;
 const STREAMS: [&str; 3] = ["stable", "windowed", "stable_learned"];
 
 fuzz_target!(|data: &[u8]| {
+    let Ok((_, sections)) = format::read(data) else { return };
+    for section in sections.iter().filter(|section| section.kind == SECTION_CONTAINED) {
+        open_and_exercise(section.bytes);
+    }
+    open_and_exercise(data);
+});
+
+/// A frame on its own, or in a container.
+fn open_and_exercise(data: &[u8]) {
     let Ok((head, sections)) = format::read(data) else { return };
     let Ok(filter) = kinds::open(&head, &sections, &Buffer::copied) else { return };
     exercise(&*filter);
-});
+}
 
 /// Everything a caller can do with any kernel.
 fn exercise(filter: &dyn Kernel) {
@@ -80,7 +89,7 @@ fn changed(frame: &[u8], random: &mut Random) -> Option<Vec<u8>> {
             let at = random.below(parts.len() as u64) as usize;
             match (choice, parts[at].0) {
                 (9, _) => rearrange(&mut parts, at, random),
-                (_, SECTION_FRAME) => parts[at].2 = changed(&parts[at].2, random)?,
+                (_, SECTION_FRAME | SECTION_CONTAINED) => parts[at].2 = changed(&parts[at].2, random)?,
                 _ => mutate(&mut parts[at].2, random),
             }
         }

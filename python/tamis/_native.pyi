@@ -46,6 +46,8 @@ __all__ = [
     "FilterSizes",
     "Filters",
     "Fingerprints",
+    "FrameHeader",
+    "FrameSection",
     "Full",
     "Function",
     "Fuse",
@@ -77,6 +79,8 @@ __all__ = [
     "TextOptions",
     "Windowed",
     "__version__",
+    "check_file",
+    "checksum",
     "column_name",
     "encode_hashes",
     "hash_keys",
@@ -96,6 +100,58 @@ __all__ = [
 __version__: str
 DEBUG_BUILD: bool
 REGIONS: int
+
+@final
+class FrameSection:
+    """A section of a container, as its header lists it."""
+
+    def __new__(cls, kind: int, length: int, checksum: int) -> Self: ...
+    @property
+    def kind(self) -> int:
+        """The section type."""
+    @property
+    def offset(self) -> int:
+        """Where it begins in the frame."""
+    @property
+    def length(self) -> int:
+        """Its length in bytes."""
+    @property
+    def checksum(self) -> int:
+        """XXH3-64 of the section, or of the header of the frame that it contains."""
+    @property
+    def padding(self) -> int:
+        """Zeros before it."""
+
+@final
+class FrameHeader:
+    """The header of a container, see `tamis._frames`."""
+
+    @staticmethod
+    def read(start: bytes, length: int) -> FrameHeader:
+        """Read the header of a frame of ``length`` bytes from the bytes at its beginning."""
+    @staticmethod
+    def size(start: bytes) -> int:
+        """Return the length of the header that begins with these bytes, at least 56."""
+    @staticmethod
+    def stated_length(start: bytes) -> int:
+        """Return the length of the frame, as the header that begins with these bytes states it."""
+    @staticmethod
+    def write(kind: str, sections: Sequence[FrameSection]) -> bytes: ...
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
+    @property
+    def sections(self) -> list[FrameSection]:
+        """The sections that a reader must know."""
+    @property
+    def optional(self) -> list[FrameSection]:
+        """The sections that a reader may skip."""
+
+def checksum(content: bytes) -> int:
+    """Return XXH3-64, the checksum of sections."""
+
+def check_file(path: str) -> None:
+    """Check every checksum of a file, frames inside it included."""
 
 @final
 class Handle:
@@ -212,6 +268,7 @@ class Filters:
         spill: int,
         key: bytes | None = None,
         texts: bool = False,
+        offset: int = 0,
         length: int | None = None,
         object: object | None = None,
     ) -> tuple[Filters, npt.NDArray[np.float64]]: ...

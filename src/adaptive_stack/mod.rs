@@ -33,7 +33,7 @@ mod growth;
 pub use counted::{Counted, MAX_SAMPLED};
 
 use crate::error::{Error, Result};
-use crate::format::{self, Head, SECTION_FRAME, SECTION_MARKS, SECTION_PLAN, Section};
+use crate::format::{self, Head, SECTION_FRAME, SECTION_PLAN, SECTION_SAMPLE, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
@@ -161,7 +161,8 @@ impl AdaptiveStack {
             Some(section) => Some(Filling { layer: open(section, may_be_layer)?, room }),
             None => None,
         };
-        if (sample.kind, sample.piece, plan.kind, plan.piece) != (SECTION_MARKS, 0, SECTION_PLAN, 0)
+        if (sample.kind, sample.piece, plan.kind, plan.piece)
+            != (SECTION_SAMPLE, 0, SECTION_PLAN, 0)
         {
             return Err(damaged("its sections are in another order"));
         }
@@ -325,7 +326,7 @@ impl Kernel for AdaptiveStack {
         let section = |kind, bytes| Section { kind, piece: 0, bytes };
         let mut sections = vec![section(SECTION_FRAME, &stack[..])];
         sections.extend(filling.iter().map(|frame| section(SECTION_FRAME, &frame[..])));
-        sections.push(section(SECTION_MARKS, &sample));
+        sections.push(section(SECTION_SAMPLE, &sample));
         sections.push(section(SECTION_PLAN, &inner.plan));
         let room = inner.filling.as_ref().map_or(0, |filling| filling.room);
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = *counted;

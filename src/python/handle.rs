@@ -161,14 +161,14 @@ pub fn open_regular(path: &Path) -> Result<(File, u64)> {
 }
 
 /// A whole file in memory that its filter's buffers share: nothing is copied out of it.
-struct Region {
+pub struct Region {
     start: *mut u8,
     len: usize,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
 impl Region {
-    fn of_file(path: &Path, mmap: bool) -> Result<Region> {
+    pub fn of_file(path: &Path, mmap: bool) -> Result<Region> {
         let (mut file, len) = open_regular(path)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if mmap && len > 0 {
@@ -188,7 +188,7 @@ impl Region {
         Ok(Region { start, len, owner: Arc::new(buffer) })
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the owner keeps `len` bytes at `start`. The buffers that `part` makes of them are
         // read while this slice lives, and written to only after the frame is open: until then no
         // other thread has them, and no kernel changes what it opens.
@@ -213,8 +213,8 @@ fn open(
     own: impl Fn(&[u8]) -> Result<Buffer>,
 ) -> PyResult<Handle> {
     let (head, sections) = format::read(bytes)?;
-    let hasher = hasher_of(&head, keyed)?;
     let kernel = kinds::open(&head, &sections, &own)?;
+    let hasher = hasher_of(&head, keyed)?;
     Ok(Handle { kernel, hasher, capacity: head.capacity })
 }
 

@@ -11,6 +11,7 @@
 //! * `gate.rs`: what a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file per kind, each with a class of its own: what the kind offers in addition to the contract
+//! * `frame.rs`: headers and checksums of containers, whose content Python reads and writes
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
 mod adapting;
@@ -26,6 +27,7 @@ mod cuckoo;
 mod error;
 mod files;
 mod filter;
+mod frame;
 mod function;
 mod fuse;
 mod gate;
@@ -70,6 +72,8 @@ mod _native {
     use super::cuckoo::Cuckoo;
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting, Stored};
+    #[pymodule_export]
+    use super::frame::{FrameHeader, FrameSection, check_file, checksum};
     #[pymodule_export]
     use super::function::{Assigned, Function};
     #[pymodule_export]

@@ -4,7 +4,7 @@ use super::rate::Shares;
 use super::{KIND, Layout, Mode, Shared, Store, Telescoping};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_BITS, SECTION_MARKS, Section};
+use crate::format::{Head, SECTION_BITS, SECTION_SELECTORS, Section};
 use crate::quotient::{SLOTS, Table};
 
 impl Shared {
@@ -29,7 +29,7 @@ impl Shared {
             _ => return Err(damaged("its selectors are of no known layout")),
         };
         let kinds = [(slots.kind, slots.piece), (marks.kind, marks.piece)];
-        if kinds != [(SECTION_BITS, 0), (SECTION_MARKS, 0)] || capacity != head.capacity {
+        if kinds != [(SECTION_BITS, 0), (SECTION_SELECTORS, 0)] || capacity != head.capacity {
             return Err(damaged("it is not as its parameters say"));
         }
         let buffer = own(slots.bytes)?;

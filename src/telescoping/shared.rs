@@ -5,7 +5,7 @@ use super::{Layout, Mode, Step, Stop, Telescoping};
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
-use crate::format::{SECTION_BITS, SECTION_MARKS, Section};
+use crate::format::{SECTION_BITS, SECTION_SELECTORS, Section};
 use crate::hash::Hash128;
 use crate::kernel::{Content, Kernel, Kind, by_high_half};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
@@ -237,7 +237,7 @@ impl Kernel for Shared {
         let marks = store.to_bytes(blocks(table));
         let sections = vec![
             Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() },
-            Section { kind: SECTION_MARKS, piece: 0, bytes: &marks },
+            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &marks },
         ];
         look(Content {
             parameters,

@@ -14,8 +14,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import tamis
 from blocking import BlockingGuard
+
+import tamis
 from tamis import stores
 
 FILTERS = {

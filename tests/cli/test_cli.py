@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frames import GOLDEN
 from servers import postgres_url  # noqa: F401
 
 import tamis
@@ -112,6 +113,30 @@ def test_a_plan_is_read_up_to_its_limit(run, tmp_path):
     assert found == 2
     assert "a plan has at most 1048576 characters" in err
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+GOLDEN_KINDS = {
+    "collection": "Collection", "runs": "Runs", "skipping": "SkippingIndex", "snapshot": "Quotient",
+    "text": "SearchIndex", "model": "Model", "staticfunction": "StaticFunction",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN_KINDS)
+def test_inspect_and_verify_open_every_kind_of_file(run, folder, name):
+    """Intact ones are described; of damaged ones, an error says so."""
+    golden = (GOLDEN / f"v1-{name}.tamis").read_bytes()
+    (folder / "f.tamis").write_bytes(golden)
+    for command in ("inspect", "verify"):
+        code, out, _ = run(f"{command} f.tamis --json")
+        assert (code, json.loads(out)["kind"]) == (0, GOLDEN_KINDS[name])
+        assert run(f"{command} f.tamis")[0] == 0
+    for place in range(3, len(golden), max(len(golden) // 7, 1)):
+        damaged = bytearray(golden)
+        damaged[place] ^= 1
+        (folder / "f.tamis").write_bytes(damaged)
+        for command in ("inspect", "verify"):
+            code, _, error = run(f"{command} f.tamis")
+            assert (code, "f.tamis: " in error) == (2, True)
 
 
 def test_verify_sets_aside_keys_among_the_absent_ones(run):

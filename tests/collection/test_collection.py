@@ -653,7 +653,7 @@ def test_a_plot_of_allocation():
     assert len(axes.collections) == 2
 
 
-if __name__ == "__main__":  # run once per format version; frozen from then on
+if __name__ == "__main__":  # until 0.1.0 is released; frozen from then on
     golden_collection().save(GOLDEN / "v1-collection.tamis")
 
 

@@ -1,15 +1,16 @@
 """Runs of an LSM-tree: exact stacks, one memory, one workload."""
 
-import hashlib
 import itertools
 import json
 
 import numpy as np
 import pytest
+from frames import with_values
+from reference import parts
 
 import tamis
-from tamis.collection import Runs, run
-from tamis.collection.run import MAGIC
+from tamis import _frames
+from tamis.collection import Runs
 from tamis.planning.collection.runs import split_runs
 from tamis.planning.stacked.frequencies import Zipf
 
@@ -276,8 +277,8 @@ def test_every_damaged_byte_is_refused_or_harmless(tmp_path):
 
 def places(node, path=()):
     """Every number and text in a directory."""
-    if isinstance(node, list):
-        for at, value in enumerate(node):
+    if isinstance(node, list | dict):
+        for at, value in node.items() if isinstance(node, dict) else enumerate(node):
             yield from places(value, (*path, at))
     else:
         yield path
@@ -288,22 +289,20 @@ STRANGE = [10**400, -1, 0.5, 1e308, True, None, "", "\ud800", [], {}, "x"]
 
 @pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
 def test_a_forged_directory_is_refused_or_works(tmp_path, value):
-    """With the digest of what it says now."""
+    """With the checksum of what it says now."""
     path = tmp_path / "runs.tamis"
     tamis.Collection.build(runs_of(20, 3), budget="1kB", kind="stacked", path=path)
-    content, tail = path.read_bytes(), 24 + len(MAGIC)
-    end = len(content) - tail
-    start = end - int.from_bytes(content[-16:-8], "little")
-    for *above, last in places(json.loads(content[start:end])):
-        directory = json.loads(content[start:end])
-        parent = directory
-        for at in above:
-            parent = parent[at]
-        parent[last] = value
-        text = json.dumps(directory).encode()
-        digest = hashlib.blake2b(text, digest_size=16).digest()
-        length = len(text).to_bytes(8, "little")
-        path.write_bytes(content[:start] + text + digest + length + MAGIC)
+    content = path.read_bytes()
+    for *above, last in places(json.loads(parts(content)[-1][0][2])):
+
+        def change(directory, above=above, last=last):
+            parent = directory
+            for at in above:
+                parent = parent[at]
+            parent[last] = value
+            return directory
+
+        path.write_bytes(with_values(content, change))
         try:
             opened = tamis.Collection.open(path)
         except tamis.FormatError:
@@ -319,7 +318,7 @@ def test_frames_are_read_by_several_calls(tmp_path, monkeypatch):
     """A call of the system reads at most 2 GiB."""
     path = tmp_path / "runs.tamis"
     tamis.Collection.build(runs_of(300, 30), budget="2kB", kind="stacked", path=path)
-    monkeypatch.setattr(run, "_READ", 100)
+    monkeypatch.setattr(_frames, "_CHUNK", 100)
     opened = tamis.Collection.open(path)
     opened.allocate(budget="3kB")
     assert "run 0" in opened.candidates(5)

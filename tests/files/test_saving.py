@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import re
 import signal
 import socket
@@ -20,6 +21,8 @@ import tamis
 from tamis import _files
 from tamis.guard import snapshot
 from tamis.report import Report
+
+KEY = bytes(range(100, 116))
 
 FILTER = tamis.Bloom.build(range(10), fpr=0.1)
 
@@ -261,3 +264,54 @@ def test_a_number_is_no_path(use, tmp_path):
         with pytest.raises(TypeError, match="path must be the path of a file, not "):
             use(theirs.fileno())
         assert theirs.read() == b"theirs"
+
+
+def test_the_folder_is_flushed_after_the_rename(tmp_path, monkeypatch):
+    """Else a crash of the machine may undo the rename."""
+    path, done = tmp_path / "f", []
+    fsync, replace = os.fsync, os.replace
+
+    def flush(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        if done[-1] == "folder":
+            assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path))
+        fsync(descriptor)
+
+    def rename(*paths):
+        done.append("rename")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", rename)
+    tamis.Bloom.build([1], fpr=0.1).save(path)
+    assert done == ["file", "rename", "folder"]
+
+
+def test_temporary_files_of_other_users_are_kept(tmp_path, monkeypatch):
+    """Their saves may still run, on a file system where locks are not seen."""
+    left = tmp_path / ".tamis-0123456789abcdef.saving"
+    left.write_bytes(b"")
+    f = tamis.Bloom.build([1], fpr=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: left.stat().st_uid + 1)
+        f.save(tmp_path / "f")
+        assert left.exists()
+    f.save(tmp_path / "f")
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        tamis.Bloom(100, fpr=0.01, key=KEY),
+        tamis.Cuckoo(100, fpr=0.01, key=KEY),
+        tamis.Quotient(100, fpr=0.01, key=KEY),
+        tamis.Ribbon.build([], fpr=0.01, key=KEY),
+        tamis.Fuse.build([], fpr=0.01, key=KEY),
+    ],
+    ids=lambda filter_: type(filter_).__name__,
+)
+def test_an_empty_filter_with_a_secret_key_is_not_pickled(filter_):
+    with pytest.raises(TypeError, match="cannot be pickled, because the pickle would contain"):
+        pickle.dumps(filter_)
+    assert KEY not in filter_.to_bytes()

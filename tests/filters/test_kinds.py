@@ -23,11 +23,17 @@ NUMBERS = {row.number: row for row in _native.kinds()}
 NAMES = sorted({*NATIVE, *KINDS, *CLASSES})
 
 # Opened by classes of their own, a part at a time, not by `tamis.load`.
-INDEXES = {"collection": "tamis", "text": "tamis.text"}
+INDEXES = {
+    "collection": "tamis", "text": "tamis.text", "runs": "tamis.collection",
+    "skipping": "tamis.parquet", "snapshot": "tamis",
+}  # fmt: skip
 # Public, but not in `tamis` itself.
 ELSEWHERE = {"model": "tamis.learned"}
 # Kinds that share the page of another.
-PAGES = {"extending": "telescoping", "function": "ribbon", "model": "learned"}
+PAGES = {
+    "extending": "telescoping", "function": "ribbon", "model": "learned", "runs": "collection",
+    "skipping": "parquet", "snapshot": "guard",
+}  # fmt: skip
 # The classes of the native contract, which belong to no kind.
 SHARED = {"Stored", "Filter", "Inserting", "Deleting", "Adapting"}
 

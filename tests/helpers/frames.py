@@ -1,9 +1,13 @@
 """Golden files, and frames with right checksums and wrong content."""
 
+import json
 from pathlib import Path
 
 from hypothesis import strategies as st
-from reference import frame, parts
+from reference import CONTAINED, frame, parts
+
+JSON = 8
+"""The section type of a JSON document."""
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -27,3 +31,24 @@ def lie(data, honest):
         cut = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
         contents[which] = (type_, piece, bytes(content[:cut]))
     return frame(kind, hash_id, tag, count, capacity, values, contents)
+
+
+def with_documents(data, change):
+    """A container whose JSON documents, also those of containers inside it, are changed.
+
+    ``change`` gets and returns bytes. All checksums are right.
+    """
+    *head, sections = parts(data)
+    changed = []
+    for type_, piece, content in sections:
+        if type_ == JSON:
+            content = change(content)
+        elif type_ == CONTAINED and any(inner[0] == JSON for inner in parts(content)[-1]):
+            content = with_documents(content, change)
+        changed.append((type_, piece, content))
+    return frame(*head, changed)
+
+
+def with_values(data, change):
+    """`with_documents`, with the values of the documents."""
+    return with_documents(data, lambda text: json.dumps(change(json.loads(text))).encode())

@@ -698,6 +698,21 @@ def hyperloglog(low):
     return m / (2 * np.log(2) * (zeros + sum(counts[k] * 2.0**-k for k in range(1, bits + 1))))
 
 
+CONTAINED = 7
+"""The section type of a frame in a container, of which the table has the checksum of the header."""
+
+
+def header_size(data):
+    """The length of the header of a frame, or of all bytes if they are none."""
+    if data[:10] != b"\x89tamis\r\n\x01\0" or len(data) < 56:
+        return len(data)
+    (sections,), (parameters,) = (
+        struct.unpack_from("<H", data, 14),
+        struct.unpack_from("<Q", data, 48),
+    )
+    return min(56 + 8 * parameters + 32 * sections + 8, len(data))
+
+
 def frame(kind, hash_id, tag, count, capacity, parameters, sections):
     """A frame as `docs/format.md` has it, with right checksums whatever it says.
 
@@ -714,7 +729,8 @@ def frame(kind, hash_id, tag, count, capacity, parameters, sections):
             entries.append((2, 0, pieces, pieces))
             entries.append((type_, piece, content, pieces))
         else:
-            entries.append((type_, 0, content, content))
+            checked = content[: header_size(content)] if type_ == CONTAINED else content
+            entries.append((type_, 0, content, checked))
     header = 56 + 8 * len(parameters) + 32 * len(entries) + 8
     end, table, body = header, b"", b""
     for type_, piece, content, checked in entries:

@@ -1,6 +1,5 @@
 """Files that `tamis.parquet` must not trust: of strangers, damaged, forged, or part of a table."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -9,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from frames import with_documents, with_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,24 +83,8 @@ def test_the_folder_of_a_table_is_refused(tmp_path, name, remote):
 
 
 def forge(path, change):
-    """Change the manifest and the tail of an index, and make their checksums right again."""
-
-    def digest(content):
-        return hashlib.blake2b(content, digest_size=16).digest()
-
-    def written(content):
-        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
-
-    whole = path.read_bytes()
-    length = int.from_bytes(whole[-16:-8], "little")
-    tail = json.loads(whole[-32 - length : -32])
-    frame = tail["frame"]
-    body = json.loads(whole[frame + 24 : -32 - length])
-    body, tail = change(body), change(tail)
-    body, tail = written(body), written(tail)
-    content = whole[:frame] + digest(body) + len(body).to_bytes(8, "little") + body
-    content += tail + digest(tail) + len(tail).to_bytes(8, "little") + whole[-8:]
-    path.write_bytes(content)
+    """Change both JSON documents of an index, with right checksums."""
+    path.write_bytes(with_values(path.read_bytes(), change))
 
 
 def with_sources(**sources):
@@ -458,15 +442,12 @@ def test_a_forged_manifest_is_refused_or_works(small_lake, data):
 def test_a_manifest_of_any_json_is_refused(small_lake, text):
     folder, content = small_lake
     path = folder / "index.tamis"
-    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    length = len(text).to_bytes(8, "little")
-    tail = int.from_bytes(content[-16:-8], "little")
-    frame = json.loads(content[-32 - tail : -32])["frame"]
-    for forged in (
-        content[:frame] + digest + length + text.encode() + content[-32 - tail :],
-        content[: -32 - tail] + text.encode() + digest + length + content[-8:],
-        content[:frame] + 2 * (digest + length + text.encode()) + digest + length + content[-8:],
-    ):
+    for changed in ({0}, {1}, {0, 1}):
+        turn = itertools.count()
+        forged = with_documents(
+            content,
+            lambda own: text.encode() if next(turn) in changed else own,  # noqa: B023
+        )
         path.write_bytes(forged)
         works_or_refused(path)
 
@@ -499,3 +480,16 @@ def test_a_rate_that_no_filter_has_is_refused_when_the_index_is_opened(fpr):
     assert manifest.read_sources(sources)["options"] == options
     with pytest.raises(ValueError, match="fpr"):
         manifest.read_sources({**sources, "options": {**options, "fpr": fpr}})
+
+
+def test_a_manifest_with_a_path_twice_is_refused(small_lake):
+    """One of the two entries would say that row groups are at places where they are not."""
+    folder, content = small_lake
+    (folder / "index.tamis").write_bytes(content)
+    valid = manifest.read(str(folder / "index.tamis")).manifest
+    document = json.loads(json.dumps(valid.concatenate(valid).to_json()))
+    with pytest.raises(ValueError, match="files of the index"):
+        manifest.Manifest.from_json(document)
+    for number, file in enumerate(document["files"]):
+        file[0] = f"{number}.parquet"
+    assert len(manifest.Manifest.from_json(document).files) == 2

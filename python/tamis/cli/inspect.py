@@ -9,6 +9,7 @@ import numpy as np
 
 import tamis
 from tamis._format import format_rate, format_size
+from tamis.cli._content import IndexContent, open_content
 from tamis.cli._options import FILE, as_json, example, secret
 from tamis.cli._output import facts, say, show_json, table
 
@@ -23,17 +24,10 @@ _WIDTH = 40
 def command(file: str, secret: bytes | None, as_json: bool) -> None:
     """Describe FILE: kind, number of keys, size, expected false-positive rates, and layers.
 
-    FILE is a saved filter, static function, classifier or collection. All checksums are verified.
+    FILE is a saved filter, static function, classifier, collection, text index, skipping index or
+    snapshot of a guard. All checksums are verified.
     """
-    content: Any
-    try:
-        content = tamis.load(file, mmap=True, key=secret)
-    except tamis.FormatError as error:
-        # `load` does not open collections.
-        try:
-            content = tamis.Collection.open(file, key=secret)
-        except tamis.FormatError:
-            raise error from None
+    content = open_content(file, secret)
     found, parts = _facts(content), _parts(content)
     if as_json:
         show_json({"file": file} | found | {"parts": parts})
@@ -50,8 +44,17 @@ def command(file: str, secret: bytes | None, as_json: bool) -> None:
 def _facts(content: Any) -> dict[str, Any]:
     """Return the properties that this kind of content has."""
     found: dict[str, Any] = {"kind": type(content).__name__}
-    if isinstance(content, tamis.Collection):
-        found |= {"filters": len(content), "keys": int(content.counts.sum())}
+    if isinstance(content, IndexContent):
+        manifest, content = content
+        found = {
+            "kind": "SkippingIndex",
+            "files": len(manifest.files),
+            "row_groups": len(manifest.rows),
+            "columns": ", ".join(manifest.columns),
+        }
+    if hasattr(content, "counts"):
+        items = "documents" if found["kind"] == "SearchIndex" else "filters"
+        found |= {items: len(content), "keys": int(content.counts.sum())}
     else:
         found |= {"keys": len(content), "capacity": content.capacity}
     found["bits"] = content.size_in_bits
@@ -60,11 +63,11 @@ def _facts(content: Any) -> dict[str, Any]:
             found[name] = getattr(content, name)
     able = ("inserts", "deletes", "merges")
     found["can"] = [name[:-1] for name in able if getattr(content, name, False)]
-    seed = content.seed
-    found["hash"] = "secret key" if seed is None else f"seed {seed}"
+    if hasattr(content, "seed"):
+        found["hash"] = "secret key" if content.seed is None else f"seed {content.seed}"
     for name in ("layout", "hashes", "fingerprint_bits", "remainder_bits", "columns", "arity"):
         if isinstance(value := getattr(content, name, None), int | float | str):
-            found[name] = value
+            found.setdefault(name, value)
     return found
 
 
@@ -75,7 +78,9 @@ def _parts(content: Any) -> list[dict[str, Any]]:
             {"part": f"{layer.kind} of {layer.stores}"} | layer._asdict()
             for layer in content.layers
         ]
-    if isinstance(content, tamis.Collection):
+    if isinstance(content, IndexContent):
+        content = content.filters
+    if hasattr(content, "kinds"):
         kinds = np.array(content.kinds)
         return [
             {

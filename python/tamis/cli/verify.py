@@ -7,9 +7,9 @@ from typing import Any
 import click
 import numpy as np
 
-import tamis
 from tamis._columns import as_list, show_key, take
 from tamis._format import format_rate
+from tamis.cli._content import IndexContent, open_content
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, key_input, secret
 from tamis.cli._output import facts, say, show_json
@@ -44,18 +44,24 @@ def command(
 ) -> int:
     """Check that FILTER is undamaged, holds all of --keys, and has the expected rate.
 
+    Of a collection, an index or a classifier, only the checksums are verified.
+
     The false-positive rate is measured on a million random keys, or on those of --absent, each
     counted as often as it occurs; those that are also among --keys are set aside. The exit code is
     1 if a key is missing or if the rate is significantly higher than the filter predicts for any
     absent keys, and 2 if the file is damaged.
     """
-    f = tamis.load(filter, key=secret)
-    result: dict[str, Any] = {"file": filter, "kind": type(f).__name__, "checksums": True}
+    f = open_content(filter, secret)
+    kind = "SkippingIndex" if isinstance(f, IndexContent) else type(f).__name__
+    result: dict[str, Any] = {"file": filter, "kind": kind, "checksums": True}
+    can_query = hasattr(f, "contains")
+    if not can_query and (keys or absent):
+        raise ValueError(f"--keys and --absent need a filter; {filter} is a {kind}")
     present = np.zeros(0, np.uint64)
     if keys is not None:
         denied, present = _denied(f, Source(keys, columns, format, integers), bool(absent))
         result |= denied
-    if hasattr(f, "expected_fpr"):
+    if can_query and hasattr(f, "expected_fpr"):
         source = Source(absent, default_columns=columns, integers=integers) if absent else None
         result |= _random_rate(f) if source is None else _rate(f, source, present)
     good = not result.get("denied") and result.get("rate_as_expected", True)

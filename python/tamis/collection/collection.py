@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
@@ -20,6 +21,7 @@ from tamis._checks import (
 )
 from tamis._files import open_regular
 from tamis._format import facts_html, format_rate, format_size
+from tamis._frames import Frame
 from tamis._objects import is_object, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
@@ -36,8 +38,8 @@ from tamis.collection.planned import (
     read_budget,
 )
 from tamis.collection.prefixes import Prefixes, rate_curve
-from tamis.collection.run import is_runs
 from tamis.collection.runs import NamedKeys, Runs
+from tamis.collection.runs_file import KIND as RUNS
 from tamis.collection.storage import BudgetError, Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
@@ -51,6 +53,7 @@ from tamis.collection.utility import (
     read_utility,
     with_unseen,
 )
+from tamis.errors import FormatError
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
@@ -272,6 +275,7 @@ class Collection:
         present: Present | None = None,
         parts: int = 1,
         salvage: bool = False,
+        offset: int = 0,
         length: int | None = None,
         allocate: bool = True,
         workload: Workload | None = None,
@@ -288,8 +292,8 @@ class Collection:
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
         `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
         those of `build`; hybrid mode is the default for a file on this machine, except with
-        ``salvage``. ``length`` is the length of the collection in bytes, if the file has other
-        content after it. With ``allocate=False`` no bits are loaded: all filters return maybe until
+        ``salvage``. ``offset`` and ``length`` say where the collection is in a file with other
+        content. With ``allocate=False`` no bits are loaded: all filters return maybe until
         `allocate` is called.
 
         ``path`` may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of
@@ -298,16 +302,22 @@ class Collection:
         """
         filesystem = storage_of(filesystem, storage_options)
         at_hand = _is_at_hand(path, filesystem)
-        if at_hand and not isinstance(path, ObjectFile) and _has_runs(path):
+        if at_hand and not isinstance(path, ObjectFile) and not offset and _has_runs(path):
             runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
             if utility is not None:
                 runs.allocate(budget=runs.budget, utility=utility)
             return runs  # type: ignore[no-any-return]
         if workload is not None:
             raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
+        offset = check_int("offset", offset, MAX_BYTES)
         length = None if length is None else check_int("length", length, MAX_BYTES)
         filters, saved = storage.open_filters(
-            path, key, length=length, filesystem=filesystem, cache=parse_budget(cache, "cache")
+            path,
+            key,
+            offset=offset,
+            length=length,
+            filesystem=filesystem,
+            cache=parse_budget(cache, "cache"),
         )
         weights, parts = as_weights(saved), _check_parts(parts)
         hybrid = at_hand and not salvage if hybrid is None else hybrid
@@ -320,7 +330,13 @@ class Collection:
                 plan = plan_prefixes(filters, terms, size)
             collection._replace(load_planned(filters, terms, plan), terms, plan)
         collection._origin = Origin.of(
-            path, filters, weights, filesystem=filesystem, cache=cache, length=length
+            path,
+            filters,
+            weights,
+            filesystem=filesystem,
+            cache=cache,
+            offset=offset,
+            length=length,
         )
         return collection
 
@@ -695,8 +711,10 @@ def _is_at_hand(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
 
 
 def _has_runs(path: FilePath) -> bool:
-    with open_regular(path) as file:
-        return is_runs(file)
+    """Whether a file has runs; a damaged one is refused by the reader of collections."""
+    with open_regular(path) as file, suppress(FormatError):
+        return Frame.of_file(file).kind == RUNS
+    return False
 
 
 def _rates(prefixes: Prefixes) -> Floats:

@@ -1,18 +1,7 @@
-"""One run of an LSM-tree: its keys as hashes in a file, its filter in memory; and the file of many.
-
-    magic       8 bytes
-    frames      of each run, its `tamis.Stacked` if it has one, and the hashes of its keys
-    directory   JSON: names, utilities, places of the frames; budget, rate and seed
-    tail        16 bytes of digest and 8 of length of the directory; the magic again
-
-The hashes, 16 bytes per key, are read only to build a filter.
-"""
+"""One run of an LSM-tree: the hashes of its keys in a file, its filter in memory."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -22,11 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from tamis import _native
-from tamis._checks import MAX_BITS_PER_KEY, MAX_BYTES, MAX_KEYS
+from tamis._checks import MAX_BITS_PER_KEY
+from tamis._frames import copy_range, read_at
 from tamis._types import Keys
 from tamis.collection.storage import filter_bits
-from tamis.errors import FormatError
-from tamis.filters import from_bytes
 from tamis.filters.stacked import Stacked
 from tamis.planning.collection.runs import split_runs
 from tamis.planning.kinds import KINDS, fingerprint_layer
@@ -35,15 +23,8 @@ from tamis.planning.stacked.frequencies import Zipf
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-MAGIC = b"\x89tamisrn"
-_VERSION = 1
-_DIGEST = 16
-_TAIL = _DIGEST + 8 + len(MAGIC)
 _RUN = 256
 """Bytes of a run in memory besides its filter and its name, at most."""
-
-_READ = 1 << 30
-"""Bytes that are read by one call."""
 
 _SAME = 0.01
 """Share of its bits by which a filter may differ from a new plan without being built again."""
@@ -61,23 +42,20 @@ class Content:
         os.close(self.descriptor)
 
 
-class Frame(NamedTuple):
-    """Bytes in a file."""
+class Stored(NamedTuple):
+    """A frame in a file: hashes that `tamis.split` wrote, or a filter."""
 
     content: Content
     offset: int
     length: int
 
     def read(self) -> bytes:
-        """Return the bytes; damage is found by whoever parses them."""
-        content = bytearray()
-        while len(content) < self.length:  # one call reads at most 2 GiB
-            rest, place = self.length - len(content), self.offset + len(content)
-            some = os.pread(self.content.descriptor, min(rest, _READ), place)
-            if not some:
-                break
-            content += some
-        return bytes(content)
+        """Return the bytes; damage is found when they are parsed."""
+        return read_at(self.content.descriptor, self.offset, self.length)
+
+    def copy_to(self, descriptor: int) -> None:
+        """Append the bytes to an open file."""
+        copy_range(self.content.descriptor, self.offset, self.length, descriptor)
 
 
 @dataclass(frozen=True)
@@ -87,7 +65,7 @@ class Run:
     name: str
     utility: float
     keys: int
-    hashes: Frame
+    hashes: Stored
     filter: Stacked | None = None
 
     @property
@@ -126,7 +104,7 @@ def hash_runs(
             names.add(name)
             (part,) = _native.split(keys, 1, seed=seed, key=key)
             distinct = len(_native.Shard([part], key).keys)
-            found.append(Run(name, 1.0, distinct, Frame(content, file.tell(), len(part))))
+            found.append(Run(name, 1.0, distinct, Stored(content, file.tell(), len(part))))
             file.write(part)
     return found
 
@@ -192,90 +170,3 @@ def _with_filter(
     # The filter of very few keys may be larger.
     fits = bits is None or kernel.size_in_bits <= bits
     return replace(run, filter=Stacked._of(kernel) if fits else None)
-
-
-class Opened(NamedTuple):
-    """The content of a file of runs."""
-
-    runs: tuple[Run, ...]
-    budget: int | None
-    fpr: float
-    seed: int | None
-
-
-def write_runs(descriptor: int, content: Opened) -> None:
-    """Write a file of runs."""
-    with open(descriptor, "wb", closefd=False) as file:
-        place, rows = file.write(MAGIC), []
-        for run in content.runs:
-            frames = [run.hashes.read(), b"" if run.filter is None else run.filter.to_bytes()]
-            rows.append([run.name, run.utility, run.keys, place, *map(len, frames)])
-            place += sum(map(file.write, frames))
-        directory = json.dumps(
-            [_VERSION, rows, content.budget, content.fpr, content.seed], separators=(",", ":")
-        ).encode()
-        length = len(directory).to_bytes(8, "little")
-        file.write(directory + _digest(directory) + length + MAGIC)
-
-
-def is_runs(file: BinaryIO) -> bool:
-    """Whether a file is one of runs."""
-    return os.pread(file.fileno(), len(MAGIC), 0) == MAGIC
-
-
-def read_runs(file: BinaryIO, key: bytes | None) -> Opened:
-    """Read what `write_runs` wrote; `FormatError` if it is anything else."""
-    descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
-    end = size - _TAIL
-    tail = os.pread(descriptor, _TAIL, max(end, 0))
-    start = end - int.from_bytes(tail[_DIGEST:-8], "little")
-    if not (is_runs(file) and tail[-8:] == MAGIC and len(MAGIC) <= start <= end):
-        raise FormatError("not a file of runs, or damaged")
-    directory = os.pread(descriptor, end - start, start)
-    if _digest(directory) != tail[:_DIGEST]:
-        raise FormatError("the directory of the runs is damaged")
-    try:
-        version, rows, budget, fpr, seed = json.loads(directory)
-        if version != _VERSION:
-            raise FormatError(f"version {version!r} is not supported")
-        runs, place, content = [], len(MAGIC), Content(file)
-        for name, utility, keys, offset, hashes, stack in rows:
-            _require(all(type(each) is int for each in (keys, offset, hashes, stack)))
-            _require(offset == place and isinstance(utility, int | float))
-            _require(math.isfinite(utility) and name.encode() is not None)
-            _require(utility >= 0 and 0 <= keys <= MAX_KEYS and hashes > 0 <= stack)
-            place += hashes + stack
-            _require(place <= start)
-            runs.append(_opened(Frame(content, offset, hashes), name, utility, keys, stack, key))
-        _require(place == start and len({run.name for run in runs}) == len(runs))
-        _require(budget is None or (type(budget) is int and 0 <= budget < MAX_BYTES))
-        _require(isinstance(fpr, float) and 0 < fpr < 1)
-        _require(seed is None or (type(seed) is int and 0 <= seed < 2**64))
-    except FormatError:
-        raise
-    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise FormatError(f"the directory of the runs is not valid: {error}") from None
-    return Opened(tuple(runs), budget, fpr, seed)
-
-
-def _opened(
-    hashes: Frame, name: str, utility: float, keys: int, length: int, key: bytes | None
-) -> Run:
-    run = Run(name, float(utility), keys, hashes)
-    if not length:
-        return run
-    filter = from_bytes(
-        Frame(hashes.content, hashes.offset + hashes.length, length).read(), key=key
-    )
-    if not isinstance(filter, Stacked) or len(filter) != keys:
-        raise FormatError(f"the filter of run {name!r} does not match its entry")
-    return replace(run, filter=filter)
-
-
-def _require(holds: bool) -> None:
-    if not holds:
-        raise ValueError("a number is out of range")
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST).digest()

@@ -13,7 +13,8 @@ from tamis import _native
 from tamis._checks import check_int, check_iterable, check_workload, parse_budget, shown
 from tamis._files import open_regular, save_whole
 from tamis._types import FilePath, Key, Keys
-from tamis.collection.run import Opened, Run, hash_runs, plan_filters, read_runs, write_runs
+from tamis.collection.run import Run, hash_runs, plan_filters
+from tamis.collection.runs_file import RunsContent, read_runs, write_runs
 from tamis.collection.storage import path_in_errors, read_limit, unknown_name
 from tamis.collection.utility import Utility, as_weights
 from tamis.filters.stacked import Stacked
@@ -49,7 +50,7 @@ class Runs:
     """
 
     def __init__(
-        self, content: Opened, *, workload: Workload | None = None, key: bytes | None = None
+        self, content: RunsContent, *, workload: Workload | None = None, key: bytes | None = None
     ) -> None:
         self._content, self._key = content, key
         self.workload = workload
@@ -76,7 +77,9 @@ class Runs:
         ribbons. ``utility`` is how often, or at what cost, each run is read (default: equal).
         """
         size = None if budget is None else parse_budget(budget)
-        built = cls(Opened((), size, float(fpr), None if key else seed), workload=workload, key=key)
+        built = cls(
+            RunsContent((), size, float(fpr), None if key else seed), workload=workload, key=key
+        )
         built._plan(_weighted(built._hashed(runs), utility), workload, size)
         if path is not None:
             built.save(path)

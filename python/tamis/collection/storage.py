@@ -59,35 +59,36 @@ def open_filters(
     key: bytes | None,
     *,
     texts: bool = False,
+    offset: int = 0,
     length: int | None = None,
     filesystem: Any = None,
     cache: int = CACHE,
 ) -> tuple[_native.Filters, Floats]:
-    """Open the file of a collection or text index; return its full filters and utilities."""
+    """Open a collection or text index in a file; return its full filters and utilities."""
     if isinstance(path, ObjectFile) or is_object(path, filesystem):
-        return _open_object(open_object(path, filesystem, cache), key, texts, length)
+        return _open_object(open_object(path, filesystem, cache), key, texts, offset, length)
     with (
         open_regular(path) as file,
         tempfile.TemporaryFile(prefix=".tamis-") as spill,
         path_in_errors(path),
     ):
-        return _native.Filters.open(file.fileno(), spill.fileno(), key, texts, length)
+        return _native.Filters.open(file.fileno(), spill.fileno(), key, texts, offset, length)
 
 
 def _open_object(
-    file: ObjectFile, key: bytes | None, texts: bool, length: int | None
+    file: ObjectFile, key: bytes | None, texts: bool, offset: int, length: int | None
 ) -> tuple[_native.Filters, Floats]:
     """Copy everything before the bits of the filters, which are read when they are needed."""
-    whole = file.size if length is None else length
+    length = max(file.size - offset, 0) if length is None else length
     with (
         tempfile.TemporaryFile(prefix=".tamis-") as copy,
         tempfile.TemporaryFile(prefix=".tamis-") as spill,
         path_in_errors(file),
     ):
-        start = file.read_at(0, min(whole, 4096))
-        before = _native.Filters.bits_offset(start, whole)
-        file.copy_to(copy.fileno(), max(before, len(start)))
-        return _native.Filters.open(copy.fileno(), spill.fileno(), key, texts, whole, file)
+        start = file.read_at(offset, min(length, 4096))
+        before = _native.Filters.bits_offset(start, length)
+        file.copy_to(copy.fileno(), offset + max(before, len(start)))
+        return _native.Filters.open(copy.fileno(), spill.fileno(), key, texts, offset, length, file)
 
 
 def save_filters(

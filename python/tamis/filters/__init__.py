@@ -83,10 +83,6 @@ _MODULES = {
 """The module of each name, imported when the name is first used."""
 
 
-_MAGIC = b"\x89tamis\r\n"
-"""The first bytes of every saved filter."""
-
-
 class _Classes(Mapping[str, "type[Saved]"]):
     """The class of each kind, imported when it is looked up."""
 
@@ -194,9 +190,9 @@ def load(
         raise FormatError(f"{os.fsdecode(path)}: {error}") from None
 
 
-def map_part(path: str, offset: int, key: bytes | None) -> Any:
-    """Map the filter in a file that begins at an offset, a multiple of 64, as `load` does."""
-    return _public(_native.open_file(path, True, key, offset), None)
+def open_part(path: str, offset: int, key: bytes | None, *, mapped: bool) -> Any:
+    """Open the filter that begins at an offset of a file, a multiple of 64, and ends with it."""
+    return _public(_native.open_file(path, mapped, key, offset), None)
 
 
 def _open_object(path: str, filesystem: Any, mmap: bool, key: bytes | None) -> _native.Handle:
@@ -205,9 +201,7 @@ def _open_object(path: str, filesystem: Any, mmap: bool, key: bytes | None) -> _
     from tamis import _ranges
 
     file = _ranges.open_object(path, filesystem)
-    start = file.read_at(0, min(file.size, len(_MAGIC)))
-    if start != _MAGIC:  # before all of it is fetched
-        return _native.open_bytes(start, key)
+    _native.FrameHeader.size(file.read_at(0, min(file.size, 64)))  # refuses anything but a frame
     if not mmap:
         return _native.open_bytes(_ranges.read_all(file), key)
     with tempfile.NamedTemporaryFile(prefix=".tamis-") as copy:

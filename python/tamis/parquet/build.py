@@ -187,8 +187,7 @@ def writer_of(state: State) -> Callable[[int], None]:
         raise ValueError("filters of the index are damaged: call refresh() to rebuild them")
 
     def write(descriptor: int) -> None:
-        collection.write(descriptor)
-        persisted.write(descriptor, state.manifest, state.sources)
+        persisted.write(descriptor, state.manifest, state.sources, collection.write)
 
     return write
 
@@ -198,18 +197,24 @@ def write_state(state: State, location: Location) -> Collection | None:
     assert state.collection is not None
     hybrid = state.collection.hybrid
     with location.written(writer_of(state)) as path:
-        frame = persisted.frame_length(path)
+        frame = persisted.collection_place(path)
         return open_collection(path, frame, state.manifest, state.options.seed, hybrid)
 
 
 def open_collection(
-    path: str | ObjectFile, frame: int, manifest: Manifest, seed: int, hybrid: bool
+    path: str | ObjectFile, frame: persisted.Place, manifest: Manifest, seed: int, hybrid: bool
 ) -> Collection | None:
     """Open the filters of an index; None if they are damaged or do not belong to the manifest."""
     parts = len(manifest.columns)
     try:
         collection = Collection.open(
-            path, parts=parts, length=frame, hybrid=hybrid, salvage=True, allocate=False
+            path,
+            parts=parts,
+            offset=frame.offset,
+            length=frame.length,
+            hybrid=hybrid,
+            salvage=True,
+            allocate=False,
         )
         utilities(collection.utility, parts * len(manifest.rows))
         last = int(collection.names[-1]) if len(collection) else 0

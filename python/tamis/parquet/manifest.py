@@ -1,28 +1,41 @@
 """The manifest (files, row groups, zones), and the file of an index.
 
-    collection   the frame of a `tamis.Collection`: filter p·i + c is column c of row group i
-    manifest     16 bytes of digest, 8 of length, JSON: files, row groups, zones
-    tail         JSON: sources, length of the frame; 16 bytes of digest, 8 of length, 8 of magic
+The file is a container of three sections:
 
-The tail repeats the sources of the manifest, and the frame stores its own length. So if any one
-byte is damaged, it is still known which files to read, at worst all of them.
+    sources      a container of JSON: the sources and options of the index
+    collection   the frame of a `tamis.Collection`: filter p·i + c is column c of row group i
+    manifest     JSON: the sources again; files, row groups, zones
+
+If any one byte is damaged, it is still known which files to read, at worst all of them. Without the
+header of the file, the sources are found by their own header, at a multiple of 64.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tamis import _native
 from tamis._files import open_regular
+from tamis._frames import (
+    CONTAINED,
+    JSON,
+    Frame,
+    FrameWriter,
+    ReadAt,
+    json_frame,
+    read_at,
+    write_all,
+)
 from tamis._ranges import ObjectFile
 from tamis.errors import FormatError
 from tamis.parquet.column_types import ACCEPTED, Codes, holds
@@ -30,12 +43,9 @@ from tamis.parquet.sources import check_pattern
 from tamis.planning.collection.allocation import KINDS
 from tamis.planning.collection.curves import Ints
 
-MAGIC = b"\x89tamislk"
-VERSION = 1
-_DIGEST = 16
-_LONGEST = 1 << 16  # characters of a path
-_FRAME_LENGTH = slice(40, 48)  # position in the header of a frame
-_FRAME_HEADER = 264  # bytes of a collection's header, whose checksum covers the whole frame
+KIND = "skipping"
+_MAX_PATH = 1 << 16  # characters
+_MAX_HEADER = 1 << 12  # bytes that the header of an index has at most
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ def _string(value: Any) -> str:
 
 
 def _path(value: Any) -> str:
-    _require(isinstance(value, str) and "\0" not in value and len(value) < _LONGEST, "paths")
+    _require(isinstance(value, str) and "\0" not in value and len(value) < _MAX_PATH, "paths")
     os.fsencode(value)
     return str(value)
 
@@ -211,73 +221,82 @@ def _described(file: File) -> list[Any]:
 _FILE = 300  # bytes of a `File` apart from its path
 
 
+class Place(NamedTuple):
+    """Where the collection is in the file of an index."""
+
+    offset: int
+    length: int
+
+
 @dataclass(frozen=True)
 class Opened:
     """The content of an index file.
 
-    ``manifest`` is None if it is damaged; ``frame``, the length of the collection, is None if the
-    collection does not belong to the manifest.
+    ``manifest`` is None if it is damaged; ``frame``, the place of the collection, is None if the
+    header of the collection is damaged.
     """
 
     sources: dict[str, Any]
     manifest: Manifest | None
-    frame: int | None
+    frame: Place | None
     intact: bool = False
 
 
-def write(descriptor: int, manifest: Manifest, sources: dict[str, Any]) -> None:
-    """Append a manifest and a tail to the frame in an open file."""
-    frame = os.fstat(descriptor).st_size
-    header = _digest(os.pread(descriptor, _FRAME_HEADER, 0)).hex()
-    body = _json({"version": VERSION, "sources": sources, "header": header, **manifest.to_json()})
-    tail = _json({"version": VERSION, "sources": sources, "frame": frame})
-    content = _digest(body) + len(body).to_bytes(8, "little") + body
-    content += tail + _digest(tail) + len(tail).to_bytes(8, "little") + MAGIC
-    with open(descriptor, "wb", closefd=False) as file:
-        file.seek(0, os.SEEK_END)
-        file.write(content)
+def write(
+    descriptor: int,
+    manifest: Manifest,
+    sources: dict[str, Any],
+    write_collection: Callable[[int], object],
+) -> None:
+    """Write the file of an index."""
+    container = FrameWriter(descriptor, KIND, 3)
+    copy = json_frame(KIND, {"sources": sources})
+    container.frame(partial(write_all, content=copy))
+    container.frame(write_collection)
+    container.json({"sources": sources, **manifest.to_json()})
+    container.close()
 
 
-def frame_length(path: str) -> int:
-    """Return the length of the frame in a file that was just written."""
+def collection_place(path: str) -> Place:
+    """Return where the collection is in a file that was just written."""
     with open(path, "rb") as file:
-        return int.from_bytes(file.read(_FRAME_LENGTH.stop)[_FRAME_LENGTH], "little")
+        section = Frame.of_file(file).contained(1)
+    return Place(section.offset, section.length)
 
 
 def read(file: str | ObjectFile) -> Opened:
-    """Read the manifest and the tail of an index, as far as they are intact."""
+    """Read the sources and the manifest of an index, as far as they are intact."""
     if isinstance(file, ObjectFile):
         return _read(file.name, file.size, file.read_at)
     with open_regular(file) as opened:
         descriptor = opened.fileno()
         size = os.fstat(descriptor).st_size
-        return _read(file, size, lambda at, length: os.pread(descriptor, length, at))
+        return _read(file, size, lambda at, length: read_at(descriptor, at, length))
 
 
-def _read(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Opened:
+def _read(path: str, size: int, read: ReadAt) -> Opened:
     def at(start: int, length: int) -> bytes:
-        return read_at(start, max(min(length, size - start), 0))
+        start = min(start, size)
+        return read(start, max(min(length, size - start), 0))
 
-    end = size - _DIGEST - 8 - len(MAGIC)
-    last = at(max(end, 0), _DIGEST + 8 + len(MAGIC))
-    digest, length, magic = last[:_DIGEST], last[_DIGEST:-8], last[_DIGEST + 8 :]
-    tail = None
-    start = end - int.from_bytes(length, "little")
-    if magic == MAGIC and start >= 0:
-        tail = _checked(at(start, end - start), digest)
-    head = at(0, _FRAME_HEADER)
-    frame = tail.get("frame") if tail else int.from_bytes(head[_FRAME_LENGTH], "little")
-    body = None
-    if isinstance(frame, int) and _FRAME_HEADER <= frame <= size - _DIGEST - 8:
-        first = at(frame, _DIGEST + 8)
-        stated = int.from_bytes(first[_DIGEST:], "little")
-        if stated <= size:
-            body = _checked(at(frame + _DIGEST + 8, stated), first[:_DIGEST])
-    readable = body or tail
+    copy, body, place = None, None, None
+    try:
+        frame = Frame(at, size)
+        frame.expect(KIND, [CONTAINED, CONTAINED, JSON])
+    except FormatError as error:
+        copy, reason = _find_sources(at), f": {error}"
+    else:
+        reason = " beyond recovery"
+        with suppress(FormatError):
+            copy = _document(frame.container(0), [JSON])
+        with suppress(FormatError):
+            body = _document(frame, [CONTAINED, CONTAINED, JSON])
+        with suppress(FormatError):
+            section = frame.contained(1)
+            place = Place(section.offset, section.length)
+    readable = body or copy
     if readable is None:
-        raise FormatError(f"{path}: not a skipping index, or damaged beyond recovery")
-    if readable.get("version") != VERSION:
-        raise FormatError(f"{path}: version {readable.get('version')!r} is not supported")
+        raise FormatError(f"{path}: not a skipping index, or damaged{reason}")
     try:
         sources = read_sources(readable["sources"])
     except ValueError as error:
@@ -290,27 +309,29 @@ def _read(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Opened:
         return Opened(sources, None, None)
     if list(manifest.columns.items()) != sources["columns"]:
         return Opened(sources, None, None)
-    own = body.get("header") == _digest(head).hex()
-    return Opened(sources, manifest, frame if own else None, tail is not None and own)
+    return Opened(sources, manifest, place, copy is not None and place is not None)
 
 
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+def _find_sources(at: ReadAt) -> dict[str, Any] | None:
+    """Find the sources in a file whose header is damaged."""
+    start = at(0, 2 * _MAX_HEADER)
+    for offset in range(64, min(len(start), _MAX_HEADER), 64):
+        with suppress(FormatError):
+            length = _native.FrameHeader.stated_length(start[offset:])
+            return _document(Frame(partial(_shifted, at, offset), length), [JSON])
+    return None
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+def _shifted(read: ReadAt, by: int, at: int, length: int) -> bytes:
+    return read(by + at, length)
 
 
-def _checked(content: bytes, digest: bytes) -> dict[str, Any] | None:
-    if _digest(content) != digest:
-        return None
-    try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    known = isinstance(parsed, dict) and isinstance(parsed.get("sources"), dict)
-    return parsed if known else None
+def _document(frame: Frame, sections: list[int]) -> dict[str, Any] | None:
+    """Return the JSON of the last section, if it has sources."""
+    frame.expect(KIND, sections)
+    document = frame.json(len(sections) - 1)
+    known = isinstance(document, dict) and isinstance(document.get("sources"), dict)
+    return document if known else None
 
 
 def _text(content: bytes) -> str:

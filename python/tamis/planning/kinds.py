@@ -281,6 +281,9 @@ KINDS: dict[str, Kind] = {
             sizes=telescoping,
             options=(Option("Extending", Check((19, 38), (20, 24))),),
         ),
+        Kind(20, "runs", "Runs"),
+        Kind(21, "skipping", "SkippingIndex"),
+        Kind(22, "snapshot", "Guard"),
     )
 }
 

@@ -68,33 +68,52 @@ fn piece(section: u32) -> u32 {
 /// Where the bits of a frame begin, by its first bytes.
 pub fn bits_offset(start: &[u8], length: u64) -> Result<u64> {
     let (_, parts, _) = format::read_header(start, length)?;
-    parts.last().map(|part| part.offset).ok_or_else(|| damaged("it has the wrong sections"))
+    parts
+        .last()
+        .filter(|part| part.kind == SECTION_BITS)
+        .map(|part| part.offset)
+        .ok_or_else(|| damaged("it has the wrong sections"))
 }
 
-/// Checks a frame except its bits, which are read later, piece by piece. That of an `object` is a
-/// file with everything before them.
+/// Where a frame is in a file.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// Checks a frame except its bits, which are read later, piece by piece. Of an `object`, the file has
+/// everything before the bits.
 pub fn read(
     file: File,
     object: Option<Object>,
-    length: u64,
+    place: Place,
     spill: File,
     texts: bool,
 ) -> Result<Opened> {
     let mut files = Files::new(spill);
-    let start = files.exact(&file, 0, length.min(MAX_HEADER))?;
-    let (head, parts, mut end) = format::read_header(&start, length)?;
+    let start = files.exact(&file, place.offset, place.length.min(MAX_HEADER))?;
+    let (head, mut parts, header_end) = format::read_header(&start, place.length)?;
+    let mut end = place.offset + header_end as u64;
+    parts.iter_mut().for_each(|part| part.offset += place.offset);
     expect_kind(head.kind, texts)?;
-    let kinds = parts.iter().map(|part| (part.kind, part.piece));
+    let required = parts.iter().filter(|part| !part.is_optional());
+    let kinds = required.map(|part| (part.kind, part.piece));
     if !kinds.eq(sections(texts).into_iter().map(|section| (section, piece(section)))) {
         return Err(damaged("it has the wrong sections"));
     }
+    if parts.last().is_some_and(Part::is_optional) {
+        return Err(damaged("a section follows its bits"));
+    }
     let mut contents = Vec::new();
     for part in &parts {
-        let gap = files.exact(&file, end as u64, part.offset - end as u64)?;
+        let gap = files.exact(&file, end, part.offset - end)?;
         if gap.iter().any(|&byte| byte != 0) {
             return Err(damaged("its sections are not padded with zeros"));
         }
-        end = (part.offset + part.length) as usize;
+        end = part.offset + part.length;
         if part.kind == SECTION_BITS {
             break;
         }
@@ -102,8 +121,11 @@ pub fn read(
         if xxh3_64(&content) != part.checksum {
             return Err(damaged("the checksum of a section does not match"));
         }
-        contents.push(content);
+        if !part.is_optional() {
+            contents.push(content);
+        }
     }
+    parts.retain(|part| !part.is_optional());
     let (list, bits) = (parts[parts.len() - 2], parts[parts.len() - 1]);
     if list.checksum != bits.checksum || list.length != 8 * bits.length.div_ceil(1 << PIECE) {
         return Err(damaged("the checksums of its pieces are missing"));

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::lock::RwLock;
 use directory::Directory;
-use frame::Opened;
+use frame::{Opened, Place};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -132,13 +132,14 @@ impl Filters {
     /// Takes an open file, or its first `length` bytes; returns its filters and their utilities.
     /// With `object`, the file is a copy of what an object of `length` bytes has before its bits.
     #[staticmethod]
-    #[pyo3(signature = (descriptor, spill, key=None, texts=false, length=None, object=None))]
+    #[pyo3(signature = (descriptor, spill, key=None, texts=false, offset=0, length=None, object=None))]
     fn open<'py>(
         py: Python<'py>,
         descriptor: RawFd,
         spill: RawFd,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
         texts: bool,
+        offset: u64,
         length: Option<u64>,
         object: Option<Py<PyAny>>,
     ) -> PyResult<(Filters, Bound<'py, PyArray1<f64>>)> {
@@ -149,9 +150,10 @@ impl Filters {
             Some(_) => u64::MAX,
             None => file.metadata()?.len(),
         };
-        let length = whole.min(length.unwrap_or(whole));
+        let rest = whole.saturating_sub(offset);
+        let place = Place { offset, length: rest.min(length.unwrap_or(rest)) };
         let object = object.map(Object);
-        let opened = py.detach(|| frame::read(file, object, length, spill, texts))?;
+        let opened = py.detach(|| frame::read(file, object, place, spill, texts))?;
         let Opened { head, files, directory, utilities, texts } = opened;
         let (hasher, directory) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(directory)));
         let filters = Filters { files: Arc::new(files), hasher, directory, texts };
