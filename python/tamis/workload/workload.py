@@ -119,10 +119,10 @@ class Workload:
     ) -> Self:
         """Count the queries of a log in batches, which need not fit in memory together.
 
-        At most about twice ``max_distinct`` distinct values are held in memory. If there are more, counts
-        are too low by up to ``error``, which is at most the number of queries divided by ``max_distinct``,
-        and the queries not counted are part of ``unseen``. ``costs`` are batches of the costs of
-        the same queries.
+        At most about twice ``max_distinct`` values are held in memory. If there are more, counts
+        are too low by up to ``error``, which is at most the number of queries divided by
+        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` are batches
+        of the costs of the same queries.
 
         >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], max_distinct=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
