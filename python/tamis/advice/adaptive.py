@@ -44,7 +44,7 @@ def adaptive(situation: Situation) -> Iterator[Found]:
 
 
 def _telescoping(situation: Situation) -> Found:
-    """Find the longest remainders that leave room for the selectors, or the shortest for a rate."""
+    """Find the longest remainders that spare bits for the selectors, or the shortest for a rate."""
     n = situation.keys
     count = quotient.quotients(n)
     beside = telescoping.selector_bits(count, "growing")

@@ -29,7 +29,7 @@ from tamis._format import table_html
 from tamis.advice.adaptive import adaptive, horizon
 from tamis.advice.frame import to_frame
 from tamis.advice.learned import learned
-from tamis.advice.measuring import measured
+from tamis.advice.measurement import measured
 from tamis.advice.page import page
 from tamis.advice.plain import plain
 from tamis.advice.sets import collections, overhead

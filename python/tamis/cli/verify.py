@@ -14,7 +14,7 @@ from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example, key_input, secret
 from tamis.cli._output import facts, say, show_json
 from tamis.planning.rates import interval
-from tamis.workload.counting import Hashes, hashes
+from tamis.workload.counts import Hashes, hashes
 
 _RANDOM_KEYS = 1_000_000
 """Random keys to measure the false-positive rate with."""

@@ -2,7 +2,7 @@
 
 * `workload`: `tamis.Workload`, which absent keys are queried and how often
 * `drift`: how far a workload moved, and what that does to a plan
-* `counting`: values and their counts, in one pass and bounded memory
+* `counts`: values and their counts, in one pass and bounded memory
 * `unseen`: what fraction of later queries is for values not in a log, and smoothed counts
 """
 

@@ -1,4 +1,4 @@
-"""What a false positive costs, by value: some wasted reads are dearer than others.
+"""Costs of false positives by value: some wasted reads cost more than others.
 
 Where queries have costs, the negatives worth knowing are those with the highest cost times count,
 not the most frequent ones.
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._columns import take
-from tamis.workload.counting import ValueCounts, hashes
+from tamis.workload.counts import ValueCounts, hashes
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,8 +21,8 @@ Floats = npt.NDArray[np.float64]
 class QueryCosts:
     """Sums of the costs of queries by value, in as little memory as their counts."""
 
-    def __init__(self, room: int, keys: Any = None) -> None:
-        self._sums = ValueCounts(room, keys)
+    def __init__(self, max_distinct: int, keys: Any = None) -> None:
+        self._sums = ValueCounts(max_distinct, keys)
 
     def counting(self, batches: Iterable[Any], costs: Iterator[npt.NDArray[Any]]) -> Iterator[Any]:
         """Yield the batches, each after its costs were added."""
@@ -52,7 +52,7 @@ class QueryCosts:
             own, given = hashes(found), hashes(values)
             by_hash = np.argsort(own)
             at = by_hash[np.minimum(np.searchsorted(own[by_hash], given), len(own) - 1)]
-            # A value whose cost was dropped for want of room cost next to nothing.
+            # A value whose cost was dropped for lack of capacity had cost next to nothing.
             spent = np.where(own[at] == given, sums[at], 0.0)
         order = np.argsort(-spent, kind="stable")
         costs = spent[order] / counts[order]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis.planning.stacked.frequencies import Frequencies, Steps
-from tamis.workload.counting import hashes
+from tamis.workload.counts import hashes
 
 if TYPE_CHECKING:
     from tamis.planning.plan import Plan

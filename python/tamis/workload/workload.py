@@ -28,14 +28,14 @@ from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.plotting import axes
 from tamis.workload.costs import QueryCosts
-from tamis.workload.counting import ValueCounts
+from tamis.workload.counts import ValueCounts
 from tamis.workload.drift import Drift, by_rank, by_value
 from tamis.workload.unseen import LogStatistics, Method, Unseen
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
 
-ROOM = 50_000_000
+MAX_DISTINCT = 50_000_000
 """The default number of distinct negatives that are counted exactly."""
 
 _ESTIMATED: set[Method] = {"leave-one-out", "split in time"}
@@ -102,7 +102,7 @@ class Workload:
         (`tamis.workload.unseen`).
         """
         given = None if costs is None else [costs]
-        return cls.from_batches([queries], keys=keys, costs=given, room=MAX_KEYS)
+        return cls.from_batches([queries], keys=keys, costs=given, max_distinct=MAX_KEYS)
 
     @classmethod
     def from_batches(
@@ -111,25 +111,25 @@ class Workload:
         *,
         keys: Keys | None = None,
         costs: Iterable[npt.ArrayLike] | None = None,
-        room: SupportsIndex = ROOM,
+        max_distinct: SupportsIndex = MAX_DISTINCT,
     ) -> Self:
         """Count the queries of a log in batches, which need not fit in memory together.
 
-        At most about twice ``room`` distinct values are held in memory. If there are more, counts
-        are too low by up to ``error``, which is at most the number of queries divided by ``room``,
-        and the queries not counted are part of ``unseen``. ``costs`` are batches of the costs of
-        the same queries.
+        At most about twice ``max_distinct`` values are held in memory. If there are more, counts
+        are too low by up to ``error``, which is at most the number of queries divided by
+        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` are batches
+        of the costs of the same queries.
 
-        >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], room=2)
+        >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], max_distinct=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
         ([1], 1, 0.67)
         """
-        room = check_int("room", room, MAX_KEYS)
-        if room == 0:
-            raise ValueError(f"room must be from 1 to {MAX_KEYS}, not 0")
+        max_distinct = check_int("max_distinct", max_distinct, MAX_KEYS)
+        if max_distinct == 0:
+            raise ValueError(f"max_distinct must be from 1 to {MAX_KEYS}, not 0")
         check_iterable("batches", batches, "an iterable of batches of queries")
-        counter = ValueCounts(room, keys)
-        spent = None if costs is None else QueryCosts(room, keys)
+        counter = ValueCounts(max_distinct, keys)
+        spent = None if costs is None else QueryCosts(max_distinct, keys)
         if spent is not None and costs is not None:
             check_iterable("costs", costs, "an iterable of batches of costs, or None")
             batches = spent.counting(batches, (_weights("costs", each) for each in costs))
@@ -443,10 +443,10 @@ class Workload:
             rest = {name: known[name] for name in ("removed", "present", "error")}
             for name, value in rest.items():
                 _weights(name, [value])
-            rest["unseen_method"] = known.get("unseen_method", "given")  # older files have neither
+            rest["unseen_method"] = known["unseen_method"]
             if rest["unseen_method"] not in get_args(Method):
                 raise ValueError(f"unseen_method is {rest['unseen_method']!r}")
-            discount = rest["discount"] = check_share("discount", known.get("discount", 0.0))
+            discount = rest["discount"] = check_share("discount", known["discount"])
             total = 1 - check_share("unseen", known["unseen"])
             _weights("count", counts)
             costs = table["cost"].to_numpy() if "cost" in table.column_names else None

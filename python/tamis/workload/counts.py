@@ -3,10 +3,10 @@
 Values are identified by the high half of their hash. Of n values, some two collide with probability
 n²/2⁶⁵ (1 in 15,000 for 5·10⁷) and are then counted as one.
 
-If there are more than ``room`` distinct values, the counts are those of Misra and Gries (1982),
+If there are more than ``max_distinct`` values, the counts are those of Misra and Gries (1982),
 merged as in Agarwal et al. (2012): the largest count that does not fit is subtracted from all, and
-values without a positive count are dropped. Every count is then too low by at most the sum of what
-was subtracted, which is at most the number of queries divided by ``room``.
+values without a positive count are dropped. Every count is then too low by at most the sum of the
+subtracted counts, which is at most the number of queries divided by ``max_distinct``.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def hashes(keys: Any) -> Hashes:
 
 
 class ValueCounts:
-    """Distinct values and their counts; each merge leaves at most ``room`` of them.
+    """Distinct values and their counts; each merge leaves at most ``max_distinct`` of them.
 
     Values that are among ``keys`` are not counted; ``removed`` is how often they occurred.
     """
 
-    def __init__(self, room: int, keys: Any = None) -> None:
-        self.room = room
+    def __init__(self, max_distinct: int, keys: Any = None) -> None:
+        self.max_distinct = max_distinct
         self.error: float = 0
         self.removed: float = 0
         self.total: float = 0
@@ -160,14 +160,14 @@ class ValueCounts:
                     np.minimum.reduceat(np.minimum(later, second), starts),
                 )
             ]
-        if self._parts and len(self._parts[0].hashes) > self.room:
+        if self._parts and len(self._parts[0].hashes) > self.max_distinct:
             self._parts = [self._reduce(self._parts[0])]
         self._merged = len(self._parts[0].hashes) if self._parts else 0
         self._waiting = 0
 
     def _reduce(self, part: _Part) -> _Part:
         """Subtract the largest count that does not fit from all counts."""
-        at = len(part.counts) - self.room - 1
+        at = len(part.counts) - self.max_distinct - 1
         least = np.partition(part.counts, at)[at]
         self.error += least.item()
         kept = part.take(np.flatnonzero(part.counts > least))
