@@ -27,7 +27,7 @@ LEVELS = (8, 32)
 """The same for models of tables: levels of each column."""
 
 _HELD_OUT = 3
-"""One in so many non-members is to plan with, and the others are to train with: more rows improve
+"""One in this many non-members is used to plan, and the others to train: more rows improve
 the model, and a plan needs them only for the shares of a few regions."""
 
 _REGIONS = 6
