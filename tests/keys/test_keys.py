@@ -305,7 +305,7 @@ def test_objects_that_refer_to_themselves_are_refused():
         def tolist(self):
             return self
 
-    with pytest.raises(TypeError, match="keys must be a list, .* not Endless"):
+    with pytest.raises(TypeError, match=r"keys must be a list, .* not Endless"):
         rows(Endless())
 
 
