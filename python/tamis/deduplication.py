@@ -373,7 +373,8 @@ def _column_name(batch: Any, column: Any) -> Any:
     if isinstance(batch, np.ndarray):
         names: Any = batch.dtype.names or ()
     else:
-        names = batch.schema.names if hasattr(batch, "schema") else batch.columns
+        arrow = type(batch).__module__.startswith("pyarrow")
+        names = batch.schema.names if arrow else batch.columns
     if not 0 <= column < len(names):
         raise ValueError(f"key has position {column}, but the records have {len(names)} columns")
     return names[column]

@@ -135,11 +135,12 @@ fn with_single<T>(
     key: &Bound<'_, PyAny>,
     then: impl FnOnce(Plain<'_>, Family) -> T,
 ) -> Result<T, NotAKey> {
-    // SAFETY (of both calls): the type is checked.
     if key.is_instance_of::<PyString>() {
+        // SAFETY: the type is checked.
         return Ok(then(Plain::Bytes(unsafe { utf8(key) }?), Family::Bytes));
     }
     if key.is_instance_of::<PyBytes>() {
+        // SAFETY: the type is checked.
         return Ok(then(Plain::Bytes(unsafe { bytes(key) }), Family::Bytes));
     }
     if let Some(number) = integer(key)? {

@@ -6,6 +6,7 @@ all of them, with the same sentence.
 """
 
 import csv
+import sys
 import uuid
 
 import numpy as np
@@ -164,6 +165,49 @@ def test_every_entry_takes_tuples(name, run):
     columns = " ".join(f"-c {column}" for column in table.column_names)
     assert run(f"build keys.parquet {columns} --fpr 1e-9 -o f.tamis")[0] == 0
     assert all(key in tamis.load("f.tamis") for key in keys)
+
+
+def test_commands_take_several_columns(run, tmp_path, monkeypatch):
+    """``-c a -c b`` is one key, with and without pyarrow, in tables and logs."""
+    text = "tenant,id,v\nacme,7,x\nacme,8,y\nacme,7,z\n"
+    (tmp_path / "keys.csv").write_text(text)
+    (tmp_path / "log.csv").write_text("id,tenant\n7,acme\n7,bolt\n")
+    for _ in range(2):
+        assert run("build keys.csv -c tenant -c id --fpr 1e-9 -o f.tamis")[0] == 0
+        f = tamis.load("f.tamis")
+        assert len(f) == 2
+        assert ("acme", "7") in f
+        assert ("acme", 7) not in f
+        answers = run("query f.tamis --from log.csv -c tenant -c id --count --json")
+        assert answers[:2] == (0, '{"queries": 2, "maybe": 1, "no": 1}\n')
+        assert run("dedup keys.csv -c tenant -c id --window 10")[1] == text.removesuffix(
+            "acme,7,z\n"
+        )
+        build = "build keys.csv -c tenant -c id --queries log.csv --fpr 0.01 -o s.tamis"
+        assert run(build)[0] == 0
+        assert ("acme", "8") in tamis.load("s.tamis")
+        code, _, err = run("build keys.csv -c tenant -c no --fpr 0.1 -o f.tamis")
+        assert code == 2
+        assert "has no column 'no'" in err
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+
+def test_a_row_with_a_null_is_not_a_key(run):
+    table = pa.table({"a": ["x", None, "y"], "b": [1, 2, None]})
+    pq.write_table(table, "keys.parquet")
+    assert run("build keys.parquet -c a -c b --fpr 1e-9 -o f.tamis")[0] == 0
+    assert len(tamis.load("f.tamis")) == 1
+    answers = run("query f.tamis --from keys.parquet -c a -c b --count --json")
+    assert answers[1] == '{"queries": 3, "maybe": 1, "no": 2}\n'
+
+
+def test_fields_of_a_log_are_one_key(run, tmp_path):
+    line = '1.2.3.4 - ada [10/Oct/2024:13:55:36 +0000] "GET /a HTTP/1.1" 200 5\n'
+    (tmp_path / "access.log").write_text(line)
+    f = tamis.Bloom.build([("1.2.3.4", "/a")], fpr=1e-9)
+    f.save(tmp_path / "f.tamis")
+    query = "query f.tamis --from access.log --log-format common -c host -c path --count --json"
+    assert run(query)[1] == '{"queries": 1, "maybe": 1, "no": 0}\n'
 
 
 @every_type

@@ -292,3 +292,42 @@ def test_a_line_of_any_length_is_refused(tmp_path, monkeypatch):
             continue
         with pytest.raises(ValueError, match=said):
             list(tamis.dedup(path, window=10, fpr=0.01))
+
+
+@pytest.mark.parametrize("key", [["tenant", "id"], ("tenant", "id"), [0, 1], ["tenant", 1]])
+def test_several_columns_are_one_key(key):
+    pa, pl, pd = (pytest.importorskip(name) for name in ("pyarrow", "polars", "pandas"))
+    table = pa.table({"tenant": ["a", "a", "b", "a", "ab"], "id": [1, 1, 1, 2, 1], "v": [1] * 5})
+    rows = list(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
+    frame = pd.DataFrame({name: table[name].to_pylist() for name in table.column_names})
+    frame.index = list("vwxyz")
+    fields = np.array(rows, [("tenant", "U2"), ("id", "i4"), ("v", "i4")])
+    for batch in (table, table.to_batches()[0], pl.from_arrow(table), frame, fields):
+        assert [len(kept) for kept in tamis.dedup([batch, batch], key=key, window=100)] == [4]
+    if key == [0, 1]:
+        assert list(tamis.dedup(rows, key=key, window=100)) == [rows[0], *rows[2:]]
+    f = tamis.Windowed(100, fpr=1e-9)
+    list(tamis.dedup([table], key=key, filter=f))
+    assert ("ab", 1) in f
+    assert ("a", "b1") not in f
+
+
+def test_a_list_of_one_column_is_that_column():
+    f = tamis.Windowed(100, fpr=1e-9)
+    list(tamis.dedup([{"id": 7}], key=["id"], filter=f))
+    assert 7 in f
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        (1.5, TypeError, "key must be a column, a list of columns or a function, not 1.5"),
+        ([], TypeError, r"key must be a column, a list of columns or a function, not \[\]"),
+        (["a", True], TypeError, "key must contain names or positions of columns, not True"),
+        ([0, 7], ValueError, "key has position 7, but the records have 2 columns"),
+    ],
+)
+def test_wrong_keys_are_named(key, error, message):
+    pa = pytest.importorskip("pyarrow")
+    with pytest.raises(error, match=message):
+        list(tamis.dedup([pa.table({"a": [1], "b": [2]})], key=key, window=10))
