@@ -27,6 +27,15 @@ SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 MAX_CONDITIONAL = 64 << 20
 """Bytes of the largest object that is written by one request, which can be conditional."""
 
+_CLIENT_OPTIONS = {
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+    "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle", "http2_max_frame_size", "http2_only", "pool_idle_timeout",
+    "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url",
+    "randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent",
+}  # fmt: skip
+"""Storage options for the HTTP client, which obstore takes apart from the options of the store."""
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _UNADDRESSABLE = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 
@@ -128,11 +137,16 @@ def open_bucket(scheme: str, bucket: str, filesystem: Any = None) -> Any:
     options: dict[str, Any] = {}
     if isinstance(filesystem, StorageOptions):
         options = dict(filesystem.values)
-    retries = {}
-    if "max_retries" in options:
-        retries["retry_config"] = {"max_retries": int(options.pop("max_retries"))}
+    given: dict[str, Any] = {}
+    for name in list(options):
+        own = re.sub("^(aws|google|azure)_", "", name.lower())
+        if own in _CLIENT_OPTIONS:
+            given.setdefault("client_options", {})[own] = options.pop(name)
+        elif own == "max_retries":
+            given["retry_config"] = {"max_retries": int(options.pop(name))}
     try:
-        return from_url(f"{scheme}://{bucket}", config=options, **retries)  # type: ignore[call-overload]
+        opener: Any = from_url  # whose types differ from store to store
+        return opener(f"{scheme}://{bucket}", config=options, **given)
     except (BaseError, ValueError, TypeError) as error:
         raise ValueError(
             f"storage_options or environment are not valid for {scheme}://{bucket}: "
@@ -298,7 +312,7 @@ class FileObject:
         try:
             with pa.memory_map(file) as source:
                 whole = source.read_buffer()
-                # One call: closing after an error would complete the upload of what was written.
+                # One call: closing after an error would complete the upload of a part.
                 stream = self.filesystem.open_output_stream(target, compression=None)
                 stream.write(whole)
                 stream.close()
@@ -314,7 +328,7 @@ class FileObject:
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
     """Raise the errors of a client as an `OSError` that names the object, but no credentials."""
-    # `from None`: the message of a client may contain what it was given.
+    # `from None`: the message of a client may contain credentials.
     try:
         yield
     except FileNotFoundError:

@@ -91,7 +91,7 @@ class ObjectFile:
         return self._cached(first, last)[offset - first * BLOCK : end - first * BLOCK]
 
     def _cached(self, first: int, last: int) -> bytes:
-        """Return blocks, and fetch those that are not in the cache."""
+        """Return blocks, and fetch the ones that are not cached."""
         found: dict[int, bytes] = {}
         with self._lock:
             for block in range(first, last):

@@ -10,13 +10,12 @@ from tamis import _native
 
 _REQUIRED = ("click", "numpy", "rich", "scipy")
 _OPTIONAL = (
-    "adlfs",
     "catboost",
     "duckdb",
     "fsspec",
-    "gcsfs",
     "lightgbm",
     "matplotlib",
+    "obstore",
     "pandas",
     "polars",
     "prometheus_client",
@@ -25,7 +24,6 @@ _OPTIONAL = (
     "pyspark",
     "redis",
     "rocksdict",
-    "s3fs",
 )
 
 

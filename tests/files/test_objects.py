@@ -603,19 +603,21 @@ def test_only_one_of_two_writers_succeeds(s3):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_an_index_opens_only_what_is_below_its_folder(s3, client):
+def test_an_index_opens_only_files_below_its_folder(s3, client):
     folder = f"lake/own-{client}"
     write_events(arrow_of(s3), folder, 2)
     _, source, index, files = opened_by(s3, client, folder)
-    SkippingIndex.build(source, columns="user", path=f"{folder}/i.tamis", **index, **files)
-    assert len(SkippingIndex.open(f"{folder}/i.tamis", **index).row_groups({"user": "u7"})) == 4
-    SkippingIndex.build(source, columns="user", path=f"{folder}/deep/i.tamis", **index, **files)
+    path, deep = (path_for(client, f"{folder}/{name}") for name in ("i.tamis", "deep/i.tamis"))
+    SkippingIndex.build(source, columns="user", path=path, **index, **files)
+    assert len(SkippingIndex.open(path, **index).row_groups({"user": "u7"})) == 4
+    SkippingIndex.build(source, columns="user", path=deep, **index, **files)
     with pytest.raises(ValueError, match="source must be given"):
-        SkippingIndex.open(f"{folder}/deep/i.tamis", **index)
-    opened = SkippingIndex.open(f"{folder}/deep/i.tamis", source=source, **index, **files)
+        SkippingIndex.open(deep, **index)
+    opened = SkippingIndex.open(deep, source=source, **index, **files)
     assert len(opened.row_groups({"user": "u7"})) == 4
-    with pytest.raises(ValueError, match="source must be given"):
-        SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URI
+    if client != "obstore":
+        with pytest.raises(ValueError, match="source must be given"):
+            SkippingIndex.open(f"s3://{folder}/i.tamis")  # built in a file system, not by a URL
 
 
 @pytest.mark.parametrize("source", ["/own/../other/*.parquet", "/other/a.parquet", "/ownother/a"])

@@ -15,9 +15,8 @@ import tamis
 
 EXTRAS = {
     "arrow": "pyarrow",
-    "az": "adlfs",
     "catboost": "catboost",
-    "gs": "gcsfs",
+    "cloud": "obstore",
     "learned": "lightgbm",
     "parquet": "pyarrow",
     "plot": "matplotlib",
@@ -25,7 +24,6 @@ EXTRAS = {
     "prometheus": "prometheus_client",
     "redis": "redis",
     "rocksdb": "rocksdict",
-    "s3": "s3fs",
     "spark": "pyspark",
 }
 

@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "timestamp with zone": datetime.datetime.fromisoformat,
     "decimal": decimal.Decimal,
 }
-"""Parsers of values on the command line, by the family of the column."""
+"""Parsers of values on the command line, by the type of the column."""
 
 _memory = click.option(
     "--memory", help="Memory budget, such as 64MB (default: everything in memory)."
@@ -32,7 +32,7 @@ _memory = click.option(
 _source = click.option(
     "--source",
     multiple=True,
-    help="Files, folder, pattern or URI of the data, if not below the folder of INDEX; repeatable.",
+    help="Files, folder, pattern or URL of the data, if not below the folder of INDEX; repeatable.",
 )
 
 
@@ -69,7 +69,7 @@ def build(
     utility: str | None,
     as_json: bool,
 ) -> None:
-    """Index SOURCES: Parquet files, folders or patterns, local or as URIs."""
+    """Index SOURCES: Parquet files, folders or patterns, local or as URLs."""
     index = tamis.parquet.SkippingIndex.build(
         list(sources), columns=list(columns), path=output, fpr=fpr, utility=utility
     )
@@ -212,7 +212,7 @@ def _print_summary(index: Any, path: str, as_json: bool) -> None:
 
 
 def _where(columns: dict[str, str], given: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Parse COLUMN=VALUE, each value by the family of its column."""
+    """Parse COLUMN=VALUE, each value by the type of its column."""
     where: dict[str, list[Any]] = {}
     for each in given:
         name, equals, text = each.partition("=")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,17 @@ from tamis.parquet.state import Flags, State
 from tamis.planning.collection.allocation import utilities
 
 
+def column_names(columns: str | Sequence[str]) -> list[str]:
+    """Return the columns to index as a list; raise if they are not distinct names."""
+    if isinstance(columns, str):
+        return [columns]
+    names = list(columns) if isinstance(columns, Iterable) else []
+    named = all(isinstance(name, str) for name in names)
+    if not names or not named or len(set(names)) < len(names):
+        raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
+    return names
+
+
 def build_state(
     file_set: FileSet,
     stamps: Mapping[str, Stamp],
@@ -39,7 +50,7 @@ def build_state(
     threads: int | None,
     progress: bool | None,
 ) -> State:
-    """Index files of a set; without ``utility``, row groups have that of their rows, or 1.
+    """Index files of a set; without ``utility``, a row group has the mean of its rows, or 1.
 
     With the types of ``columns``, files may lack all of them.
     """
@@ -150,7 +161,7 @@ class Update(NamedTuple):
 def update_state(
     state: State, file_set: FileSet, *, force: bool, threads: int | None, progress: bool | None
 ) -> Update | None:
-    """Read files that are new, changed or damaged, and drop those that are gone.
+    """Read files that are new, changed or damaged, and drop files that are gone.
 
     Returns None if there is nothing to do, unless ``force``.
     """
@@ -226,7 +237,7 @@ def open_collection(
 def empty_manifest(file_set: FileSet, columns: Sequence[tuple[str, str]] | None) -> Manifest:
     """Return a manifest without files, so that all are read in full.
 
-    Its columns are those given, or all that can be indexed.
+    Its columns are ``columns``, or all that can be indexed.
     """
     named = dict(columns or ())
     schema = pa.schema([])

@@ -55,7 +55,7 @@ class FileSet:
     excluded: frozenset[str] = frozenset()
     folders: tuple[str, ...] | None = None
     immutable: bool = False
-    """Whether sources are files that never change, as those of a snapshot of a table."""
+    """Whether sources are files that never change, as in a snapshot of a table."""
 
     @classmethod
     def of(cls, source: Source, filesystem: Any = None, *, immutable: bool = False) -> FileSet:
@@ -173,7 +173,7 @@ class FileSet:
     def unlisted(self, known: set[str]) -> dict[str, Stamp]:
         """List the current files that are not known."""
         file_set = self
-        if self.immutable:  # those that are known need no request
+        if self.immutable:  # known files need no request
             rest = (path for path in self.named() if path not in known)
             file_set = replace(self, sources=tuple(map(glob.escape, rest)))
         return {path: stamp for path, stamp in file_set.files().items() if path not in known}
@@ -186,7 +186,7 @@ class FileSet:
     def refuse_tables(self) -> None:
         """Raise if a source is within the folder of a table; listing finds tables within a source.
 
-        Files that are named one by one may be those of a table.
+        Files that are named one by one may belong to a table.
         """
         if self.immutable:
             return
@@ -279,8 +279,8 @@ class FileCheck:
 class FileWatch:
     """Checks which files are unchanged: by their ETags, or else by size, time and footer.
 
-    The footer of a file is read once after opening, and again if its size or times differ from
-    those of the last check, or were so recent then that another change could go unnoticed.
+    The footer of a file is read once after opening, and again if its size or times changed since
+    the last check, or were so recent then that another change could go unnoticed.
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
@@ -300,7 +300,7 @@ class FileWatch:
             dict.fromkeys(file_set.named(), Stamp(0, 0)) if file_set.immutable else file_set.files()
         )
         found = FileCheck(np.zeros(len(files), np.bool_), [], now)
-        doubtful: list[tuple[int, File, Stamp]] = []
+        unsettled: list[tuple[int, File, Stamp]] = []
         for number, file in enumerate(files):
             stamp = now.pop(file.path, None)
             if stamp is None:
@@ -317,10 +317,10 @@ class FileWatch:
             elif self._confirmed.get(file.path) == stamp:
                 found.fresh[number] = True
             else:
-                doubtful.append((number, file, stamp))
-        paths = (file.path for _, file, _ in doubtful)
-        footers = map_in_order(file_set.footer, paths, self._threads) if doubtful else ()
-        for (number, file, stamp), footer in zip(doubtful, footers, strict=True):
+                unsettled.append((number, file, stamp))
+        paths = (file.path for _, file, _ in unsettled)
+        footers = map_in_order(file_set.footer, paths, self._threads) if unsettled else ()
+        for (number, file, stamp), footer in zip(unsettled, footers, strict=True):
             if footer != file.footer:
                 found.stale.append(file.path)
                 continue

@@ -14,11 +14,9 @@ import pyarrow.dataset as ds
 from tamis import _forks
 from tamis._checks import (
     check_int,
-    check_iterable,
     check_number,
     check_parts,
     parse_budget,
-    shown,
 )
 from tamis._objects import save_path, storage_of
 from tamis._ranges import CACHE
@@ -26,19 +24,16 @@ from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.parquet import build, merge, scan
 from tamis.parquet.file_set import FileSet, FileWatch, Source, source_text
-from tamis.parquet.location import Location, pickled
+from tamis.parquet.location import Location, is_hybrid, pickled
 from tamis.parquet.predicate import Predicate, predicates
 from tamis.parquet.row_groups import Options
-from tamis.parquet.state import Answer, Flags, Memory, OnError, State
+from tamis.parquet.state import Answer, Budget, Flags, Memory, OnError, State, parse_memory
 from tamis.parquet.statistics import Usage
 from tamis.planning.collection.allocation import Kind, Method, utilities
 from tamis.planning.collection.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
 """The condition on each column: a value, None for null, or a list of alternatives."""
-
-Budget: TypeAlias = int | str | Mapping[str, int | str]
-"""Bytes of memory, or a size such as "64MB": one for all columns, or one for each."""
 
 
 class RowGroup(NamedTuple):
@@ -126,13 +121,7 @@ class SkippingIndex:
         ``recheck``, a check is valid for this many seconds. Row groups are read on ``threads``
         (default: one per core). ``progress`` shows a progress bar (default: on a terminal).
         """
-        if isinstance(columns, str):
-            names = [columns]
-        else:
-            names = list(columns) if isinstance(columns, Iterable) else []
-        named = all(isinstance(name, str) for name in names)
-        if not names or not named or len(set(names)) < len(names):
-            raise ValueError(f"columns must be one or more distinct names, not {columns!r}")
+        names = build.column_names(columns)
         files = storage_of(filesystem, storage_options)
         file_set = FileSet.of(source, files)
         file_set.refuse_tables()
@@ -148,14 +137,14 @@ class SkippingIndex:
             names,
             options,
             None if by_row else utility,
-            hybrid=_is_hybrid(hybrid, location),
+            hybrid=is_hybrid(hybrid, location),
             threads=threads,
             progress=progress,
         )
         return cls.created(
             state,
             location,
-            memory=_memory(memory),
+            memory=parse_memory(memory),
             recheck=recheck,
             threads=threads,
         )
@@ -196,12 +185,12 @@ class SkippingIndex:
         """
         index_files = storage_of(index_filesystem, storage_options)
         location = Location.of(path, index_files, parse_budget(cache, "cache"))
-        size = _memory(memory)
+        size = parse_memory(memory)
         state, intact = build.open_state(
             location,
             source,
             storage_of(filesystem, storage_options),
-            hybrid=_is_hybrid(hybrid, location),
+            hybrid=is_hybrid(hybrid, location),
             immutable=immutable,
         )
         state = state.allocate(size)
@@ -221,7 +210,7 @@ class SkippingIndex:
         recheck: float = 0.0,
         threads: int | None = None,
     ) -> Self:
-        """Merge indexes of different files, such as those built by several processes.
+        """Merge indexes of different files, such as parts built by several processes.
 
         They must have the same columns and options of `build`, and their files must be in the same
         file system. Row groups come in the order of the paths of their files, so that the result
@@ -234,9 +223,9 @@ class SkippingIndex:
         states = [part._state for part in parts]
         file_set = merge.merge_file_sets([state.file_set for state in states])
         location = Location.of_new(path, index_filesystem, storage_options)
-        state = merge.merge_states(states, file_set, hybrid=_is_hybrid(hybrid, location))
+        state = merge.merge_states(states, file_set, hybrid=is_hybrid(hybrid, location))
         return cls.created(
-            state, location, memory=_memory(memory), recheck=recheck, threads=threads
+            state, location, memory=parse_memory(memory), recheck=recheck, threads=threads
         )
 
     @classmethod
@@ -295,7 +284,7 @@ class SkippingIndex:
     ) -> pa.Table:
         """Read the matching rows, from the most used row groups first.
 
-        With ``limit``, reading ends when enough rows are found. ``stats`` counts what is read, and
+        With ``limit``, reading ends when enough rows are found. ``stats`` counts reads, and
         the row groups with matches are recorded for ``allocate(utility="accesses")``. A new or
         changed file that cannot be read raises `FormatError`; with ``on_error="skip"`` it is left
         out.
@@ -364,7 +353,7 @@ class SkippingIndex:
         and `record` counted in each row group, divided by its number of rows.
         """
         with self._updating:
-            state, size = self._state, _memory(memory)
+            state, size = self._state, parse_memory(memory)
             if isinstance(utility, str):
                 if utility != "accesses":
                     raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")
@@ -376,19 +365,8 @@ class SkippingIndex:
     def record(self, groups: Iterable[RowGroup], rows: float = 1) -> None:
         """Count ``rows`` used rows in each of these row groups; earlier use decays."""
         state = self._state
-        places = {file.path: number for number, file in enumerate(state.manifest.files)}
         rows = check_number("rows", rows, "a number from 0 on", least=0)
-        what = "an iterable of row groups, as row_groups returns"
-        check_iterable("groups", groups, what)
-        used = []
-        for group in groups:
-            if not (isinstance(group, tuple | list) and len(group) == 2):
-                raise TypeError(f"groups must be {what}, not {shown(group)}")
-            path, number = group
-            owner = places.get(path)
-            if owner is not None and 0 <= number < state.manifest.files[owner].groups:
-                used.append(int(state.starts[owner]) + number)
-        self._usage.record(used, len(state.utility), rows)
+        self._usage.record(state.numbers_of(groups), len(state.utility), rows)
 
     def save(
         self,
@@ -496,14 +474,3 @@ class SkippingIndex:
         state = state.allocate(self._memory)
         self._usage.replace_groups(remaining, len(state.utility))
         self._state = state
-
-
-def _is_hybrid(hybrid: bool | None, location: Location | None) -> bool:
-    """Whether to read the rest of filters: by default, of an index in a file on this machine."""
-    return location is None or location.target is None if hybrid is None else hybrid
-
-
-def _memory(memory: Budget | None) -> Memory | None:
-    if isinstance(memory, Mapping):
-        return {name: parse_budget(size, f"memory[{name!r}]") for name, size in memory.items()}
-    return None if memory is None else parse_budget(memory, "memory")

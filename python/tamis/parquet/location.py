@@ -78,6 +78,11 @@ class Location:
             yield file.name
 
 
+def is_hybrid(hybrid: bool | None, location: Location | None) -> bool:
+    """Whether to read the rest of filters: by default, if the index is on this machine."""
+    return location is None or location.target is None if hybrid is None else hybrid
+
+
 def pickled(index: SkippingIndex) -> tuple[Any, ...]:
     """Return the content of a pickle of an index: its path, its sources, and how it was opened."""
     state, location, file_set = index._state, index._location, index._state.file_set

@@ -197,7 +197,7 @@ class Reader:
         self.unreadable[path] = str(error)
 
     def _joins(self, path: str, schema: pa.Schema) -> bool:
-        """Whether the types of a file agree with those of the files before; join its schema."""
+        """Whether the types of a file agree with the files before; join its schema."""
         utility = self._options.utility
         if utility is not None and utility not in schema.names:
             raise ValueError(

@@ -88,7 +88,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Projection:
-    """Columns to read: those of predicates first, the others only if any row matches."""
+    """Columns to read: first the columns of predicates, then the others if any row matches."""
 
     schema: pa.Schema
     columns: list[str]
@@ -115,7 +115,7 @@ class Projection:
     def of_group(self, file: pq.ParquetFile, number: int, limit: int | None) -> pa.Table:
         """Read the matching rows of a row group, or at least ``limit`` of them.
 
-        Rows are read in batches, so that memory is for those that match: a small file can hold a
+        Rows are read in batches, so that only matching rows take memory: a small file can hold a
         hundred million equal rows.
         """
         filtered = [predicate.column for predicate in self.predicates]

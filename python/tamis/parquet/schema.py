@@ -45,7 +45,7 @@ def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def file_schema(footer: pq.FileMetaData, columns: Iterable[str]) -> pa.Schema:
-    """Return the schema of a file, without those of these columns that have no type.
+    """Return the schema of a file, without the columns among these that have no type.
 
     Writers that infer types, such as pandas, have none for a column of nothing but nulls; it is as
     if the file lacked it.
@@ -68,7 +68,7 @@ def check_types(path: str, schema: pa.Schema, columns: Mapping[str, str]) -> Non
 def join_schema(
     known: pa.Schema, path: str, schema: pa.Schema, columns: Mapping[str, str]
 ) -> pa.Schema:
-    """Add the schema of a file to that of other files; raise if its types do not agree."""
+    """Add the schema of a file to the schema of other files; raise if its types do not agree."""
     check_types(path, schema, columns)
     if len(set(schema)) == len(schema) and set(schema) <= set(known):
         return known

@@ -36,7 +36,7 @@ def split_pattern(source: str) -> tuple[str, bool]:
 
 
 TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata": "Iceberg"}
-"""Folders that make their parent a table; that of Iceberg has files ``*.metadata.json``."""
+"""Folders that make their parent a table; Iceberg's has files ``*.metadata.json``."""
 
 FILES_OF_TABLES = {
     "Delta": "deltalake.DeltaTable(…).file_uris()",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tamis._checks import check_iterable, parse_budget, shown
 from tamis.collection import Collection
 from tamis.errors import FormatError
 from tamis.parquet.file_set import FileCheck, FileSet
@@ -29,6 +30,17 @@ OnError: TypeAlias = Literal["raise", "skip"]
 
 Memory: TypeAlias = int | dict[str, int]
 """A budget in bytes: one for all columns, or one for each."""
+
+Budget: TypeAlias = int | str | Mapping[str, int | str]
+"""Bytes of memory, or a size such as "64MB": one for all columns, or one for each."""
+
+
+def parse_memory(memory: Budget | None) -> Memory | None:
+    """Return a budget in bytes."""
+    if isinstance(memory, Mapping):
+        return {name: parse_budget(size, f"memory[{name!r}]") for name, size in memory.items()}
+    return None if memory is None else parse_budget(memory, "memory")
+
 
 _GROUP = 40  # bytes per row group of the arrays of `State` and of the access counts
 
@@ -103,7 +115,7 @@ class State:
         weights = np.repeat(self.utility, len(self.manifest.columns))
         budget: int | list[int] | None = None
         if isinstance(memory, dict):
-            # Each column takes its share of what is not filters.
+            # Each column pays its share of the memory that is not filters.
             total = max(sum(memory.values()), 1)
             each = (memory[name] for name in self.manifest.columns)
             budget = [size - -(-self.own_bytes * size // total) for size in each]
@@ -142,6 +154,21 @@ class State:
         """Return the file of each row group, and its number within the file."""
         owners = self.owners[groups]
         return owners, groups - self.starts[owners]
+
+    def numbers_of(self, groups: Iterable[tuple[str, int]]) -> list[int]:
+        """Return the numbers of row groups, given by path and number in the file, if indexed."""
+        places = {file.path: number for number, file in enumerate(self.manifest.files)}
+        what = "an iterable of row groups, as row_groups returns"
+        check_iterable("groups", groups, what)
+        found = []
+        for group in groups:
+            if not (isinstance(group, tuple | list) and len(group) == 2):
+                raise TypeError(f"groups must be {what}, not {shown(group)}")
+            path, number = group
+            owner = places.get(path)
+            if owner is not None and 0 <= number < self.manifest.files[owner].groups:
+                found.append(int(self.starts[owner]) + number)
+        return found
 
     def damaged_files(self) -> set[int]:
         """Return the numbers of the files that have a damaged filter."""

@@ -64,7 +64,7 @@ class Usage:
         return with_unseen(mean, float(mean.sum()) or 1.0)
 
     def replace_groups(self, remaining: Flags, groups: int) -> None:
-        """Keep the counts of the row groups that remain, and begin those of new ones."""
+        """Keep the counts of the row groups that remain, and start new ones at 0."""
         with self._lock:
             kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
             self._accesses = kept.extend(groups - int(remaining.sum()))

@@ -47,7 +47,7 @@ def build(
 
     ``filter`` is the class of the shards, `Ribbon` by default; other arguments are passed to its
     ``build``. The result is a `Sharded` filter, or with ``shards=1`` one of the class itself.
-    ``path``, which may be a URI, also saves it.
+    ``path``, which may be a URL, also saves it.
 
     With ``capacity``, a filter of a class that can be merged, such as `Bloom`, is built as one:
     each task builds one of this capacity, and they are merged. A `Stacked` filter is planned for
