@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.collection import Collection
-from tamis.collection.merging import copy_filters
+from tamis.collection.merge import copy_filters
 from tamis.errors import IncompatibleError
 from tamis.parquet.answering import State
 from tamis.parquet.columns import ABSENT

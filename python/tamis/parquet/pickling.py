@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tamis.collection.merging import check_picklable
+from tamis.collection.origin import check_picklable
 from tamis.parquet.answering import Memory
 from tamis.planning.collection.curves import Floats
 
