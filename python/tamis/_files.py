@@ -26,7 +26,7 @@ TEMPORARY = re.compile(r"\.tamis-[0-9a-f]{16}\.saving")
 """The names of temporary files."""
 
 _MAX_LISTED = 4096
-"""Files of a folder that a save looks at for temporary ones: listing them takes about 1 ms."""
+"""Files of a folder that a save lists to find temporary ones, in about 1 ms."""
 
 
 def save_whole(path: FilePath, write: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ from tamis._objects import storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
-from tamis.collection.merging import Origin, saved_origin
+from tamis.collection.origin import Origin, saved_origin
 from tamis.collection.prefixes import load_sliced, rate_curve, sliced_overhead
 from tamis.collection.storage import Names
 from tamis.collection.utility import as_weights, extend_utility, read_utility

@@ -16,7 +16,8 @@ from reference import frame, mix13, parts
 
 import tamis
 from tamis import _native
-from tamis.collection.planned import load_planned, plan_prefixes
+from tamis.collection.prefix_allocation import plan_prefixes
+from tamis.collection.prefixes import load_prefixes
 from tamis.planning import bloom, ribbon
 from tamis.testing.filters import within_noise
 
@@ -339,7 +340,7 @@ def test_prefixes_of_large_filters_lose_less_than_a_65536th():
     c = tamis.Collection.build({"a": np.arange(20_000), "b": np.arange(900_000)}, kind="truncated")
     assert (c.kept == c.full).all()
     c.allocate(budget=c.least_budget + 500_000, utility=[3, 1])
-    planned = plan_prefixes(c._filters, c._terms(None, None), c.budget).kept
+    planned = plan_prefixes(c._filters, c._inputs(None, None), c.budget).kept
     assert (planned - c.kept >= 0).all()
     assert (planned - c.kept < 1 + c.full / 65_536).all()
     assert len(c.candidates_many(np.arange(20_000))[1]) == 40_000
@@ -395,9 +396,9 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.least_budget):
         c.allocate(budget=budget)
         assert budget is None or c.size_in_bytes <= budget
-        terms = other._terms(c.utility, None)
-        plan = other._planned._replace(kept=c.kept)
-        other._replace(load_planned(other._filters, terms, plan), terms, plan)
+        inputs = other._inputs(c.utility, None)
+        plan = other._allocation._replace(kept=c.kept)
+        other._replace(load_prefixes(other._filters, inputs, plan.bits_to_load), inputs, plan)
         found = [each.tolist() for each in c.candidates_many(asked)]
         assert found == [each.tolist() for each in other.candidates_many(asked)]
         assert c.candidates(3, limit=2) == other.candidates(3, limit=2)
@@ -508,7 +509,7 @@ def test_appends_stay_near_the_optimum(kind, small_windows):
         c.append(*every[i], kind=kind, utility=utility[i])
         assert c.size_in_bytes <= c.budget
         assert every[i][0] in c.candidates(int(every[i][1][0]))
-    assert c._planned.grown == 40
+    assert c._allocation.grown == 40
     grown = c.expected_fpr
     offsets, ids = c.candidates_many(np.arange(sum(sizes)))
     lists = np.split(ids, offsets[1:-1])
@@ -950,7 +951,7 @@ def test_auto_keeps_to_filters_one_by_one_where_rows_are_no_choice():
 
 
 def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
-    monkeypatch.setattr("tamis.collection.choosing.MAX_KEYS", 5000)
+    monkeypatch.setattr("tamis.collection.kind_choice.MAX_KEYS", 5000)
     c = tamis.Collection.build(sets([40] * 1000), budget="100kB", miss_cost="20us")
     assert c.chosen.endswith("(by the first 126 sets)")
     assert len(c) == 1000

@@ -11,7 +11,7 @@ from reference import parts
 import tamis
 from tamis import _frames
 from tamis.collection import Runs
-from tamis.planning.collection.runs import split_runs
+from tamis.planning.collection.run_budgets import split_runs
 from tamis.planning.stacked.frequencies import Zipf
 
 ABSENT = 10**9

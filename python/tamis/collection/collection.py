@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
@@ -17,29 +16,25 @@ from tamis._checks import (
     check_number,
     check_parts,
     parse_budget,
-    shown,
 )
-from tamis._files import open_regular
 from tamis._format import facts_html, format_rate, format_size
-from tamis._frames import Frame
 from tamis._objects import is_object, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import storage
-from tamis.collection.choosing import choose_for
-from tamis.collection.merging import Origin, merge_filters, reduce_collection
-from tamis.collection.planned import (
+from tamis.collection.kind_choice import choose_for
+from tamis.collection.merge import merge_filters
+from tamis.collection.origin import Origin, reduce_collection
+from tamis.collection.prefix_allocation import (
+    Allocation,
     Budgets,
-    Planned,
-    Terms,
     grow_prefixes,
-    load_planned,
     plan_prefixes,
     read_budget,
 )
-from tamis.collection.prefixes import Prefixes, rate_curve
+from tamis.collection.prefixes import AllocationInputs, Prefixes, load_prefixes, rate_curve
 from tamis.collection.runs import NamedKeys, Runs
-from tamis.collection.runs_file import KIND as RUNS
+from tamis.collection.runs_file import has_runs
 from tamis.collection.storage import BudgetError, Names, Sets
 from tamis.collection.utility import (
     HALF_LIFE,
@@ -53,11 +48,10 @@ from tamis.collection.utility import (
     read_utility,
     with_unseen,
 )
-from tamis.errors import FormatError
 from tamis.planning.collection import allocation as planning
-from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
+from tamis.planning.collection.row_costs import TAIL_READ
 from tamis.planning.costs import duration
 from tamis.plotting import draw_collection
 
@@ -108,7 +102,7 @@ class Collection:
         self._utility = utility
         self._present: Weights | None = None
         self._accesses = Accesses()
-        self._planned = Planned()
+        self._allocation = Allocation()
         self._origin: Origin | None = None
         self.chosen: str | None = None
         """Which kind `build` chose for a budget, and why; None if a kind was given."""
@@ -212,7 +206,7 @@ class Collection:
         if workload is not None:
             raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
         filters, chosen = storage.create_filters(path, seed, key, filesystem=filesystem), None
-        hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
+        hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
         cost = duration("miss_cost", miss_cost)
         size = None if budget is None else parse_budget(budget)
         if kind == "auto" and size is not None and _check_parts(parts) == 1:
@@ -223,12 +217,8 @@ class Collection:
         ones = np.ones(len(filters), np.float32)
         collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
         collection.chosen = None if chosen is None else chosen.reason
-        # Check everything before a file is written.
-        terms = collection._terms(utility, present, sealed=True)
-        plan = plan_prefixes(filters, terms, size)
-        filters = storage.seal_filters(path, filters, terms.weights, key, filesystem)
-        collection._replace(load_planned(filters, terms, plan), terms, plan)
-        collection._origin = Origin.of(path, filters, terms.weights, filesystem=filesystem)
+        inputs = collection._inputs(utility, present, sealed=True)
+        collection._seal(inputs, size, path, key, filesystem)
         return collection
 
     @classmethod
@@ -246,7 +236,7 @@ class Collection:
 
         The full filters are copied; sets come in the order of their names, so that the result has
         the same bytes however they were divided. Names must differ, and seeds or secret keys agree;
-        ``key`` is the secret key. Utilities are those of the parts. See `build` for the others.
+        ``key`` is the secret key. The parts keep their utilities. See `build` for the others.
 
         >>> parts = [Collection.build({name: [name]}) for name in "ba"]
         >>> Collection.merge(*parts).candidates("a")
@@ -255,13 +245,11 @@ class Collection:
         filesystem = storage_of(filesystem, storage_options)
         check_parts(parts, Collection, "a collection")
         filters, weights = merge_filters(parts, path, key, filesystem)
-        hybrid = _is_at_hand(path, filesystem) if hybrid is None else hybrid
+        hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
         collection = cls(filters, weights, hybrid=hybrid, parts=parts[0]._parts)
-        terms = collection._terms(None, None, sealed=True)
-        plan = plan_prefixes(filters, terms, None if budget is None else parse_budget(budget))
-        filters = storage.seal_filters(path, filters, weights, key, filesystem)
-        collection._replace(load_planned(filters, terms, plan), terms, plan)
-        collection._origin = Origin.of(path, filters, weights, filesystem=filesystem)
+        inputs = collection._inputs(None, None, sealed=True)
+        size = None if budget is None else parse_budget(budget)
+        collection._seal(inputs, size, path, key, filesystem)
         return collection
 
     @classmethod
@@ -291,7 +279,7 @@ class Collection:
 
         With ``salvage``, damaged filters return maybe for every key instead, and are listed in
         `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
-        those of `build`; hybrid mode is the default for a file on this machine, except with
+        as in `build`; hybrid mode is the default for a file on this machine, except with
         ``salvage``. ``offset`` and ``length`` say where the collection is in a file with other
         content. With ``allocate=False`` no bits are loaded: all filters return maybe until
         `allocate` is called.
@@ -301,8 +289,8 @@ class Collection:
         the bytes of it that are cached on disk.
         """
         filesystem = storage_of(filesystem, storage_options)
-        at_hand = _is_at_hand(path, filesystem)
-        if at_hand and not isinstance(path, ObjectFile) and not offset and _has_runs(path):
+        local = storage.is_local(path, filesystem)
+        if local and not isinstance(path, ObjectFile) and not offset and has_runs(path):
             runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
             if utility is not None:
                 runs.allocate(budget=runs.budget, utility=utility)
@@ -320,15 +308,15 @@ class Collection:
             cache=parse_budget(cache, "cache"),
         )
         weights, parts = as_weights(saved), _check_parts(parts)
-        hybrid = at_hand and not salvage if hybrid is None else hybrid
+        hybrid = local and not salvage if hybrid is None else hybrid
         collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
         size = None if budget is None else parse_budget(budget)
         with storage.path_in_errors(path):
-            terms = collection._terms(utility if allocate else None, present)
-            plan = Planned(np.zeros(len(saved), np.int64))
+            inputs = collection._inputs(utility if allocate else None, present)
+            plan = Allocation(np.zeros(len(saved), np.int64))
             if allocate:
-                plan = plan_prefixes(filters, terms, size)
-            collection._replace(load_planned(filters, terms, plan), terms, plan)
+                plan = plan_prefixes(filters, inputs, size)
+            collection._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
         collection._origin = Origin.of(
             path,
             filters,
@@ -346,8 +334,8 @@ class Collection:
     ) -> Self:
         """Return a collection of full filters without any bits in memory."""
         collection = cls(filters, as_weights(utility), hybrid=hybrid, parts=parts)
-        terms, plan = collection._terms(None, None), Planned(np.zeros(len(filters), np.int64))
-        collection._replace(load_planned(filters, terms, plan), terms, plan)
+        inputs, plan = collection._inputs(None, None), Allocation(np.zeros(len(filters), np.int64))
+        collection._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
         return collection
 
     def save(
@@ -422,10 +410,11 @@ class Collection:
         present, accesses = extend_present(self._present, added), self._accesses.extend(added)
 
         def grow(filters: _native.Filters) -> None:
-            terms = self._own_terms(filters, weights, present, accesses)
-            planned, loaded = self._planned, self._prefixes
-            plan, prefixes = grow_prefixes(filters, terms, planned, loaded, allocate=allocate)
-            self._replace(prefixes, terms, plan, accesses)
+            inputs = self._own_inputs(filters, weights, present, accesses)
+            plan, prefixes = grow_prefixes(
+                filters, inputs, self._allocation, self._prefixes, allocate=allocate
+            )
+            self._replace(prefixes, inputs, plan, accesses)
 
         try:
             grow(filters)
@@ -437,14 +426,14 @@ class Collection:
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
-        ids = self._ids([sets] if isinstance(sets, str) else sets, "sets")
-        plan = self._planned._replace(kept=np.delete(self._prefixes.kept, ids))
+        ids = self.names.ids([sets] if isinstance(sets, str) else sets, "sets")
+        plan = self._allocation._replace(kept=np.delete(self._prefixes.kept, ids))
         present = None if self._present is None else np.delete(self._present, ids)
         filters, accesses = self._filters.without(ids), self._accesses.without(ids)
-        terms = self._own_terms(filters, np.delete(self._utility, ids), present, accesses)
+        inputs = self._own_inputs(filters, np.delete(self._utility, ids), present, accesses)
         before = np.delete(np.arange(len(self), dtype=np.uint32), ids)
-        prefixes = load_planned(filters, terms, plan, self._prefixes, before)
-        self._replace(prefixes, terms, plan, accesses)
+        prefixes = load_prefixes(filters, inputs, plan.bits_to_load, self._prefixes, before)
+        self._replace(prefixes, inputs, plan, accesses)
 
     def allocate(
         self,
@@ -460,7 +449,7 @@ class Collection:
 
         Reads only the file, and does not change it. ``utility="accesses"`` uses the accesses that
         `record` counted; in hybrid mode, also the share of them that found the key, if that was
-        recorded. ``present`` is that of `build`, or "accesses". ``method`` may name a baseline, see
+        recorded. ``present`` is as in `build`, or "accesses". ``method`` may name a baseline, see
         `tamis.plan_collection`.
 
         >>> c = Collection.build({"a": range(9000), "b": range(9000, 18_000)})
@@ -470,10 +459,10 @@ class Collection:
         (True, True)
         """
         size = read_budget(budget, self._parts)
-        terms = self._terms(utility, present)
-        plan = plan_prefixes(self._filters, terms, size, method)
-        prefixes = load_planned(self._filters, terms, plan, self._prefixes)
-        self._replace(prefixes, terms, plan, self._accesses)
+        inputs = self._inputs(utility, present)
+        plan = plan_prefixes(self._filters, inputs, size, method)
+        prefixes = load_prefixes(self._filters, inputs, plan.bits_to_load, self._prefixes)
+        self._replace(prefixes, inputs, plan, self._accesses)
 
     def record(
         self,
@@ -484,7 +473,7 @@ class Collection:
     ) -> None:
         """Count accesses of sets, given by name or number.
 
-        ``found`` are those of them that contained the key. Earlier accesses decay: after
+        ``found`` lists the ones that contained the key. Earlier accesses decay: after
         ``half_life`` more accesses they count half.
 
         >>> c = Collection.build({"a": [1], "b": [2]})
@@ -493,8 +482,8 @@ class Collection:
         [1.0, 2.0]
         """
         weight = check_number("weight", weight, "a number from 0 on", least=0)
-        ids = self._ids(visited, "visited")
-        with_key = None if found is None else self._ids(found, "found")
+        ids = self.names.ids(visited, "visited")
+        with_key = None if found is None else self.names.ids(found, "found")
         if with_key and (stray := set(with_key).difference(ids)):
             raise ValueError(f"found must be among visited; {self.names[min(stray)]!r} is not")
         self._accesses.record(ids, weight, self.half_life, len(self), with_key)
@@ -525,7 +514,7 @@ class Collection:
     @property
     def budget(self) -> int | None:
         """The memory budget in bytes, of all parts, or None."""
-        budget = self._planned.budget
+        budget = self._allocation.budget
         return sum(budget) if isinstance(budget, tuple) else budget
 
     @property
@@ -644,29 +633,13 @@ class Collection:
         prefixes = self._prefixes
         return prefixes.overhead + _own_bytes(prefixes.filters, self._present, self._accesses)
 
-    def _ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
-        names = self.names
-        if not isinstance(sets, Iterable) or isinstance(sets, str):
-            raise TypeError(f"{argument} must be a list of names or numbers, not {sets!r}")
-        try:
-            ids = [
-                names.find(each, argument) if isinstance(each, str) else int(each) for each in sets
-            ]
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{argument} must be a list of names or numbers, not {shown(sets)}"
-            ) from None
-        if ids and not 0 <= min(ids) <= max(ids) < len(self):
-            raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
-        return ids
-
     def _check_part(self, part: int) -> int:
         return check_int("part", part, self._parts - 1)
 
-    def _terms(
+    def _inputs(
         self, utility: Utility | None, present: Present | None, *, sealed: bool = False
-    ) -> Terms:
-        """Return the terms of a plan for these utilities and shares; None is as before."""
+    ) -> AllocationInputs:
+        """Return the inputs of an allocation for these utilities and shares; None is as before."""
         if present is not None and not self.hybrid:
             raise ValueError("present must only be given in hybrid mode; pass hybrid=True")
         shares = read_present(present, self.names, self._accesses)
@@ -680,9 +653,9 @@ class Collection:
             weights = as_weights(with_unseen(accesses, max(float(accesses.sum()), 1.0)))
         else:
             weights = read_utility(utility, self.names, self._utility)
-        return self._own_terms(self._filters, weights, shares, self._accesses, sealed=sealed)
+        return self._own_inputs(self._filters, weights, shares, self._accesses, sealed=sealed)
 
-    def _own_terms(
+    def _own_inputs(
         self,
         filters: _native.Filters,
         weights: Weights,
@@ -690,31 +663,39 @@ class Collection:
         accesses: Accesses,
         *,
         sealed: bool = False,
-    ) -> Terms:
+    ) -> AllocationInputs:
         own = _own_bytes(filters, present, accesses, sealed=sealed)
-        return Terms(weights, present if self.hybrid else None, own, self._parts, self._salvage)
+        return AllocationInputs(
+            weights, present if self.hybrid else None, own, self._parts, self._salvage
+        )
+
+    def _seal(
+        self,
+        inputs: AllocationInputs,
+        budget: int | None,
+        path: FilePath | None,
+        key: bytes | None,
+        filesystem: Any,
+    ) -> None:
+        """Write new filters to a file and load prefixes from it; a bad budget writes nothing."""
+        plan = plan_prefixes(self._filters, inputs, budget)
+        filters = storage.seal_filters(path, self._filters, inputs.weights, key, filesystem)
+        self._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
+        self._origin = Origin.of(path, filters, inputs.weights, filesystem=filesystem)
 
     def _replace(
-        self, prefixes: Prefixes, terms: Terms, plan: Planned, accesses: Accesses | None = None
+        self,
+        prefixes: Prefixes,
+        inputs: AllocationInputs,
+        plan: Allocation,
+        accesses: Accesses | None = None,
     ) -> None:
         """Replace everything; nothing here can fail."""
         counts = Accesses() if accesses is None else accesses
-        planned = plan._replace(kept=None)  # the prefixes know
+        allocation = plan._replace(kept=None)  # the prefixes have it
         self._prefixes, self._filters = prefixes, prefixes.filters
-        self._utility, self._present = terms.weights, terms.present
-        self._accesses, self._planned = counts, planned
-
-
-def _is_at_hand(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
-    """Whether the rest of a filter is a read from a local file away."""
-    return not (path is None or isinstance(path, ObjectFile) or is_object(path, filesystem))
-
-
-def _has_runs(path: FilePath) -> bool:
-    """Whether a file has runs; a damaged one is refused by the reader of collections."""
-    with open_regular(path) as file, suppress(FormatError):
-        return Frame.of_file(file).kind == RUNS
-    return False
+        self._utility, self._present = inputs.weights, inputs.present
+        self._accesses, self._allocation = counts, allocation
 
 
 def _rates(prefixes: Prefixes) -> Floats:

@@ -120,5 +120,5 @@ def grow_rows(
     kept = segments * (bits // np.maximum(hashes, 1))
     order = np.argsort(-weights[start:], kind="stable")
     ids = (start + order).astype(np.uint32)
-    young = filters.resident(ids, kept[order].astype(np.uint64), loaded.young)
-    return loaded._replace(filters=filters, utility=weights, young=young)
+    unsliced = filters.resident(ids, kept[order].astype(np.uint64), loaded.unsliced)
+    return loaded._replace(filters=filters, utility=weights, unsliced=unsliced)

@@ -11,7 +11,15 @@ from tamis import _native
 from tamis._types import Key, Keys
 from tamis.errors import FormatError
 from tamis.planning.collection import sliced
-from tamis.planning.collection.curves import Ints, Mixed, Ribbon, Segmented, Truncated, Weights
+from tamis.planning.collection.curves import (
+    Floats,
+    Ints,
+    Mixed,
+    Ribbon,
+    Segmented,
+    Truncated,
+    Weights,
+)
 
 _FEW = 64  # filters, below which rows are no faster
 
@@ -28,13 +36,13 @@ class Prefixes(NamedTuple):
     """How often each filter is queried."""
     rows: int = 0
     """Sets that are laid out by rows, the first ones."""
-    young: _native.Resident | None = None
+    unsliced: _native.Resident | None = None
     """Prefixes of those that were added since, one by one."""
 
     @property
     def loaded(self) -> list[_native.Resident | _native.Sliced]:
-        """All prefixes: those of each part, and of young sets."""
-        return [*self.residents] if self.young is None else [*self.residents, self.young]
+        """All prefixes: of each part, and of sets that are not by rows yet."""
+        return [*self.residents] if self.unsliced is None else [*self.residents, self.unsliced]
 
     @property
     def overhead(self) -> int:
@@ -62,9 +70,9 @@ class Prefixes(NamedTuple):
     def candidates(self, key: Key, limit: int, hybrid: bool, part: int) -> npt.NDArray[np.uint32]:
         """Return up to ``limit`` sets of a part that may contain a key, the most queried first."""
         ids = self.residents[part].candidates(key, limit, hybrid)
-        if self.young is None:
+        if self.unsliced is None:
             return ids
-        ids = np.concatenate([ids, self.young.candidates(key, limit, hybrid)])
+        ids = np.concatenate([ids, self.unsliced.candidates(key, limit, hybrid)])
         return ids[np.lexsort((ids, -self.utility[ids]))][:limit]
 
     def candidates_many(
@@ -72,9 +80,9 @@ class Prefixes(NamedTuple):
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Return the same for many keys: where those of each begin, and the sets."""
         offsets, ids = self.residents[part].candidates_many(keys, limit, hybrid)
-        if self.young is None:
+        if self.unsliced is None:
             return offsets, ids
-        more, others = self.young.candidates_many(keys, limit, hybrid)
+        more, others = self.unsliced.candidates_many(keys, limit, hybrid)
         if not len(others):
             return offsets, ids
         counts = [np.diff(offsets), np.diff(more)]
@@ -135,13 +143,33 @@ def rate_curve(*sizes: _native.FilterSizes) -> Mixed:
     )
 
 
+class AllocationInputs(NamedTuple):
+    """The inputs of an allocation of memory to prefixes."""
+
+    weights: Weights
+    """Utilities."""
+    present: Weights | None
+    """In hybrid mode, the share of present keys among the queries of each set, if it is known."""
+    own_bytes: int
+    """Memory of the directory, utilities and accesses."""
+    parts: int
+    salvage: bool
+
+    @property
+    def utility(self) -> Floats:
+        """Utilities, for planning."""
+        return self.weights.astype(np.float64)
+
+    @property
+    def shares(self) -> Floats | None:
+        """Shares of present keys, for planning."""
+        return None if self.present is None else self.present.astype(np.float64)
+
+
 def load_prefixes(
     filters: _native.Filters,
+    inputs: AllocationInputs,
     kept: Ints,
-    utility: Weights,
-    *,
-    parts: int,
-    salvage: bool,
     loaded: Prefixes | None = None,
     before: npt.NDArray[np.uint32] | None = None,
 ) -> Prefixes:
@@ -149,6 +177,7 @@ def load_prefixes(
 
     Prefixes that are ``loaded`` are copied from memory: filter i was number ``before[i]`` then.
     """
+    utility, parts, salvage = inputs.weights, inputs.parts, inputs.salvage
     curve = sliced_curve(filters) if parts == 1 else None
     if curve is not None and not salvage:
         segments = kept // np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1)

@@ -13,7 +13,7 @@ from tamis import _native
 from tamis._checks import check_int, check_iterable, check_workload, parse_budget, shown
 from tamis._files import open_regular, save_whole
 from tamis._types import FilePath, Key, Keys
-from tamis.collection.run import Run, hash_runs, plan_filters
+from tamis.collection.run_filters import Run, hash_runs, plan_filters
 from tamis.collection.runs_file import RunsContent, read_runs, write_runs
 from tamis.collection.storage import path_in_errors, read_limit, unknown_name
 from tamis.collection.utility import Utility, as_weights
@@ -96,7 +96,7 @@ class Runs:
     ) -> Self:
         """Open a file that `save` wrote; damage raises `FormatError`.
 
-        The filters are those of the file, unless another ``budget`` is given. A workload is not in
+        The filters of the file are used, unless another ``budget`` is given. A workload is not in
         the file: pass one for the next plan.
         """
         check_workload(workload)
@@ -240,7 +240,7 @@ class Runs:
 
     @property
     def expected_reads(self) -> float:
-        """Expected number of runs that a lookup of an absent key reads for nothing."""
+        """Expected number of runs that a lookup of an absent key reads without need."""
         return float(self.fprs.sum())
 
     @property

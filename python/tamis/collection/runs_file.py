@@ -8,13 +8,16 @@ key, are read only to build a filter.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 from tamis._checks import MAX_BYTES, MAX_KEYS
+from tamis._files import open_regular
 from tamis._frames import CONTAINED, JSON, Frame, FrameWriter, write_all
-from tamis.collection.run import Content, Run, Stored
+from tamis._types import FilePath
+from tamis.collection.run_filters import Content, Run, Stored
 from tamis.errors import FormatError
 from tamis.filters import from_bytes
 from tamis.filters.stacked import Stacked
@@ -50,6 +53,13 @@ def write_runs(descriptor: int, content: RunsContent) -> None:
             frame = run.filter.to_bytes()
             container.frame(partial(write_all, content=frame))
     container.close()
+
+
+def has_runs(path: FilePath) -> bool:
+    """Whether a file has runs; a damaged one is refused by the reader of collections."""
+    with open_regular(path) as file, suppress(FormatError):
+        return Frame.of_file(file).kind == KIND
+    return False
 
 
 def read_runs(file: BinaryIO, key: bytes | None) -> RunsContent:

@@ -122,6 +122,11 @@ def seal_filters(
         return _native.Filters.open(file.fileno(), spill.fileno(), key, texts)[0]
 
 
+def is_local(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
+    """Whether filters are in a local file, so that the rest of a filter is a short read away."""
+    return not (path is None or isinstance(path, ObjectFile) or is_object(path, filesystem))
+
+
 @contextmanager
 def path_in_errors(path: FilePath | ObjectFile) -> Iterator[None]:
     """Put the path of a file that is damaged or cannot be read into the error."""
@@ -195,6 +200,22 @@ class Names(Sequence[str]):
         if id is None:
             raise unknown_name(name, self, argument)
         return id
+
+    def ids(self, sets: Iterable[str] | npt.NDArray[np.integer[Any]], argument: str) -> list[int]:
+        """Return the numbers of sets that are given by name or number."""
+        if not isinstance(sets, Iterable) or isinstance(sets, str):
+            raise TypeError(f"{argument} must be a list of names or numbers, not {sets!r}")
+        try:
+            ids = [
+                self.find(each, argument) if isinstance(each, str) else int(each) for each in sets
+            ]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{argument} must be a list of names or numbers, not {shown(sets)}"
+            ) from None
+        if ids and not 0 <= min(ids) <= max(ids) < len(self):
+            raise ValueError(f"{argument} must have numbers from 0 to {len(self) - 1}")
+        return ids
 
     def check_new(
         self, items: Mapping[str, Item] | Iterable[tuple[str, Item]], what: str

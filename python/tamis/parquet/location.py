@@ -14,7 +14,7 @@ from tamis._files import save_whole
 from tamis._objects import Object, check_local, is_object, locate, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath
-from tamis.collection.merging import check_picklable
+from tamis.collection.origin import check_picklable
 from tamis.planning.collection.curves import Floats
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tamis.collection import Collection
-from tamis.collection.merging import copy_filters
+from tamis.collection.merge import copy_filters
 from tamis.errors import IncompatibleError
 from tamis.parquet.column_types import ABSENT
 from tamis.parquet.file_set import FileSet

@@ -10,8 +10,8 @@
 //! name, bits, document
 //! ```
 //!
-//! Filters are found by name in tables of hashes: that of an opened file is in the temporary file,
-//! and that of added filters in memory.
+//! Filters are found by name in tables of hashes: of an opened file in the temporary file, of added
+//! filters in memory.
 
 use super::super::files::Files;
 use super::names::{NameTable, hash_name};
@@ -386,7 +386,7 @@ impl Directory {
         rest
     }
 
-    /// Memory: as it is, or that of an opened file with these filters.
+    /// Memory: as it is, or as it would be if a file with these filters were opened.
     pub fn size_in_bytes(&self, sealed: bool) -> usize {
         if sealed {
             return self.len().div_ceil(GROUP) * size_of::<(u64, u32)>();

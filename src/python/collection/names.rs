@@ -23,7 +23,7 @@ fn slots_for(names: usize) -> usize {
 }
 
 impl NameTable {
-    /// A table with room for this many names.
+    /// A table with capacity for this many names.
     pub fn with_capacity(names: usize) -> NameTable {
         NameTable { slots: vec![[0; 2]; slots_for(names)], len: 0 }
     }

@@ -248,16 +248,16 @@ def _part_of_a_column(curve: Ribbon, utility: Floats, kept: Ints, whole: Floats,
     Only rows that lie inside the part are checked, so it must be at least one row long.
     """
     needed = np.where(kept == 0, curve.codes, 0) + curve.width
-    room = np.flatnonzero((needed <= left) & (whole > 0))
-    if not len(room):
+    fitting = np.flatnonzero((needed <= left) & (whole > 0))
+    if not len(fitting):
         return
 
     def gain(which: npt.NDArray[np.intp]) -> Floats:
         some, now = curve.take(which), kept[which]
         return utility[which] * (some.rate(now) - some.rate(now + left))
 
-    first = room[[np.argmax(whole[room])]]
-    candidates = room[whole[room] >= gain(first)]
+    first = fitting[[np.argmax(whole[fitting])]]
+    candidates = fitting[whole[fitting] >= gain(first)]
     kept[candidates[np.argmax(gain(candidates))]] += left
 
 

@@ -27,7 +27,7 @@ _LOWEST, _HIGHEST = -200.0, 5.0  # logarithms of prices, for utilities up to 1
 
 
 def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> Ints:
-    """Divide bits among runs: return those of each run's filter, 0 for one without a filter.
+    """Divide bits among runs: return the bits of each run's filter, 0 if it gets none.
 
     >>> from tamis.planning.stacked.frequencies import Zipf
     >>> split_runs(np.array([1000, 10_000]), np.ones(2), Zipf(1.0, 10**6, 10**5), 110_000).tolist()

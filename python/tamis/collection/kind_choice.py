@@ -11,8 +11,8 @@ import numpy as np
 from tamis import _native
 from tamis.collection.storage import Hashed, Sets, pairs
 from tamis.collection.utility import Utility
-from tamis.planning.collection.choosing import Chosen, choose_kind
 from tamis.planning.collection.curves import Floats
+from tamis.planning.collection.row_costs import Chosen, choose_kind
 
 MAX_KEYS = 4_000_000
 """Keys that are hashed, 16 bytes each, before a kind is chosen for sets of an iterator."""
@@ -27,9 +27,9 @@ def choose_for(
     seed: int,
     key: bytes | None,
 ) -> tuple[Iterator[tuple[str, Any]], Chosen]:
-    """Choose a kind; return the sets, of which those that were looked at are hashed.
+    """Choose a kind; return all sets, of which the first are hashed already.
 
-    If there are more than `MAX_KEYS` keys, those of the first sets decide: more sets at the same
+    If there are more than `MAX_KEYS` keys, the first sets decide: more sets at the same
     budget have higher rates, of which ribbons have the lower.
     """
     given = pairs(sets, "set")

@@ -16,7 +16,7 @@ from tamis._frames import copy_range, read_at
 from tamis._types import Keys
 from tamis.collection.storage import filter_bits
 from tamis.filters.stacked import Stacked
-from tamis.planning.collection.runs import split_runs
+from tamis.planning.collection.run_budgets import split_runs
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
 
