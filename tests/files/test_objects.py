@@ -262,6 +262,14 @@ def test_a_key_that_the_client_cannot_address_is_refused(s3, key):
             attempt(f"s3://lake/{key}")
 
 
+def test_a_folder_with_a_key_that_the_client_cannot_address_is_not_listed_in_part(s3):
+    write_events(arrow_of(s3), "lake/double", 1)
+    s3fs_of(s3).call_s3("put_object", Bucket="lake", Key="double//a.parquet", Body=b"")
+    for source in ("s3://lake/double", "s3://lake/double/*.parquet"):
+        with pytest.raises(OSError, match=r'Path "double//.*" contained empty path segment'):
+            SkippingIndex.build(source, columns="user")
+
+
 @pytest.mark.parametrize("name", ["lake", "lake/", "lake/folder/", ""])
 def test_what_names_no_object_is_refused(s3, name):
     """A client would drop the slash, and write an object of another name."""
