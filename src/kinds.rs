@@ -37,28 +37,13 @@ pub static KINDS: [&Kind; 19] = [
 ];
 
 /// Collections are not kernels: `src/python/collection` opens them, a part at a time.
-static COLLECTION: Kind = Kind {
-    number: collection::KIND,
-    name: "collection",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |_, _, _| {
-        Err(Error::Format("this is a collection: tamis.Collection.open opens it".into()))
-    },
-};
+static COLLECTION: Kind = Kind::new(collection::KIND, "collection", |_, _, _| {
+    Err(Error::Format("this is a collection: tamis.Collection.open opens it".into()))
+});
 
 /// As collections.
-static TEXT: Kind = Kind {
-    number: text::KIND,
-    name: "text",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |_, _, _| Err(Error::Format(text::OPENS_IT.into())),
-};
+static TEXT: Kind =
+    Kind::new(text::KIND, "text", |_, _, _| Err(Error::Format(text::OPENS_IT.into())));
 
 /// The kind of this number.
 pub fn kind(number: u16) -> Option<&'static Kind> {

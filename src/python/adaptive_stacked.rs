@@ -7,6 +7,7 @@ use super::adapting::{hash_rows, rows};
 use super::batch;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
+use super::kinds::kind_class;
 use super::stacked::LayerState;
 use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
 use crate::hash::Hash128;
@@ -51,18 +52,13 @@ pub struct AdaptiveState {
     sample_shift: u64,
 }
 
-/// A stack that grows from its false positives.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct AdaptiveStacked;
+kind_class! {
+    /// A stack that grows from its false positives.
+    AdaptiveStacked(Kernel) extends Deleting
+}
 
 #[pymethods]
 impl AdaptiveStacked {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveStacked>> {
-        handle.of::<Kernel>()?;
-        Ok(Deleting::new(handle).add_subclass(AdaptiveStacked))
-    }
-
     /// A stack of one layer of keys, with a layer to fill behind it.
     #[staticmethod]
     fn _begin_with(
@@ -73,7 +69,7 @@ impl AdaptiveStacked {
         capacity: u64,
     ) -> PyResult<Handle> {
         let kernel = Kernel::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
-        Ok(Handle::empty(kernel, capacity, first.hasher.clone()))
+        Ok(Handle::new(kernel, capacity, first.hasher.clone()))
     }
 
     /// Learn that keys are absent; for each, whether it was collected.

@@ -36,10 +36,6 @@ pub(super) fn structure<'a, T: kernel::Kernel>(
 }
 
 impl Stored {
-    pub(super) fn over(handle: &Handle) -> Stored {
-        Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
-    }
-
     #[inline(always)]
     pub(super) fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
         hash_object(&self.handle.hasher, key)
@@ -93,8 +89,8 @@ impl Stored {
 #[pymethods]
 impl Stored {
     #[new]
-    fn new(handle: &Handle) -> Stored {
-        Stored::over(handle)
+    pub(super) fn new(handle: &Handle) -> Stored {
+        Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
     }
 
     /// Return the number of keys; of many or of merged ones, some kinds estimate it.
@@ -174,7 +170,7 @@ pub struct Filter;
 impl Filter {
     #[new]
     pub(super) fn new(handle: &Handle) -> PyClassInitializer<Filter> {
-        PyClassInitializer::from(Stored::over(handle)).add_subclass(Filter)
+        PyClassInitializer::from(Stored::new(handle)).add_subclass(Filter)
     }
 
     /// Tell whether the key may be in the set; False is certain.

@@ -5,6 +5,7 @@
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
+use super::kinds::kind_class;
 use crate::distinct::{self, Partitions};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
@@ -132,18 +133,13 @@ impl LayerState {
     }
 }
 
-/// A stack of filters.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct Stacked;
+kind_class! {
+    /// A stack of filters.
+    Stacked(Stack) extends Deleting
+}
 
 #[pymethods]
 impl Stacked {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Stacked>> {
-        handle.of::<Stack>()?;
-        Ok(Deleting::new(handle).add_subclass(Stacked))
-    }
-
     /// A stack of layers, from the first, with the share of queries for known negatives (psi), how
     /// many keys were among the negatives, and whether none of them passes the last layer.
     #[staticmethod]
@@ -159,7 +155,7 @@ impl Stacked {
         for layer in &layers {
             layers[0].check_hash(layer)?;
         }
-        Ok(Handle::empty(stack, capacity, layers[0].hasher.clone()))
+        Ok(Handle::new(stack, capacity, layers[0].hasher.clone()))
     }
 
     /// Whether every layer of keys takes insertions.

@@ -80,7 +80,6 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     Reference: Deeds, Hentschel, Idreos 2021, section 6.
     """
 
-    inserts = True
     _kind = "adaptive_stacked"
 
     def __new__(
