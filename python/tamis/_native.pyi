@@ -38,6 +38,7 @@ __all__ = [
     "Assigned",
     "Batch",
     "Bloom",
+    "BuiltLayer",
     "Classifier",
     "Cuckoo",
     "Deleting",
@@ -54,7 +55,6 @@ __all__ = [
     "Hashes",
     "Inserting",
     "KindRow",
-    "LayerState",
     "LearnedBloom",
     "Lookup",
     "Negatives",
@@ -712,11 +712,13 @@ class Sharded(Filter):
         """The number of shards."""
 
 @final
-class LayerState:
-    """The current state of a layer."""
+class BuiltLayer:
+    """A layer: its kind, what it stores, how many items in how many bits, and its rate now."""
 
     @property
-    def kind(self) -> int: ...
+    def kind(self) -> str: ...
+    @property
+    def stores(self) -> Literal["keys", "negatives", "both"]: ...
     @property
     def items(self) -> int: ...
     @property
@@ -737,9 +739,17 @@ class Stacked(Deleting):
         capacity: int,
     ) -> Handle: ...
     @property
-    def _inserts(self) -> bool: ...
+    def inserts(self) -> bool:
+        """Whether keys can be added: every layer of keys supports insertion."""
+
     @property
-    def _deletes(self) -> bool: ...
+    def deletes(self) -> bool:
+        """Whether keys can be removed: every layer of keys supports deletion."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether keys beyond the capacity are refused: by a layer of keys that is full."""
+
     @property
     def psi(self) -> float:
         """The fraction of queries for absent keys that are for known negatives (ψ)."""
@@ -756,7 +766,7 @@ class Stacked(Deleting):
         """
 
     @property
-    def _layers(self) -> list[LayerState]: ...
+    def _layers(self) -> list[BuiltLayer]: ...
 
 @final
 class AdaptiveState:
@@ -804,7 +814,7 @@ class AdaptiveStacked(Deleting):
     @property
     def _state(self) -> AdaptiveState: ...
     @property
-    def _layers(self) -> list[LayerState]: ...
+    def _layers(self) -> list[BuiltLayer]: ...
     @property
     def known_fpr(self) -> float:
         """The false-positive rate of known negatives; see `Stacked.known_fpr`."""

@@ -8,7 +8,7 @@ use super::batch;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
-use super::stacked::LayerState;
+use super::stacked::BuiltLayer;
 use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
 use crate::hash::Hash128;
 use numpy::PyArray1;
@@ -118,9 +118,9 @@ impl AdaptiveStacked {
     /// Each layer that answers and, behind them, the one that is being filled, if there is one:
     /// then there is an even number.
     #[getter]
-    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<LayerState>> {
+    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| stack.layers().iter().map(LayerState::of).collect()))
+        Ok(self_.py().detach(|| BuiltLayer::all(&stack.layers(), false)))
     }
 
     /// The rate of known negatives, all alike.

@@ -126,8 +126,13 @@ impl Stack {
         !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().deletes)
     }
 
+    /// Whether keys beyond the capacity are refused: by a layer of keys that is full.
+    pub fn bounded(&self) -> bool {
+        self.inserts() && self.layers.iter().step_by(2).any(|layer| layer.kind().bounded)
+    }
+
     /// Whether it ends in a function.
-    fn is_exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         self.layers.len().is_multiple_of(2)
     }
 

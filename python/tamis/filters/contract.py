@@ -50,7 +50,7 @@ class Filter(_native.Filter, Saved):
         kind = KINDS[cls._kind]
         cls.merges, cls.one_sided = kind.merges, not kind.forgets
         for ability in ("inserts", "deletes", "bounded"):
-            if ability not in cls.__dict__:
+            if isinstance(getattr(cls, ability), bool):  # not a property, as of a stack
                 setattr(cls, ability, getattr(kind, ability))
 
     if not TYPE_CHECKING:  # else a type checker would accept any name

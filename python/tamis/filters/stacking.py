@@ -137,7 +137,7 @@ class StackBuild:
             index = len(self.layers)
             if index == len(self.planned):
                 break
-            if self.planned[index].kind == "function":
+            if self.planned[index].exact:
                 known = self._add_function(survivors)
                 break
             if len(self.negatives) == 0 or not self._add_pair():
@@ -186,11 +186,11 @@ class StackBuild:
     def _room_below(self, layer: Layer) -> int:
         """Predict how many keys reach a layer below when the stack is at its capacity.
 
-        Which of the later keys do so is random. A full cuckoo filter refuses a key, and the stack
-        with it, so it has room for five standard deviations more.
+        Which of the later keys do so is random. A full layer of a bounded kind refuses a key, and
+        the stack with it, so it has capacity for five standard deviations more.
         """
         to_come = self.room - len(self.all_keys)
-        if layer.kind == "cuckoo" and to_come:
+        if KINDS[layer.kind].bounded and to_come:
             mean = to_come * self.passing
             return len(self.keys) + math.ceil(mean + _SIGMAS * (math.sqrt(mean) + 1))
         return -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
@@ -228,7 +228,7 @@ class StackBuild:
         more. ``keys`` are the ranks of the negatives that turned out to be keys.
         """
         most = len(self.negatives)
-        if self.budget is None or most == 0 or self.planned[-1].kind == "function":
+        if self.budget is None or most == 0 or self.planned[-1].exact:
             return survivors.given
         keep = math.ceil((1 - _LEFT_OUT) * most)
         if self._enough(most, 2) or not self._enough(keep, 2):
@@ -261,7 +261,7 @@ class StackBuild:
     def _make_room(self, sigmas: int = 0) -> None:
         """Make the last layers coarser, or drop them, until the planned layers should fit."""
         while self.budget is not None and len(self.planned) > len(self.layers):
-            if self.planned[-1].kind == "function" or self._enough(len(self.negatives), sigmas):
+            if self.planned[-1].exact or self._enough(len(self.negatives), sigmas):
                 return
             last = self.planned[-1].coarser()
             if last is not None:

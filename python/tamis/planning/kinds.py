@@ -8,10 +8,10 @@ CONTRIBUTING lists what a new kind needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from tamis import _native
 from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon, telescoping
@@ -19,6 +19,7 @@ from tamis.planning.costs import Check, check_seconds
 
 LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 """Values of ``layer`` in `tamis.plan`: the kinds that have a `Kind.layer`, or the best of them."""
+
 
 class Size(Protocol):
     """The interface of ``Size`` in the planning module of each kind."""
@@ -40,6 +41,22 @@ class Sizes(Protocol):
     @property
     def size(self) -> Any:
         """``size(keys, *, fpr=None, bits_per_key=None, **arguments)``."""
+
+
+class SizesOfAnyRate(Sizes, Protocol):
+    """The planning module of a kind whose layers can have any rate."""
+
+    @property
+    def OVERHEAD(self) -> float:
+        """Bits of a layer per bit of information, log2(1/α) per item."""
+
+    @property
+    def bits_per_item(self) -> Callable[[Any], Any]:
+        """Bits per item of a large layer of a rate, or of an array of rates."""
+
+    @property
+    def rate_of_bits(self) -> Callable[[float], float]:
+        """About the rate of a large layer with these bits per item."""
 
 
 class Option(NamedTuple):
@@ -97,6 +114,24 @@ class Kind:
     def layout(self) -> str | None:
         """The layout of a layer, for kinds that have several."""
         return None if self.layer is None else self.layer.arguments.get("layout")
+
+    def bits_per_item(self, rate: Any) -> Any:
+        """Return the bits per item of a large layer of this rate, or array of rates, if any is possible."""
+        return self._any_rate.bits_per_item(rate)
+
+    def rate_of_bits(self, bits: float) -> float:
+        """Return about the rate of a large layer with these bits per item, if any is possible."""
+        return self._any_rate.rate_of_bits(bits)
+
+    @property
+    def overhead(self) -> float:
+        """Bits of a layer per bit of information."""
+        return self._any_rate.OVERHEAD
+
+    @property
+    def _any_rate(self) -> SizesOfAnyRate:
+        assert self.continuous
+        return cast(SizesOfAnyRate, self.sizes)
 
     def layer_size(self, items: int, **fineness: Any) -> Any:
         """Find the `Size` of a layer, for a ``fpr`` or ``fingerprint_bits``."""
@@ -277,6 +312,9 @@ KINDS: dict[str, Kind] = {
 }
 
 BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
+
+FUNCTION = KINDS["function"]
+"""The kind of the last layer of an exact stack."""
 
 LAYERS = tuple(KINDS[name] for name in get_args(LayerKind) if name != "auto")
 """The kinds that can be layers of a stack."""
