@@ -43,7 +43,7 @@ impl Stored {
             .map_err(|reason| reason.named("key"))
     }
 
-    fn room(&self) -> u64 {
+    fn capacity_in_keys(&self) -> u64 {
         self.handle.kernel.capacity().unwrap_or(self.handle.capacity)
     }
 
@@ -59,7 +59,7 @@ impl Stored {
 
     /// Says once that the filter has taken in more than it was made for.
     #[inline]
-    pub(super) fn check_room(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn warn_if_overfull(&self, py: Python<'_>) -> PyResult<()> {
         if !self.warned.load(Relaxed) && self.handle.kernel.overfull(self.handle.capacity) {
             return self.warn(py);
         }
@@ -82,7 +82,7 @@ impl Stored {
 
     fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.room(), out))??)
+        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out))??)
     }
 }
 
@@ -101,7 +101,7 @@ impl Stored {
     /// The number of keys that the filter is sized for.
     #[getter]
     fn capacity(&self) -> u64 {
-        self.room()
+        self.capacity_in_keys()
     }
 
     /// The size in bits.
@@ -119,7 +119,7 @@ impl Stored {
     /// The structure, shared: to be joined into a larger one.
     #[getter]
     fn _handle(&self) -> Handle {
-        Handle { capacity: self.room(), ..self.handle.clone() }
+        Handle { capacity: self.capacity_in_keys(), ..self.handle.clone() }
     }
 
     /// The structure, copied.
@@ -228,14 +228,14 @@ impl Inserting {
         let filter = self_.as_super().as_super().get();
         let hash = filter.hash(key)?;
         filter.change(self_.py(), |kernel| kernel.insert(&[hash]))?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Insert many keys; if one is not a valid key, none is inserted.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         batch::insert(self_.py(), &*filter.handle.kernel, &filter.handle.hasher, keys)?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 }
 

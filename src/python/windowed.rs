@@ -76,7 +76,7 @@ impl Windowed {
             windowed.pass(&[hash], generation, None);
             Ok(())
         })?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Insert many keys in their order, or none of them if one is not a key.
@@ -94,7 +94,7 @@ impl Windowed {
                 windowed.pass(&hashes[first..end], generation, None);
             });
         });
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Tell whether the key was there, and insert it.
@@ -107,7 +107,7 @@ impl Windowed {
             windowed.pass(&[hash], generation, Some(&mut out));
             Ok(())
         })?;
-        filter.check_room(self_.py())?;
+        filter.warn_if_overfull(self_.py())?;
         Ok(out[0])
     }
 
@@ -129,7 +129,7 @@ impl Windowed {
             });
             Ok(())
         })?;
-        filter.check_room(self_.py())?;
+        filter.warn_if_overfull(self_.py())?;
         Ok(answers)
     }
 

@@ -171,7 +171,7 @@ def _candidates(
 
 
 def _tightened(goal: Goal, margin: float) -> Goal:
-    """Leave room under the constraints for whole bits and items, which matter in small layers."""
+    """Leave slack under the constraints for whole bits and items, which matter in small layers."""
     return replace(
         goal,
         max_fpr_bound=goal.max_fpr_bound * margin,
@@ -180,8 +180,8 @@ def _tightened(goal: Goal, margin: float) -> Goal:
 
 
 def _kept(plan: Plan, goal: Goal) -> bool:
-    rates = plan.expected_fpr <= goal.fpr and plan.fpr_bound <= goal.max_fpr_bound
-    return rates and plan.bits <= goal.budget and plan.expected_checks <= goal.max_checks
+    """Whether a plan keeps to every constraint, in whole bits."""
+    return bool(goal.allowed(plan.expected_fpr, plan.fpr_bound, plan.psi, plan.checks, plan.bits))
 
 
 def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
