@@ -12,11 +12,11 @@ use std::any::Any;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// A kind of structure.
+/// A kind of structure: its row in the table of kinds, which Python reads.
 pub struct Kind {
     /// Its number in a frame (docs/format.md).
     pub number: u16,
-    /// Its name.
+    /// Its name: of its page, its planning module, and in messages.
     pub name: &'static str,
     /// Whether it may be a layer of a stack. Such a kind holds no other filters.
     pub layer: bool,
@@ -24,10 +24,37 @@ pub struct Kind {
     pub inserts: bool,
     /// Whether every filter of the kind deletes keys.
     pub deletes: bool,
+    /// Whether it counts how often a key was inserted.
+    pub counts: bool,
     /// Whether it refuses keys beyond its capacity, rather than grow or have more false positives.
     pub bounded: bool,
+    /// Whether two filters of the kind can be merged.
+    pub merges: bool,
+    /// Whether it changes its answers when a false positive is reported to it.
+    pub adapts: bool,
+    /// Whether it forgets keys, so that it may reject one that was inserted.
+    pub forgets: bool,
     /// Opens a frame of the kind.
     pub open: Open,
+}
+
+impl Kind {
+    /// A kind that can only be queried: its row names what else it can do.
+    pub const fn new(number: u16, name: &'static str, open: Open) -> Kind {
+        Kind {
+            number,
+            name,
+            layer: false,
+            inserts: false,
+            deletes: false,
+            counts: false,
+            bounded: false,
+            merges: false,
+            adapts: false,
+            forgets: false,
+            open,
+        }
+    }
 }
 
 /// Opens a frame, given its head and its sections.

@@ -6,7 +6,7 @@
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, Section};
-use crate::kernel::{Kernel, Kind, Open, Opening};
+use crate::kernel::{Kernel, Kind, Opening};
 use crate::{adaptive_cuckoo, adaptive_stack, bloom, collection, cuckoo, fuse, learned, model};
 use crate::{
     quotient, ribbon, sharded, stable, stable_learned, stack, telescoping, text, windowed,
@@ -40,34 +40,29 @@ pub static KINDS: [&Kind; 22] = [
 ];
 
 /// Collections are not kernels: `src/python/collection` opens them, a part at a time.
-static COLLECTION: Kind = not_a_filter(collection::KIND, "collection", |_, _, _| {
+static COLLECTION: Kind = Kind::new(collection::KIND, "collection", |_, _, _| {
     Err(Error::Format("this is a collection: open it with tamis.Collection.open".into()))
 });
 
 static TEXT: Kind =
-    not_a_filter(text::KIND, "text", |_, _, _| Err(Error::Format(text::OPENS_IT.into())));
+    Kind::new(text::KIND, "text", |_, _, _| Err(Error::Format(text::OPENS_IT.into())));
 
 /// Containers of frames: `tamis.collection.runs` opens them.
-static RUNS: Kind = not_a_filter(20, "runs", |_, _, _| {
+static RUNS: Kind = Kind::new(20, "runs", |_, _, _| {
     Err(Error::Format("this is a file of runs: open it with tamis.Collection.open".into()))
 });
 
 /// `tamis.parquet` opens them.
-static SKIPPING: Kind = not_a_filter(21, "skipping", |_, _, _| {
+static SKIPPING: Kind = Kind::new(21, "skipping", |_, _, _| {
     let message = "this is a skipping index: open it with tamis.parquet.SkippingIndex.open";
     Err(Error::Format(message.into()))
 });
 
 /// `tamis.guard` opens them.
-static SNAPSHOT: Kind = not_a_filter(22, "snapshot", |_, _, _| {
+static SNAPSHOT: Kind = Kind::new(22, "snapshot", |_, _, _| {
     let message = "this is a snapshot of a guard: open it with tamis.Guard(store, snapshot=...)";
     Err(Error::Format(message.into()))
 });
-
-/// A kind that is no filter; `open` returns the error that says how to open it.
-const fn not_a_filter(number: u16, name: &'static str, open: Open) -> Kind {
-    Kind { number, name, layer: false, inserts: false, deletes: false, bounded: false, open }
-}
 
 /// The kind of this number.
 pub fn kind(number: u16) -> Option<&'static Kind> {

@@ -25,15 +25,9 @@ use crate::ribbon::KIND_FUNCTION;
 use std::sync::Arc;
 
 /// Learned Bloom filters.
-pub static KIND: Kind = Kind {
-    number: 14,
-    name: "learned",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Learned::from_frame(head, sections, opening)?)),
-};
+pub static KIND: Kind = Kind::new(14, "learned", |head, sections, opening| {
+    Ok(Arc::new(Learned::from_frame(head, sections, opening)?))
+});
 /// The most regions.
 pub const MAX_REGIONS: usize = 256;
 /// The domain of the filter in front: "front" in ASCII.

@@ -21,15 +21,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Sharded filters.
-pub static KIND: Kind = Kind {
-    number: 7,
-    name: "sharded",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Sharded::from_frame(head, sections, opening)?)),
-};
+pub static KIND: Kind = Kind::new(7, "sharded", |head, sections, opening| {
+    Ok(Arc::new(Sharded::from_frame(head, sections, opening)?))
+});
 /// The most shards: each has a section in the frame, whose number has 16 bits.
 pub const MAX_SHARDS: u64 = 1 << 15;
 /// The domain of the remix that chooses a shard: "shard" in ASCII.

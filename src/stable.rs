@@ -35,13 +35,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stable Bloom filters.
 pub static KIND: Kind = Kind {
-    number: 12,
-    name: "stable",
-    layer: false,
     inserts: true,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?)),
+    forgets: true,
+    ..Kind::new(12, "stable", |head, sections, opening| {
+        Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?))
+    })
 };
 /// The most cells per key; more would not pay at any rate above 10⁻⁹.
 pub const MAX_HASHES: u32 = 32;

@@ -28,15 +28,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Stable learned filters; they insert by [`StableLearned::pass`], which takes the scores.
 pub static KIND: Kind = Kind {
-    number: 15,
-    name: "stable_learned",
-    layer: false,
     inserts: true,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| {
+    forgets: true,
+    ..Kind::new(15, "stable_learned", |head, sections, opening| {
         Ok(Arc::new(StableLearned::from_frame(head, sections, opening)?))
-    },
+    })
 };
 /// The most groups.
 pub const MAX_GROUPS: usize = 64;

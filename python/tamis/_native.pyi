@@ -38,6 +38,7 @@ __all__ = [
     "Assigned",
     "Batch",
     "Bloom",
+    "BuiltLayer",
     "Classifier",
     "Cuckoo",
     "Deleting",
@@ -56,7 +57,6 @@ __all__ = [
     "Hashes",
     "Inserting",
     "KindRow",
-    "LayerState",
     "LearnedBloom",
     "Lookup",
     "Negatives",
@@ -177,7 +177,15 @@ class KindRow:
     @property
     def deletes(self) -> bool: ...
     @property
+    def counts(self) -> bool: ...
+    @property
     def bounded(self) -> bool: ...
+    @property
+    def merges(self) -> bool: ...
+    @property
+    def adapts(self) -> bool: ...
+    @property
+    def forgets(self) -> bool: ...
 
 def kinds() -> list[KindRow]:
     """List all kinds, by number."""
@@ -615,7 +623,7 @@ class Bloom(Inserting):
         size: bloom.Size, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: bloom.Size, keys: Distinct) -> Handle: ...
+    def _build(size: bloom.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @staticmethod
     def _build_any(
         keys: Keys, size: Callable[[int], bloom.Size], seed: int = 0, key: bytes | None = None
@@ -644,7 +652,7 @@ class Cuckoo(Deleting):
         size: cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: cuckoo.Size, keys: Distinct) -> Handle: ...
+    def _build(size: cuckoo.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def fingerprint_bits(self) -> int:
         """The length of a fingerprint in bits (f), after `truncate` if it was called."""
@@ -664,7 +672,7 @@ class Fuse(Filter):
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
-    def _build(size: fuse.Size, keys: Distinct) -> Handle: ...
+    def _build(size: fuse.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @staticmethod
     def _build_any(
         keys: Keys, size: Callable[[int], fuse.Size], seed: int = 0, key: bytes | None = None
@@ -689,7 +697,7 @@ class Ribbon(Filter):
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
-    def _build(size: ribbon.Size, keys: Distinct) -> Handle: ...
+    def _build(size: ribbon.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def layout(self) -> Literal["interleaved", "columns"]:
         """The order of the columns."""
@@ -761,11 +769,13 @@ class Sharded(Filter):
         """The number of shards."""
 
 @final
-class LayerState:
-    """The current state of a layer."""
+class BuiltLayer:
+    """A layer: its kind, what it stores, how many items in how many bits, and its rate now."""
 
     @property
-    def kind(self) -> int: ...
+    def kind(self) -> str: ...
+    @property
+    def stores(self) -> Literal["keys", "negatives", "both"]: ...
     @property
     def items(self) -> int: ...
     @property
@@ -786,9 +796,17 @@ class Stacked(Deleting):
         capacity: int,
     ) -> Handle: ...
     @property
-    def _inserts(self) -> bool: ...
+    def inserts(self) -> bool:
+        """Whether keys can be added: every layer of keys supports insertion."""
+
     @property
-    def _deletes(self) -> bool: ...
+    def deletes(self) -> bool:
+        """Whether keys can be removed: every layer of keys supports deletion."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether keys beyond the capacity are refused: by a layer of keys that is full."""
+
     @property
     def psi(self) -> float:
         """The fraction of queries for absent keys that are for known negatives (ψ)."""
@@ -805,7 +823,7 @@ class Stacked(Deleting):
         """
 
     @property
-    def _layers(self) -> list[LayerState]: ...
+    def _layers(self) -> list[BuiltLayer]: ...
 
 @final
 class AdaptiveState:
@@ -853,7 +871,7 @@ class AdaptiveStacked(Deleting):
     @property
     def _state(self) -> AdaptiveState: ...
     @property
-    def _layers(self) -> list[LayerState]: ...
+    def _layers(self) -> list[BuiltLayer]: ...
     @property
     def known_fpr(self) -> float:
         """The false-positive rate of known negatives; see `Stacked.known_fpr`."""
@@ -884,7 +902,9 @@ class AdaptiveQuotient(Adapting):
         key: bytes | None = None,
     ) -> Handle: ...
     @staticmethod
-    def _build(size: telescoping.Size, extending: bool, keys: Distinct) -> Handle: ...
+    def _build(
+        size: telescoping.Size, extending: bool, keys: Distinct, capacity: int = 0
+    ) -> Handle: ...
     @property
     def selectors(self) -> Literal["growing", "block", "plain"]:
         """How selectors are stored: ``"growing"``, ``"block"`` or ``"plain"``."""
@@ -922,7 +942,7 @@ class AdaptiveCuckoo(Deleting):
         size: adaptive_cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: adaptive_cuckoo.Size, keys: Distinct) -> Handle: ...
+    def _build(size: adaptive_cuckoo.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def _motion(self) -> int: ...
     @property

@@ -41,13 +41,13 @@ use table::{PADDING, Table, byte_len};
 
 /// Adaptive cuckoo filters.
 pub static KIND: Kind = Kind {
-    number: 10,
-    name: "adaptive_cuckoo",
-    layer: false,
     inserts: true,
     deletes: true,
     bounded: true,
-    open: |head, sections, _| Ok(Arc::new(AdaptiveCuckoo::from_frame(head, sections)?)),
+    adapts: true,
+    ..Kind::new(10, "adaptive_cuckoo", |head, sections, _| {
+        Ok(Arc::new(AdaptiveCuckoo::from_frame(head, sections)?))
+    })
 };
 
 /// The longest fingerprint, so that with 3 selector bits and 7 before it a slot is in one word.

@@ -45,15 +45,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Adaptive stacks; those of quotient filters also delete.
 pub static KIND: Kind = Kind {
-    number: 11,
-    name: "adaptive_stacked",
-    layer: false,
     inserts: true,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| {
+    adapts: true,
+    ..Kind::new(11, "adaptive_stacked", |head, sections, opening| {
         Ok(Arc::new(AdaptiveStack::from_frame(head, sections, opening)?))
-    },
+    })
 };
 /// A layer of negatives that is being filled, and how many it is for.
 pub struct Filling {

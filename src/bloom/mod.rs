@@ -44,13 +44,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bloom filters.
 pub static KIND: Kind = Kind {
-    number: 1,
-    name: "bloom",
     layer: true,
     inserts: true,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?)),
+    merges: true,
+    ..Kind::new(1, "bloom", |head, sections, opening| {
+        Ok(Arc::new(Bloom::from_frame(head, sections, opening.own)?))
+    })
 };
 /// A Bloom filter over hashes.
 pub struct Bloom {

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 /// Cuckoo filters.
 pub static KIND: Kind = Kind {
-    number: 3,
-    name: "cuckoo",
     layer: true,
     inserts: true,
     deletes: true,
     bounded: true,
-    open: |head, sections, opening| Ok(Arc::new(Cuckoo::from_frame(head, sections, opening.own)?)),
+    ..Kind::new(3, "cuckoo", |head, sections, opening| {
+        Ok(Arc::new(Cuckoo::from_frame(head, sections, opening.own)?))
+    })
 };
 
 /// A [`Table`] behind a lock.

@@ -42,13 +42,10 @@ use std::sync::Arc;
 
 /// Binary fuse filters.
 pub static KIND: Kind = Kind {
-    number: 4,
-    name: "fuse",
     layer: true,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Fuse::from_frame(head, sections, opening.own)?)),
+    ..Kind::new(4, "fuse", |head, sections, opening| {
+        Ok(Arc::new(Fuse::from_frame(head, sections, opening.own)?))
+    })
 };
 /// The longest fingerprint.
 pub const MAX_FINGERPRINT_BITS: u32 = 32;

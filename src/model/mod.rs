@@ -43,15 +43,8 @@ pub use table::{Feature, Levels, Rows};
 use trees::Trees;
 
 /// Models.
-pub static KIND: Kind = Kind {
-    number: 17,
-    name: "model",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, _| Ok(Arc::new(Model::from_frame(head, sections)?)),
-};
+pub static KIND: Kind =
+    Kind::new(17, "model", |head, sections, _| Ok(Arc::new(Model::from_frame(head, sections)?)));
 /// Rows that are scored together: their levels and the state of a tree stay in the first cache.
 pub const BLOCK: usize = 128;
 

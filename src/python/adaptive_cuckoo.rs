@@ -3,8 +3,7 @@
 use super::adapting::hash_rows;
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
-use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::adaptive_cuckoo::{AdaptiveCuckoo as Kernel, Motion};
 use crate::hash::Hash128;
 use numpy::PyArray1;
@@ -24,41 +23,24 @@ impl Size {
         Motion::from_number(self.motion)
             .ok_or_else(|| PyValueError::new_err(format!("motion must not be {}", self.motion)))
     }
+
+    fn empty(&self, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::new(self.motion()?, self.fingerprint_bits, self.bins)?)
+    }
+
+    /// CapacityError if the keys do not fit.
+    fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::build(self.motion()?, self.fingerprint_bits, self.bins, &keys.hashes)?)
+    }
 }
 
-/// An adaptive cuckoo filter.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct AdaptiveCuckoo;
+kind_class! {
+    /// An adaptive cuckoo filter.
+    AdaptiveCuckoo(Kernel) extends Deleting, empty, build from Size
+}
 
 #[pymethods]
 impl AdaptiveCuckoo {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveCuckoo>> {
-        handle.of::<Kernel>()?;
-        Ok(Deleting::new(handle).add_subclass(AdaptiveCuckoo))
-    }
-
-    /// An empty filter of this size.
-    #[staticmethod]
-    #[pyo3(signature = (size, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        let kernel = Kernel::new(size.motion()?, size.fingerprint_bits, size.bins)?;
-        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
-    }
-
-    /// The filter of distinct keys, of this size; CapacityError where they do not fit.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let (motion, bits, bins) = (size.motion()?, size.fingerprint_bits, size.bins);
-        let kernel = py.detach(|| Kernel::build(motion, bits, bins, &keys.hashes))?;
-        Ok(Handle::built(kernel, keys, 0))
-    }
-
     /// How an element moves, as a file has it.
     #[getter]
     fn _motion(self_: &Bound<'_, Self>) -> PyResult<u64> {

@@ -7,7 +7,8 @@ use super::adapting::{hash_rows, rows};
 use super::batch;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::stacked::LayerState;
+use super::kinds::kind_class;
+use super::stacked::BuiltLayer;
 use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
 use crate::hash::Hash128;
 use numpy::PyArray1;
@@ -51,18 +52,13 @@ pub struct AdaptiveState {
     sample_shift: u64,
 }
 
-/// A stack that grows from its false positives.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct AdaptiveStacked;
+kind_class! {
+    /// A stack that grows from its false positives.
+    AdaptiveStacked(Kernel) extends Deleting
+}
 
 #[pymethods]
 impl AdaptiveStacked {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveStacked>> {
-        handle.of::<Kernel>()?;
-        Ok(Deleting::new(handle).add_subclass(AdaptiveStacked))
-    }
-
     /// A stack of one layer of keys, with a layer to fill behind it.
     #[staticmethod]
     fn _begin_with(
@@ -73,7 +69,7 @@ impl AdaptiveStacked {
         capacity: u64,
     ) -> PyResult<Handle> {
         let kernel = Kernel::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
-        Ok(Handle::empty(kernel, capacity, first.hasher.clone()))
+        Ok(Handle::new(kernel, capacity, first.hasher.clone()))
     }
 
     /// Learn that keys are absent; for each, whether it was collected.
@@ -122,9 +118,9 @@ impl AdaptiveStacked {
     /// Each layer that answers and, behind them, the one that is being filled, if there is one:
     /// then there is an even number.
     #[getter]
-    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<LayerState>> {
+    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| stack.layers().iter().map(LayerState::of).collect()))
+        Ok(self_.py().detach(|| BuiltLayer::all(&stack.layers(), false)))
     }
 
     /// The rate of known negatives, all alike.

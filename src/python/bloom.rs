@@ -5,6 +5,7 @@ use super::column::{Column, Keys};
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
 use super::keys::{self, NotAKey, Secret, hasher};
+use super::kinds::kind_class;
 use crate::bloom::{Bloom as Kernel, Filling, Layout, Shape};
 use crate::error;
 use crate::hash::{Hash128, Hasher};
@@ -38,40 +39,23 @@ impl Size {
         })?;
         Ok(Shape::new(layout, self.bits, self.hashes, self.bits)?)
     }
+
+    fn empty(&self, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::new(self.shape()?)?)
+    }
+
+    fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::build(self.shape()?, &keys.hashes, keys.threads)?)
+    }
 }
 
-/// A Bloom filter.
-#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
-pub struct Bloom;
+kind_class! {
+    /// A Bloom filter.
+    Bloom(Kernel) extends Inserting, empty, build from Size
+}
 
 #[pymethods]
 impl Bloom {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Bloom>> {
-        handle.of::<Kernel>()?;
-        Ok(Inserting::new(handle).add_subclass(Bloom))
-    }
-
-    /// An empty filter of this size.
-    #[staticmethod]
-    #[pyo3(signature = (size, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
-    }
-
-    /// The filter of distinct keys, of this size.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let shape = size.shape()?;
-        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
-        Ok(Handle::built(kernel, keys, 0))
-    }
-
     /// The filter of keys of any kind. `size` gets the number of distinct keys, or of many an
     /// estimate that is seldom too low, and says which size to build.
     #[staticmethod]
@@ -92,12 +76,12 @@ impl Bloom {
                 let shape = size(capacity)?.shape()?;
                 let kernel = py.detach(|| many.fill(shape))?;
                 if kernel.count() as f64 <= capacity as f64 * (1.0 + SLACK) {
-                    return Ok(Handle::empty(kernel, capacity as u64, hasher));
+                    return Ok(Handle::new(kernel, capacity as u64, hasher));
                 }
             }
         }
         let distinct = Distinct::of(py, &keys, hasher)?;
-        Self::_build(py, size(distinct.hashes.len())?, &distinct)
+        Self::_build(py, size(distinct.hashes.len())?, &distinct, 0)
     }
 
     /// Where the bits of a key are.

@@ -3,7 +3,7 @@
 use super::batch::Distinct;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
 
@@ -20,40 +20,24 @@ impl Size {
     fn shape(&self) -> PyResult<Shape> {
         Ok(Shape::new(self.chunks, self.buckets, self.fingerprint_bits, self.near)?)
     }
+
+    fn empty(&self, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::new(self.shape()?)?)
+    }
+
+    /// CapacityError if the keys do not fit.
+    fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::build(self.shape()?, &keys.hashes, keys.threads)?)
+    }
 }
 
-/// A cuckoo filter.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct Cuckoo;
+kind_class! {
+    /// A cuckoo filter.
+    Cuckoo(Kernel) extends Deleting, empty, build from Size
+}
 
 #[pymethods]
 impl Cuckoo {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Cuckoo>> {
-        handle.of::<Kernel>()?;
-        Ok(Deleting::new(handle).add_subclass(Cuckoo))
-    }
-
-    /// An empty filter of this size.
-    #[staticmethod]
-    #[pyo3(signature = (size, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        Ok(Handle::empty(Kernel::new(size.shape()?)?, capacity, hasher(seed, key)?))
-    }
-
-    /// The filter of distinct keys, of this size; CapacityError where they do not fit.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let shape = size.shape()?;
-        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
-        Ok(Handle::built(kernel, keys, 0))
-    }
-
     /// The length of a fingerprint in bits (f), after `truncate` if it was called.
     #[getter]
     fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {

@@ -36,10 +36,6 @@ pub(super) fn structure<'a, T: kernel::Kernel>(
 }
 
 impl Stored {
-    pub(super) fn over(handle: &Handle) -> Stored {
-        Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
-    }
-
     #[inline(always)]
     pub(super) fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
         hash_object(&self.handle.hasher, key)
@@ -47,7 +43,7 @@ impl Stored {
             .map_err(|reason| reason.named("key"))
     }
 
-    fn room(&self) -> u64 {
+    fn capacity_in_keys(&self) -> u64 {
         self.handle.kernel.capacity().unwrap_or(self.handle.capacity)
     }
 
@@ -63,7 +59,7 @@ impl Stored {
 
     /// Says once that the filter has taken in more than it was made for.
     #[inline]
-    pub(super) fn check_room(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn warn_if_overfull(&self, py: Python<'_>) -> PyResult<()> {
         if !self.warned.load(Relaxed) && self.handle.kernel.overfull(self.handle.capacity) {
             return self.warn(py);
         }
@@ -86,15 +82,15 @@ impl Stored {
 
     fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.room(), out))??)
+        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out))??)
     }
 }
 
 #[pymethods]
 impl Stored {
     #[new]
-    fn new(handle: &Handle) -> Stored {
-        Stored::over(handle)
+    pub(super) fn new(handle: &Handle) -> Stored {
+        Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
     }
 
     /// Return the number of keys; of many or of merged ones, some kinds estimate it.
@@ -105,7 +101,7 @@ impl Stored {
     /// The number of keys that the filter is sized for.
     #[getter]
     fn capacity(&self) -> u64 {
-        self.room()
+        self.capacity_in_keys()
     }
 
     /// The size in bits.
@@ -123,7 +119,7 @@ impl Stored {
     /// The structure, shared: to be joined into a larger one.
     #[getter]
     fn _handle(&self) -> Handle {
-        Handle { capacity: self.room(), ..self.handle.clone() }
+        Handle { capacity: self.capacity_in_keys(), ..self.handle.clone() }
     }
 
     /// The structure, copied.
@@ -174,7 +170,7 @@ pub struct Filter;
 impl Filter {
     #[new]
     pub(super) fn new(handle: &Handle) -> PyClassInitializer<Filter> {
-        PyClassInitializer::from(Stored::over(handle)).add_subclass(Filter)
+        PyClassInitializer::from(Stored::new(handle)).add_subclass(Filter)
     }
 
     /// Tell whether the key may be in the set; False is certain.
@@ -232,14 +228,14 @@ impl Inserting {
         let filter = self_.as_super().as_super().get();
         let hash = filter.hash(key)?;
         filter.change(self_.py(), |kernel| kernel.insert(&[hash]))?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Insert many keys; if one is not a valid key, none is inserted.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         batch::insert(self_.py(), &*filter.handle.kernel, &filter.handle.hasher, keys)?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 }
 

@@ -93,7 +93,7 @@ impl Function {
     #[new]
     fn new(handle: &Handle) -> PyResult<PyClassInitializer<Function>> {
         handle.of::<ribbon::Function>()?;
-        Ok(PyClassInitializer::from(Stored::over(handle)).add_subclass(Function))
+        Ok(PyClassInitializer::from(Stored::new(handle)).add_subclass(Function))
     }
 
     /// The function of distinct keys with their values, of this size.
@@ -101,7 +101,7 @@ impl Function {
     fn _build(py: Python<'_>, size: Size, keys: &Assigned) -> PyResult<Handle> {
         let Size { columns, levels } = size;
         let kernel = py.detach(|| ribbon::Function::build(columns, &levels, &keys.equations))?;
-        Ok(Handle::empty(kernel, keys.equations.len() as u64, keys.hasher.clone()))
+        Ok(Handle::new(kernel, keys.equations.len() as u64, keys.hasher.clone()))
     }
 
     /// The number of bits of a value (r).

@@ -5,6 +5,7 @@ use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::distinct::Highs;
 use crate::fuse::{Fuse as Kernel, Shape};
 use crate::kernel::Kernel as _;
@@ -29,28 +30,19 @@ impl Size {
         let &Size { arity, fingerprint_bits, segment_length, segments } = self;
         Ok(Shape::new(arity, fingerprint_bits, segment_length, segments)?)
     }
+
+    fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::build(self.shape()?, &keys.hashes, keys.threads)?)
+    }
 }
 
-/// A binary fuse filter.
-#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
-pub struct Fuse;
+kind_class! {
+    /// A binary fuse filter.
+    Fuse(Kernel) extends Filter, build from Size
+}
 
 #[pymethods]
 impl Fuse {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Fuse>> {
-        handle.of::<Kernel>()?;
-        Ok(Filter::new(handle).add_subclass(Fuse))
-    }
-
-    /// The filter of distinct keys, of this size.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let shape = size.shape()?;
-        let kernel = py.detach(|| Kernel::build(shape, &keys.hashes, keys.threads))?;
-        Ok(Handle::built(kernel, keys, 0))
-    }
-
     /// The filter of keys of any kind. `size` gets the number of keys and says which size to build; many
     /// are tried as if none were repeated, which is noticed, and then counted.
     #[staticmethod]
@@ -80,12 +72,12 @@ impl Fuse {
                     && let Some(kernel) = py.detach(|| Kernel::of_highs(shape, &highs, threads))?
                 {
                     let capacity = kernel.count();
-                    return Ok(Handle::empty(kernel, capacity, hasher));
+                    return Ok(Handle::new(kernel, capacity, hasher));
                 }
             }
         }
         let distinct = Distinct::of(py, &keys, hasher)?;
-        Self::_build(py, size(distinct.hashes.len())?, &distinct)
+        Self::_build(py, size(distinct.hashes.len())?, &distinct, 0)
     }
 
     /// The number of slots per key (K).

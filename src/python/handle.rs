@@ -1,6 +1,5 @@
 //! Structures as Python holds them: a handle, and the ways to open one from bytes.
 
-use super::batch::Distinct;
 use super::error::{intact, of_tamis};
 use super::keys::{self, Secret, hasher, shown};
 use crate::bits::Buffer;
@@ -47,15 +46,9 @@ impl Handle {
 }
 
 impl Handle {
-    /// An empty structure for `capacity` keys.
-    pub fn empty(kernel: impl Kernel, capacity: u64, hasher: Hasher) -> Handle {
+    /// A structure with capacity for this many keys.
+    pub fn new(kernel: impl Kernel, capacity: u64, hasher: Hasher) -> Handle {
         Handle { kernel: Arc::new(kernel), hasher, capacity }
-    }
-
-    /// A structure that was built from these keys, with room for more where `capacity` says so.
-    pub fn built(kernel: impl Kernel, keys: &Distinct, capacity: u64) -> Handle {
-        let capacity = capacity.max(keys.hashes.len() as u64);
-        Handle::empty(kernel, capacity, keys.hasher.clone())
     }
 
     /// The structure, if it is a `T`.

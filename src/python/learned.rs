@@ -5,6 +5,7 @@ use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use super::model::hash_and_score;
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
@@ -97,18 +98,13 @@ pub struct ScoreRegion {
     rate: f64,
 }
 
-/// A classifier, and filters by region of its scores.
-#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
-pub struct LearnedBloom;
+kind_class! {
+    /// A classifier, and filters by region of its scores.
+    LearnedBloom(Kernel) extends Filter
+}
 
 #[pymethods]
 impl LearnedBloom {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<LearnedBloom>> {
-        handle.of::<Kernel>()?;
-        Ok(Filter::new(handle).add_subclass(LearnedBloom))
-    }
-
     /// A learned filter of its parts. A region without filter answers yes where `accepts`, else no.
     #[staticmethod]
     fn _join(
@@ -134,7 +130,7 @@ impl LearnedBloom {
             regions: filters.iter().zip(&accepts).map(region).zip(shares).collect(),
             count: keys.hashes.len() as u64,
         };
-        Ok(Handle::built(learned.checked()?, keys, 0))
+        Ok(Handle::new(learned.checked()?, keys.hashes.len() as u64, keys.hasher.clone()))
     }
 
     /// Whether each key, with its score, may be in the set.

@@ -106,7 +106,7 @@ mod _native {
     #[pymodule_export]
     use super::stable_learned::{ScoreGroup, StableLearned};
     #[pymodule_export]
-    use super::stacked::{LayerState, Negatives, Stacked};
+    use super::stacked::{BuiltLayer, Negatives, Stacked};
     #[pymodule_export]
     use super::table::Table;
     #[pymodule_export]

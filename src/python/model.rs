@@ -5,6 +5,7 @@ use super::column::Keys;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
 use super::keys::{NotAKey, hash_object, with_text};
+use super::kinds::kind_class;
 use super::table::{NoValue, Table};
 use crate::hash::{Hash128, Hasher};
 use crate::kernel;
@@ -21,18 +22,13 @@ use xxhash_rust::xxh3::xxh3_64;
 /// From this many rows on, scoring is spread over the cores.
 const THREADED: usize = 1 << 16;
 
-/// A classifier.
-#[pyclass(extends = Stored, subclass, frozen, module = "tamis._native")]
-pub struct Classifier;
+kind_class! {
+    /// A classifier.
+    Classifier(Model) extends Stored
+}
 
 #[pymethods]
 impl Classifier {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Classifier>> {
-        handle.of::<Model>()?;
-        Ok(PyClassInitializer::from(Stored::over(handle)).add_subclass(Classifier))
-    }
-
     /// A classifier from its flat form (docs/format.md): what it reads, its head, how many features,
     /// scale and bias of the sum, and the rows it was trained on.
     #[staticmethod]
@@ -46,7 +42,7 @@ impl Classifier {
         flat: Vec<u8>,
     ) -> PyResult<Handle> {
         let model = Model::from_flat([input, head, features], (scale, bias, rows), flat)?;
-        Ok(Handle::empty(model, rows, Hasher::seeded(0)))
+        Ok(Handle::new(model, rows, Hasher::seeded(0)))
     }
 
     /// Whether it scores the text of keys, rather than the columns of a table.

@@ -4,7 +4,7 @@ use super::batch::Distinct;
 use super::error::intact;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::kernel::Kernel as _;
 use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
@@ -17,41 +17,23 @@ pub struct Size {
     remainder_bits: u32,
 }
 
-/// A quotient filter.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct Quotient;
+impl Size {
+    fn empty(&self, capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::new(self.quotients, self.remainder_bits, capacity)?)
+    }
+
+    fn build(&self, keys: &Distinct, capacity: u64) -> PyResult<Kernel> {
+        Ok(Kernel::build(self.quotients, self.remainder_bits, &keys.hashes, capacity)?)
+    }
+}
+
+kind_class! {
+    /// A quotient filter.
+    Quotient(Kernel) extends Deleting, empty, build from Size
+}
 
 #[pymethods]
 impl Quotient {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Quotient>> {
-        handle.of::<Kernel>()?;
-        Ok(Deleting::new(handle).add_subclass(Quotient))
-    }
-
-    /// An empty filter of this size.
-    #[staticmethod]
-    #[pyo3(signature = (size, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        let kernel = Kernel::new(size.quotients, size.remainder_bits, capacity)?;
-        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
-    }
-
-    /// The filter of distinct keys, of this size, with room for more where `capacity` says so.
-    #[staticmethod]
-    #[pyo3(signature = (size, keys, capacity=0))]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct, capacity: u64) -> PyResult<Handle> {
-        let capacity = capacity.max(keys.hashes.len() as u64);
-        let Size { quotients, remainder_bits } = size;
-        let build = || Kernel::build(quotients, remainder_bits, &keys.hashes, capacity);
-        Ok(Handle::built(py.detach(build)?, keys, capacity))
-    }
-
     /// The number of quotients (Q): fingerprints are numbers below Q·2^r.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {

@@ -3,6 +3,7 @@
 use super::batch::Distinct;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
+use super::kinds::kind_class;
 use crate::ribbon::{Layout, Ribbon as Kernel, Sizes};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,31 +18,25 @@ pub struct Size {
     levels: Vec<u64>,
 }
 
-/// A ribbon filter.
-#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
-pub struct Ribbon;
-
-#[pymethods]
-impl Ribbon {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Ribbon>> {
-        handle.of::<Kernel>()?;
-        Ok(Filter::new(handle).add_subclass(Ribbon))
-    }
-
-    /// The filter of distinct keys, of this size.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, keys: &Distinct) -> PyResult<Handle> {
-        let Size { layout, columns, share, levels } = size;
-        let layout = Layout::named(&layout).ok_or_else(|| {
+impl Size {
+    fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        let Size { layout, columns, share, levels } = self;
+        let layout = Layout::named(layout).ok_or_else(|| {
             let message = format!("layout must be 'interleaved' or 'columns', not '{layout}'");
             PyValueError::new_err(message)
         })?;
-        let sizes = Sizes { columns, share, levels: &levels, ..Sizes::default() };
-        let kernel = py.detach(|| Kernel::build(layout, sizes, &keys.hashes))?;
-        Ok(Handle::built(kernel, keys, 0))
+        let sizes = Sizes { columns: *columns, share: *share, levels, ..Sizes::default() };
+        Ok(Kernel::build(layout, sizes, &keys.hashes)?)
     }
+}
 
+kind_class! {
+    /// A ribbon filter.
+    Ribbon(Kernel) extends Filter, build from Size
+}
+
+#[pymethods]
+impl Ribbon {
     /// The order of the columns.
     #[getter]
     fn layout(self_: &Bound<'_, Self>) -> PyResult<&'static str> {

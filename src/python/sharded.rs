@@ -6,6 +6,7 @@ use super::column::Keys;
 use super::filter::{Filter, structure};
 use super::handle::{Handle, named};
 use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::distinct;
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
@@ -173,18 +174,13 @@ impl Spill {
     }
 }
 
-/// A filter in shards.
-#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
-pub struct Sharded;
+kind_class! {
+    /// A filter in shards.
+    Sharded(Kernel) extends Filter
+}
 
 #[pymethods]
 impl Sharded {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Sharded>> {
-        handle.of::<Kernel>()?;
-        Ok(Filter::new(handle).add_subclass(Sharded))
-    }
-
     /// One filter of shards, each with its index among `total`; of the sum of their capacities unless
     /// one is given.
     #[staticmethod]
@@ -201,7 +197,7 @@ impl Sharded {
         let sum = || shards.iter().map(|(_, shard)| shard.capacity).sum();
         let capacity = capacity.unwrap_or_else(sum);
         let kernels = shards.iter().map(|(index, shard)| (*index, shard.kernel.clone())).collect();
-        Ok(Handle::empty(Kernel::new(total, kernels)?, capacity, first.hasher.clone()))
+        Ok(Handle::new(Kernel::new(total, kernels)?, capacity, first.hasher.clone()))
     }
 
     /// The shards that are present, each with its index.

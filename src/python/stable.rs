@@ -4,6 +4,7 @@ use super::batch;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::kernel::Kernel as _;
 use crate::stable::{Shape, Stable};
 use numpy::{PyArray1, PyArrayMethods};
@@ -24,18 +25,13 @@ impl Size {
     }
 }
 
-/// A stable Bloom filter.
-#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
-pub struct StableBloom;
+kind_class! {
+    /// A stable Bloom filter.
+    StableBloom(Stable) extends Inserting
+}
 
 #[pymethods]
 impl StableBloom {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<StableBloom>> {
-        handle.of::<Stable>()?;
-        Ok(Inserting::new(handle).add_subclass(StableBloom))
-    }
-
     /// An empty filter of this size.
     #[staticmethod]
     #[pyo3(signature = (size, independent, capacity, seed=0, key=None))]
@@ -48,7 +44,7 @@ impl StableBloom {
     ) -> PyResult<Handle> {
         let hasher = hasher(seed, key)?;
         let kernel = Stable::new(size.shape(independent)?, hasher.tag())?;
-        Ok(Handle::empty(kernel, capacity, hasher))
+        Ok(Handle::new(kernel, capacity, hasher))
     }
 
     /// How many counters there are (m).

@@ -4,6 +4,7 @@ use super::batch;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use super::learned::{of_model, one_each};
 use super::model::hash_and_score;
 use super::stable::{Size, answered};
@@ -70,18 +71,13 @@ impl ScoreGroup {
     }
 }
 
-/// A classifier, and a stable filter for each group of its scores.
-#[pyclass(extends = Filter, subclass, frozen, module = "tamis._native")]
-pub struct StableLearned;
+kind_class! {
+    /// A classifier, and a stable filter for each group of its scores.
+    StableLearned(Kernel) extends Filter
+}
 
 #[pymethods]
 impl StableLearned {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<StableLearned>> {
-        handle.of::<Kernel>()?;
-        Ok(Filter::new(handle).add_subclass(StableLearned))
-    }
-
     /// An empty filter of these groups.
     #[staticmethod]
     #[pyo3(signature = (model, borders, groups, independent, capacity, seed=0, key=None))]
@@ -110,7 +106,7 @@ impl StableLearned {
         let groups = groups.into_iter().enumerate().map(group).collect::<PyResult<_>>()?;
         let model = model.map(|model| model.kernel.clone());
         let kernel = Kernel { model, borders, groups }.checked()?;
-        Ok(Handle::empty(kernel, capacity, hasher))
+        Ok(Handle::new(kernel, capacity, hasher))
     }
 
     /// The same counters behind another classifier, with other borders and shares.

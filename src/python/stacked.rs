@@ -5,6 +5,7 @@
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
+use super::kinds::kind_class;
 use crate::distinct::{self, Partitions};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
@@ -111,39 +112,53 @@ fn collected(hashes: &[Hash128], threads: usize) -> PyResult<distinct::Distinct>
     Ok(distinct::Distinct::new(vec![partitions], threads)?)
 }
 
-/// The current state of a layer.
-#[pyclass(frozen, get_all, module = "tamis._native")]
-pub struct LayerState {
-    /// The number of its kind, as a file says it.
-    kind: u16,
+/// A layer of a stack, as it is now.
+#[pyclass(frozen, get_all, eq, module = "tamis._native")]
+#[derive(PartialEq)]
+pub struct BuiltLayer {
+    kind: &'static str,
+    /// "keys", "negatives", or "both" for the function at the end of an exact stack.
+    stores: &'static str,
     items: u64,
     bits: u64,
     rate: f64,
 }
 
-impl LayerState {
-    pub fn of(layer: &Arc<dyn Kernel>) -> LayerState {
-        LayerState {
-            kind: layer.kind().number,
+impl BuiltLayer {
+    /// Describes the layers of a stack, from the first; of an `exact` one, the last stores both.
+    pub fn all(layers: &[Arc<dyn Kernel>], exact: bool) -> Vec<BuiltLayer> {
+        let describe = |(index, layer): (usize, &Arc<dyn Kernel>)| BuiltLayer {
+            kind: layer.kind().name,
+            stores: match index % 2 {
+                _ if exact && index + 1 == layers.len() => "both",
+                0 => "keys",
+                _ => "negatives",
+            },
             items: layer.count(),
             bits: layer.size_in_bits(),
             rate: layer.rate(),
-        }
+        };
+        layers.iter().enumerate().map(describe).collect()
     }
 }
 
-/// A stack of filters.
-#[pyclass(extends = Deleting, subclass, frozen, module = "tamis._native")]
-pub struct Stacked;
+#[pymethods]
+impl BuiltLayer {
+    fn __repr__(&self) -> String {
+        let BuiltLayer { kind, stores, items, bits, rate } = self;
+        format!(
+            "BuiltLayer(kind={kind:?}, stores={stores:?}, items={items}, bits={bits}, rate={rate})"
+        )
+    }
+}
+
+kind_class! {
+    /// A stack of filters.
+    Stacked(Stack) extends Deleting
+}
 
 #[pymethods]
 impl Stacked {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Stacked>> {
-        handle.of::<Stack>()?;
-        Ok(Deleting::new(handle).add_subclass(Stacked))
-    }
-
     /// A stack of layers, from the first, with the share of queries for known negatives (psi), how
     /// many keys were among the negatives, and whether none of them passes the last layer.
     #[staticmethod]
@@ -159,19 +174,25 @@ impl Stacked {
         for layer in &layers {
             layers[0].check_hash(layer)?;
         }
-        Ok(Handle::empty(stack, capacity, layers[0].hasher.clone()))
+        Ok(Handle::new(stack, capacity, layers[0].hasher.clone()))
     }
 
-    /// Whether every layer of keys takes insertions.
+    /// Whether keys can be added: every layer of keys supports insertion.
     #[getter]
-    fn _inserts(self_: &Bound<'_, Self>) -> PyResult<bool> {
+    fn inserts(self_: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(structure::<Stack>(self_)?.1.inserts())
     }
 
-    /// Whether every layer of keys takes deletions.
+    /// Whether keys can be removed: every layer of keys supports deletion.
     #[getter]
-    fn _deletes(self_: &Bound<'_, Self>) -> PyResult<bool> {
+    fn deletes(self_: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(structure::<Stack>(self_)?.1.deletes())
+    }
+
+    /// Whether keys beyond the capacity are refused: by a layer of keys that is full.
+    #[getter]
+    fn bounded(self_: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(structure::<Stack>(self_)?.1.bounded())
     }
 
     /// The fraction of queries for absent keys that are for known negatives (ψ).
@@ -195,8 +216,8 @@ impl Stacked {
 
     /// The layers, from the first.
     #[getter]
-    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<LayerState>> {
+    fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Stack>(self_)?;
-        Ok(self_.py().detach(|| stack.layers().iter().map(LayerState::of).collect()))
+        Ok(self_.py().detach(|| BuiltLayer::all(stack.layers(), stack.is_exact())))
     }
 }

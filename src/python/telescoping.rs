@@ -5,7 +5,7 @@ use super::batch::Distinct;
 use super::error::intact;
 use super::filter::structure;
 use super::handle::Handle;
-use super::keys::{self, Secret, hasher};
+use super::kinds::kind_class;
 use crate::kernel::Kernel as _;
 use crate::telescoping::{Layout, Mode, Shared as Kernel};
 use numpy::PyArray1;
@@ -33,48 +33,29 @@ impl Size {
             ))
         })
     }
+
+    fn empty(&self, extending: bool, capacity: u64) -> PyResult<Kernel> {
+        let (layout, mode) = (self.layout()?, mode(extending));
+        Ok(Kernel::new(self.quotients, self.remainder_bits, layout, mode, capacity)?)
+    }
+
+    fn build(&self, extending: bool, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
+        let (layout, mode) = (self.layout()?, mode(extending));
+        Ok(Kernel::build(self.quotients, self.remainder_bits, layout, mode, &keys.hashes)?)
+    }
 }
 
 fn mode(extending: bool) -> Mode {
     if extending { Mode::Extending } else { Mode::Telescoping }
 }
 
-/// An adaptive quotient filter: telescoping or extending.
-#[pyclass(extends = Adapting, subclass, frozen, module = "tamis._native")]
-pub struct AdaptiveQuotient;
+kind_class! {
+    /// An adaptive quotient filter: telescoping or extending.
+    AdaptiveQuotient(Kernel) extends Adapting, empty, build from Size, extending: bool
+}
 
 #[pymethods]
 impl AdaptiveQuotient {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<AdaptiveQuotient>> {
-        handle.of::<Kernel>()?;
-        Ok(Adapting::new(handle).add_subclass(AdaptiveQuotient))
-    }
-
-    /// An empty filter of this size.
-    #[staticmethod]
-    #[pyo3(signature = (size, extending, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        extending: bool,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        let (layout, mode) = (size.layout()?, mode(extending));
-        let kernel = Kernel::new(size.quotients, size.remainder_bits, layout, mode, capacity)?;
-        Ok(Handle::empty(kernel, capacity, hasher(seed, key)?))
-    }
-
-    /// The filter of distinct keys, of this size.
-    #[staticmethod]
-    fn _build(py: Python<'_>, size: Size, extending: bool, keys: &Distinct) -> PyResult<Handle> {
-        let (layout, mode) = (size.layout()?, mode(extending));
-        let Size { quotients, remainder_bits, .. } = size;
-        let build = || Kernel::build(quotients, remainder_bits, layout, mode, &keys.hashes);
-        Ok(Handle::built(py.detach(build)?, keys, 0))
-    }
-
     /// How selectors are kept: "growing", "block" or "plain".
     #[getter]
     fn selectors(self_: &Bound<'_, Self>) -> PyResult<&'static str> {

@@ -2,8 +2,8 @@
 
 use super::batch;
 use super::filter::{Inserting, structure};
-use super::handle::Handle;
-use super::keys::{self, Secret, hasher, shown};
+use super::keys::shown;
+use super::kinds::kind_class;
 use super::stable::answered;
 use crate::hash::Hash128;
 use crate::windowed::{Shape, Windowed as Kernel};
@@ -22,33 +22,21 @@ pub struct Size {
     generation: u64,
 }
 
-/// A filter of a window, which a clock may move.
-#[pyclass(extends = Inserting, subclass, frozen, module = "tamis._native")]
-pub struct Windowed;
+impl Size {
+    /// `step` is the seconds of a generation, 0 if its end is a number of keys.
+    fn empty(&self, step: f64, _capacity: u64) -> PyResult<Kernel> {
+        let &Size { hashes, ages, slice_bits, generation } = self;
+        Ok(Kernel::new(Shape::new(hashes, ages, slice_bits, generation, step)?)?)
+    }
+}
+
+kind_class! {
+    /// A filter of a window, which a clock may move.
+    Windowed(Kernel) extends Inserting, empty from Size, step: f64
+}
 
 #[pymethods]
 impl Windowed {
-    #[new]
-    fn new(handle: &Handle) -> PyResult<PyClassInitializer<Windowed>> {
-        handle.of::<Kernel>()?;
-        Ok(Inserting::new(handle).add_subclass(Windowed))
-    }
-
-    /// An empty filter of this size; `step` is the seconds of a generation, 0 if those are keys.
-    #[staticmethod]
-    #[pyo3(signature = (size, step, capacity, seed=0, key=None))]
-    fn _empty(
-        size: Size,
-        step: f64,
-        capacity: u64,
-        #[pyo3(from_py_with = keys::seed)] seed: u64,
-        #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-    ) -> PyResult<Handle> {
-        let Size { hashes, ages, slice_bits, generation } = size;
-        let shape = Shape::new(hashes, ages, slice_bits, generation, step)?;
-        Ok(Handle::empty(Kernel::new(shape)?, capacity, hasher(seed, key)?))
-    }
-
     /// Slices per key (k).
     #[getter]
     fn _hashes(self_: &Bound<'_, Self>) -> PyResult<u64> {
@@ -88,7 +76,7 @@ impl Windowed {
             windowed.pass(&[hash], generation, None);
             Ok(())
         })?;
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Insert many keys in their order, or none of them if one is not a key.
@@ -106,7 +94,7 @@ impl Windowed {
                 windowed.pass(&hashes[first..end], generation, None);
             });
         });
-        filter.check_room(self_.py())
+        filter.warn_if_overfull(self_.py())
     }
 
     /// Tell whether the key was there, and insert it.
@@ -119,7 +107,7 @@ impl Windowed {
             windowed.pass(&[hash], generation, Some(&mut out));
             Ok(())
         })?;
-        filter.check_room(self_.py())?;
+        filter.warn_if_overfull(self_.py())?;
         Ok(out[0])
     }
 
@@ -141,7 +129,7 @@ impl Windowed {
             });
             Ok(())
         })?;
-        filter.check_room(self_.py())?;
+        filter.warn_if_overfull(self_.py())?;
         Ok(answers)
     }
 

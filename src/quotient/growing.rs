@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 /// Quotient filters.
 pub static KIND: Kind = Kind {
-    number: 2,
-    name: "quotient",
     layer: true,
     inserts: true,
     deletes: true,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Growing::from_frame(head, sections, opening.own)?)),
+    counts: true,
+    merges: true,
+    ..Kind::new(2, "quotient", |head, sections, opening| {
+        Ok(Arc::new(Growing::from_frame(head, sections, opening.own)?))
+    })
 };
 
 /// A [`Quotient`] behind a lock, with the number of keys at which it doubles.

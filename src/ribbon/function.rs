@@ -14,15 +14,10 @@ use std::sync::Arc;
 
 /// Static functions.
 pub static KIND: Kind = Kind {
-    number: 6,
-    name: "function",
     layer: true,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| {
+    ..Kind::new(6, "function", |head, sections, opening| {
         Ok(Arc::new(Function::from_frame(head, sections, opening.own)?))
-    },
+    })
 };
 
 /// A function from hashes to values of a few bits.

@@ -54,13 +54,10 @@ use std::sync::Arc;
 
 /// Ribbon filters.
 pub static KIND: Kind = Kind {
-    number: 5,
-    name: "ribbon",
     layer: true,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?)),
+    ..Kind::new(5, "ribbon", |head, sections, opening| {
+        Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?))
+    })
 };
 /// How many keys ahead of the answer its words are prefetched.
 const AHEAD: usize = 16;

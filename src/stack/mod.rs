@@ -46,15 +46,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 /// Stacked filters; see [`Stack::inserts`] and [`Stack::deletes`].
-pub static KIND: Kind = Kind {
-    number: 8,
-    name: "stacked",
-    layer: false,
-    inserts: false,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| Ok(Arc::new(Stack::from_frame(head, sections, opening)?)),
-};
+pub static KIND: Kind = Kind::new(8, "stacked", |head, sections, opening| {
+    Ok(Arc::new(Stack::from_frame(head, sections, opening)?))
+});
 /// The most layers: each halves what reaches the next at least, or it would not be there.
 pub const MAX_LAYERS: usize = 64;
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
@@ -132,8 +126,13 @@ impl Stack {
         !self.is_exact() && self.layers.iter().step_by(2).all(|layer| layer.kind().deletes)
     }
 
+    /// Whether keys beyond the capacity are refused: by a layer of keys that is full.
+    pub fn bounded(&self) -> bool {
+        self.inserts() && self.layers.iter().step_by(2).any(|layer| layer.kind().bounded)
+    }
+
     /// Whether it ends in a function.
-    fn is_exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         self.layers.len().is_multiple_of(2)
     }
 

@@ -15,23 +15,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Telescoping filters.
 pub static KIND: Kind = Kind {
-    number: 9,
-    name: "telescoping",
-    layer: false,
     inserts: true,
     deletes: true,
     bounded: true,
-    open: |head, sections, opening| Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?)),
+    merges: true,
+    adapts: true,
+    ..Kind::new(9, "telescoping", |head, sections, opening| {
+        Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?))
+    })
 };
 /// Extending filters.
 pub static KIND_EXTENDING: Kind = Kind {
-    number: 19,
-    name: "extending",
-    layer: false,
     inserts: true,
     deletes: true,
     bounded: true,
-    open: |head, sections, opening| Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?)),
+    merges: true,
+    adapts: true,
+    ..Kind::new(19, "extending", |head, sections, opening| {
+        Ok(Arc::new(Shared::from_frame(head, sections, opening.own)?))
+    })
 };
 
 /// A [`Telescoping`] behind a lock, with the number of keys at which it is full.

@@ -40,15 +40,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Windowed filters.
 pub static KIND: Kind = Kind {
-    number: 13,
-    name: "windowed",
-    layer: false,
     inserts: true,
-    deletes: false,
-    bounded: false,
-    open: |head, sections, opening| {
+    forgets: true,
+    ..Kind::new(13, "windowed", |head, sections, opening| {
         Ok(Arc::new(Windowed::from_frame(head, sections, opening.own)?))
-    },
+    })
 };
 /// Hashes that are looked up in turns.
 const GROUP: usize = 32;

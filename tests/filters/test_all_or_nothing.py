@@ -17,7 +17,7 @@ from failing import fail_at
 import tamis
 from conftest import SOAK
 from tamis import stores
-from tamis.parquet import RowGroup, SkippingIndex, building, index
+from tamis.parquet import RowGroup, SkippingIndex, index
 from tamis.stores.memory import Hashes
 
 pa = pytest.importorskip("pyarrow")

@@ -161,7 +161,8 @@ def test_lengths_by_brute_force(kind, goal, monkeypatch):
 @pytest.mark.parametrize("goal", [Goal(1000, budget=9000), Goal(1000, fpr=0.01)])
 @pytest.mark.parametrize("exponent", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize(
-    "search", [equal.search, exact.search_for("ribbon"), lengths.search_for("quotient")]
+    "search",
+    [equal.search_for("bloom"), exact.search_for("ribbon"), lengths.search_for("quotient")],
 )
 def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
     curve = Zipf(exponent, 20_000, 3000)
@@ -246,9 +247,9 @@ def test_where_all_is_known_the_budget_lowers_the_bound():
 def test_more_freedom_is_never_worse(keys, options, workload):
     """Of layers, how the stack ends, and different rates; but for the tolerance of the search."""
 
-    def score(**options):
+    def score(**freedom):
         try:
-            p = tamis.plan(keys, workload, **options, **options)
+            p = tamis.plan(keys, workload, **options, **freedom)
         except ValueError:
             return math.inf
         return p.bits if "fpr" in options else max(p.expected_fpr, 1e-15)

@@ -102,8 +102,8 @@ def test_errors_are_also_what_they_are():
     assert issubclass(tamis.CapacityWarning, UserWarning)
 
 
-def test_planning_needs_nothing_compiled():
-    """Also at run time: every module is used where the native module cannot be imported."""
+def test_planning_needs_only_the_table_of_kinds_of_what_is_compiled():
+    """Also at run time: every module is used where the native module has nothing else."""
     script = Path(__file__).parents[1] / "helpers" / "planning_alone.py"
     done = subprocess.run(
         [sys.executable, script, PACKAGE], capture_output=True, text=True, check=False
@@ -147,10 +147,14 @@ def test_planning_imports_only_planning():
     others = {
         (path, part)
         for path, part in imports_of("planning")
-        if part not in ("planning", "errors", "_types")
+        if part not in ("planning", "errors", "_types", "_checks", "_format")
     }
-    # `Plan.build` and `Plan.plot`, which import when they are called.
-    assert others == {("planning/plan.py", "filters"), ("planning/plan.py", "plotting")}
+    # The table of kinds; and `Plan.build` and `Plan.plot`, which import when they are called.
+    assert others == {
+        ("planning/kinds.py", "_native"),
+        ("planning/plan.py", "filters"),
+        ("planning/plan.py", "plotting"),
+    }
 
 
 @pytest.mark.parametrize(

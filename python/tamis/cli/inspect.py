@@ -75,7 +75,8 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     """Return the layers of a stack, or the kinds of filters of a collection."""
     if isinstance(content, tamis.Stacked):
         return [
-            {"part": f"{layer.kind} of {layer.stores}"} | layer._asdict()
+            {"part": f"{layer.kind} of {layer.stores}"}
+            | {name: getattr(layer, name) for name in ("kind", "stores", "items", "bits", "rate")}
             for layer in content.layers
         ]
     if isinstance(content, IndexContent):

@@ -38,9 +38,6 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
     References: Mitzenmacher, Pontarelli, Reviriego 2018; Kopelowitz, McCauley, Porat 2021.
     """
 
-    inserts = True
-    deletes = True
-    bounded = True
     _kind = "adaptive_cuckoo"
 
     def __new__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,18 @@ from tamis._checks import MAX_KEYS, check_int
 from tamis._types import Key, Keys, Remote
 from tamis.errors import FormatError
 from tamis.filters.contract import Filter, random_seed
-from tamis.filters.stacked import BuiltLayer, built_layers
 from tamis.planning.adaptive_stacked import (
     FEW,
     MIN_SAMPLED,
     PROMISING,
     AdaptivePlan,
     Counts,
-    LayerKind,
     PlanRequest,
     Sizing,
     next_step,
     plan_adaptive,
 )
-from tamis.planning.kinds import KINDS
+from tamis.planning.kinds import KINDS, LayerKind
 from tamis.planning.plan import Layer
 from tamis.planning.stacked.lifetime import fitted, seen
 
@@ -80,7 +78,6 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     Reference: Deeds, Hentschel, Idreos 2021, section 6.
     """
 
-    inserts = True
     _kind = "adaptive_stacked"
 
     def __new__(
@@ -237,8 +234,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         version, rate, sample = state.version, counts.wrong / counts.asked, self._sample
         if len(sample) >= MIN_SAMPLED:
             share = min(max(self.layers[0].rate / 2.0**state.sample_shift, _MIN_SHARE), 1.0)
-            kind: LayerKind = "quotient" if self.deletes else "bloom"  # what it can do stays
-            request = replace(self.plan.request, layer=kind)
+            kind = self.plan.stack.layers[0].kind  # so that it keeps its abilities
+            request = replace(self.plan.request, layer=cast(LayerKind, kind))
             plan = plan_adaptive(request, Workload(fitted(sample, share)))
             if plan.mean_fpr < PROMISING * rate:
                 keys = max(len(self), self.capacity)
@@ -277,8 +274,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
 
     @property
     def deletes(self) -> bool:  # type: ignore[override]
-        """Whether keys can be removed: the layers are quotient filters."""
-        return self.plan.stack.layers[0].kind == "quotient"
+        """Whether keys can be removed: the layers support deletion."""
+        return KINDS[self.plan.stack.layers[0].kind].deletes
 
     @property
     def plan(self) -> AdaptivePlan:
@@ -293,15 +290,15 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         return Workload(self.plan.shape)
 
     @property
-    def layers(self) -> tuple[BuiltLayer, ...]:
+    def layers(self) -> tuple[_native.BuiltLayer, ...]:
         """The active layers, in order."""
-        found = built_layers(self._layers)
-        return found[: len(found) - 1 + len(found) % 2]
+        found = self._layers
+        return tuple(found[: len(found) - 1 + len(found) % 2])
 
     @property
-    def collecting(self) -> BuiltLayer | None:
+    def collecting(self) -> _native.BuiltLayer | None:
         """The layer of negatives that is being filled, if any; it does not answer queries yet."""
-        found = built_layers(self._layers)
+        found = self._layers
         return None if len(found) % 2 else found[-1]
 
     @property

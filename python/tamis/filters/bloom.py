@@ -31,8 +31,6 @@ class Bloom(_native.Bloom, Filter):
     References: Bloom 1970; Putze, Sanders, Singler 2009 (blocked).
     """
 
-    inserts = True
-    merges = True
     _kind = "bloom"
 
     def __new__(

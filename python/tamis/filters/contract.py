@@ -32,7 +32,8 @@ class Filter(_native.Filter, Saved):
 
     __slots__ = ()
 
-    # For a stack these depend on its layers, so they are properties of an instance.
+    # Read from the table of kinds. For a stack, the first three depend on its layers, so they are
+    # properties of an instance.
     inserts: bool = False
     deletes: bool = False
     bounded: bool = False
@@ -40,6 +41,17 @@ class Filter(_native.Filter, Saved):
     one_sided: ClassVar[bool] = True
     _seed_is_random: bool = False
     """Whether the filter was created, empty, with a seed that its caller did not choose."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Give a class the abilities of its kind, except those that it defines."""
+        super().__init_subclass__(**arguments)
+        if "_kind" not in cls.__dict__:
+            return
+        kind = KINDS[cls._kind]
+        cls.merges, cls.one_sided = kind.merges, not kind.forgets
+        for ability in ("inserts", "deletes", "bounded"):
+            if isinstance(getattr(cls, ability), bool):  # not a property, as of a stack
+                setattr(cls, ability, getattr(kind, ability))
 
     if not TYPE_CHECKING:  # else a type checker would accept any name
 
@@ -63,8 +75,7 @@ class Filter(_native.Filter, Saved):
             raise IncompatibleError(
                 f"a {name} filter can be merged only with a {name} filter, not a {others} filter"
             )
-        mergeable = (cls for cls in filters.CLASSES.values() if getattr(cls, "merges", False))
-        names = ", ".join(cls.__name__ for cls in mergeable)
+        names = ", ".join(kind.filter for kind in KINDS.values() if kind.merges)
         raise IncompatibleError(f"{name} filters cannot be merged; these can: {names}")
 
     @classmethod
@@ -118,7 +129,7 @@ class Filter(_native.Filter, Saved):
     ) -> _native.Handle:
         """Build a kernel of this size, for ``capacity`` keys where the kind supports insertions."""
         native: Any = cls
-        handle: _native.Handle = native._build(size, distinct)
+        handle: _native.Handle = native._build(size, distinct, capacity)
         return handle
 
 

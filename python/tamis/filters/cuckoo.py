@@ -34,9 +34,6 @@ class Cuckoo(_native.Cuckoo, Filter):
     References: Fan, Andersen, Kaminsky, Mitzenmacher 2014; Wang, Zhou, Shi, Qian 2019.
     """
 
-    inserts = True
-    deletes = True
-    bounded = True
     _kind = "cuckoo"
 
     def __new__(

@@ -41,9 +41,6 @@ class Quotient(_native.Quotient, Filter):
     References: Bender et al. 2012; Pandey, Bender, Johnson, Patro 2017.
     """
 
-    inserts = True
-    deletes = True
-    merges = True
     _kind = "quotient"
 
     def __new__(
@@ -77,12 +74,6 @@ class Quotient(_native.Quotient, Filter):
         """
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(cls._plan_kernel(distinct, fpr=fpr, bits_per_key=bits_per_key))
-
-    @classmethod
-    def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
-    ) -> _native.Handle:
-        return cls._build(size, distinct, capacity)
 
     @property
     def _size(self) -> planning.Size:

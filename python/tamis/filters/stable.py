@@ -34,8 +34,6 @@ class StableBloom(_native.StableBloom, Filter):
     References: Deng, Rafiei 2006.
     """
 
-    inserts = True
-    one_sided = False
     _kind = "stable"
 
     def __new__(

@@ -63,8 +63,6 @@ class StableLearned(_native.StableLearned, Scored):
     References: Liu, Zheng, Shen, Chen 2020.
     """
 
-    inserts = True
-    one_sided = False
     _kind = "stable_learned"
 
     def __new__(

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, Unpack
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, Unpack
 
 from tamis import _native
 from tamis._checks import shown
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.filters.stacking import Recipe, StackBuild
-from tamis.planning.kinds import BY_NUMBER
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
     from tamis.planning.planner import PlanOptions
     from tamis.workload import Workload
 
-Stores = Literal["keys", "negatives", "both"]
 
-
-class BuiltLayer(NamedTuple):
-    """A layer: its kind, what it stores, how many items in how many bits, and its rate now."""
-
-    kind: str
-    stores: Stores
-    items: int
-    bits: int
-    rate: float
-
-
-class Stacked(_native.Stacked, Filter):
+class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     """A filter that knows which absent keys are queried often, and rarely accepts those.
 
     Layers of keys and of known negatives alternate: the second layer stores the known negatives
@@ -139,34 +126,9 @@ class Stacked(_native.Stacked, Filter):
         return build.finish(first, recipe.survivors(first).by_shard(shard.shards)[shard.index])
 
     @property
-    def inserts(self) -> bool:  # type: ignore[override]
-        """Whether keys can be added: every layer of keys supports insertion."""
-        return self._inserts
-
-    @property
-    def deletes(self) -> bool:  # type: ignore[override]
-        """Whether keys can be removed: every layer of keys supports deletion."""
-        return self._deletes
-
-    @property
-    def bounded(self) -> bool:  # type: ignore[override]
-        """Whether keys beyond the capacity are refused: a layer of keys is a cuckoo filter."""
-        return self.inserts and any(layer.kind == "cuckoo" for layer in self.layers[::2])
-
-    @property
-    def layers(self) -> tuple[BuiltLayer, ...]:
+    def layers(self) -> tuple[_native.BuiltLayer, ...]:
         """The layers, in order."""
-        return built_layers(self._layers)
+        return tuple(self._layers)
 
     def _describe(self) -> str:
         return ", ".join(f"{layer.kind} of {layer.stores}" for layer in self.layers)
-
-
-def built_layers(states: list[_native.LayerState]) -> tuple[BuiltLayer, ...]:
-    """Name the kind of each layer and what it stores, in order."""
-    found = []
-    for index, state in enumerate(states):
-        kind = BY_NUMBER[state.kind].name
-        stores: Stores = "both" if kind == "function" else "negatives" if index % 2 else "keys"
-        found.append(BuiltLayer(kind, stores, state.items, state.bits, state.rate))
-    return tuple(found)

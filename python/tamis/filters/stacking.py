@@ -49,9 +49,9 @@ class Recipe(NamedTuple):
         **options: Any,
     ) -> Self:
         """Fill in the defaults, for ``keys`` keys in total."""
-        room = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
+        capacity = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
         if plan is None:
-            many = max(keys, room)
+            many = max(keys, capacity)
             plan = planned(max(many, _FEW), workload, **options)
             plan = plan if many >= _FEW else replace(plan, budget=None)
         if len(plan.layers) == 1 or keys == 0:
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
             if plan.workload is None:
                 raise ValueError("pass negatives: the plan has no workload to take them from")
             negatives = plan.workload.head(plan.negatives)
-        return cls(plan, negatives, room)
+        return cls(plan, negatives, capacity)
 
     def known_share(self, known: int, given: int, keys: npt.NDArray[Any], share: float) -> float:
         """Predict which share of the queries for absent keys are for known negatives (ψ).
@@ -110,17 +110,17 @@ class StackBuild:
         """Start with these keys, and this share of the recipe's capacity and queries."""
         self.recipe, self.share = recipe, share
         self.all_keys = self.keys = keys
-        self.room = max(len(keys), math.ceil(recipe.capacity * share))
+        self.capacity = max(len(keys), math.ceil(recipe.capacity * share))
         self.planned = list(recipe.plan.layers)
         budget = recipe.plan.budget
-        self.budget = None if budget is None else math.floor(budget * max(self.room, 1))
+        self.budget = None if budget is None else math.floor(budget * max(self.capacity, 1))
         self.layers: list[_native.Handle] = []
         self.used = 0
         self.passing = 1.0  # the share of later keys that all layers of negatives accept
 
     def first(self) -> _native.Handle:
         """Build the first layer."""
-        self._add(self.planned[0], self.keys, self.room)
+        self._add(self.planned[0], self.keys, self.capacity)
         return self.layers[0]
 
     def finish(self, first: _native.Handle, survivors: _native.Negatives) -> _native.Handle:
@@ -133,11 +133,11 @@ class StackBuild:
         ranks = survivors.ranks(overlap)
         known = self._leave_out(survivors, ranks)
         while len(self.layers) < len(self.planned) and len(self.keys):
-            self._make_room()
+            self._shrink_to_fit()
             index = len(self.layers)
             if index == len(self.planned):
                 break
-            if self.planned[index].kind == "function":
+            if self.planned[index].exact:
                 known = self._add_function(survivors)
                 break
             if len(self.negatives) == 0 or not self._add_pair():
@@ -146,18 +146,18 @@ class StackBuild:
         if survivors.given:
             psi = self.recipe.known_share(known, survivors.given, ranks, self.share)
         exhausted = survivors.given > 0 and len(self.negatives) == 0
-        return _native.Stacked._join(self.layers, psi, len(overlap), exhausted, self.room)
+        return _native.Stacked._join(self.layers, psi, len(overlap), exhausted, self.capacity)
 
-    def _add(self, layer: Layer, items: _native.Distinct, room: int) -> None:
+    def _add(self, layer: Layer, items: _native.Distinct, capacity: int) -> None:
         """Build the next layer as planned, or coarser if it exceeds the budget."""
         seen = items.at_layer(len(self.layers)) if self.layers else items
-        room = max(room, len(items)) if KINDS[layer.kind].inserts else len(items)
+        capacity = max(capacity, len(items)) if KINDS[layer.kind].inserts else len(items)
         cls: Any = filters.CLASSES[layer.kind]
-        coarser = layer.size(room)
+        coarser = layer.size(capacity)
         while coarser is not None:
             size = coarser
-            kernel = cls._build_kernel(size, seen, room)
-            coarser = None if self._fits(kernel.size_in_bits) else size.coarser(room)
+            kernel = cls._build_kernel(size, seen, capacity)
+            coarser = None if self._fits(kernel.size_in_bits) else size.coarser(capacity)
         if len(self.layers) % 2:
             self.passing *= size.rate(len(items))
         self.layers.append(kernel)
@@ -172,10 +172,10 @@ class StackBuild:
         before, keys = self.layers[:], self.keys
         self._add(self.planned[index], self.negatives, 0)
         self.keys = self.keys.accepted_by(self.layers[index], index)
-        self._make_room()
+        self._shrink_to_fit()
         if len(self.planned) > index + 1:
             layer = self.planned[index + 1]
-            self._add(layer, self.keys, self._room_below(layer))
+            self._add(layer, self.keys, self._capacity_below(layer))
         if len(self.layers) < index + 2 or not self._fits(0):
             self.layers, self.used, self.keys, self.passing = before, used, keys, passing
             return False
@@ -183,17 +183,17 @@ class StackBuild:
         self.negatives = self.negatives.accepted_by(last, index + 1)
         return True
 
-    def _room_below(self, layer: Layer) -> int:
+    def _capacity_below(self, layer: Layer) -> int:
         """Predict how many keys reach a layer below when the stack is at its capacity.
 
-        Which of the later keys do so is random. A full cuckoo filter refuses a key, and the stack
-        with it, so it has room for five standard deviations more.
+        Which of the later keys do so is random. A full layer of a bounded kind refuses a key, and
+        the stack with it, so it has capacity for five standard deviations more.
         """
-        to_come = self.room - len(self.all_keys)
-        if layer.kind == "cuckoo" and to_come:
+        to_come = self.capacity - len(self.all_keys)
+        if KINDS[layer.kind].bounded and to_come:
             mean = to_come * self.passing
             return len(self.keys) + math.ceil(mean + _SIGMAS * (math.sqrt(mean) + 1))
-        return -(-len(self.keys) * self.room // max(len(self.all_keys), 1))
+        return -(-len(self.keys) * self.capacity // max(len(self.all_keys), 1))
 
     def _add_function(self, survivors: _native.Negatives) -> int:
         """Build the exact last layer; return how many negatives it knows.
@@ -224,11 +224,11 @@ class StackBuild:
 
         By chance, more items than planned reach a layer. Coarser or fewer last layers accept more
         of all known negatives, which mostly costs far more than a few that are unknown. What
-        reaches the later layers is not known yet, so there is room for two standard deviations
-        more. ``keys`` are the ranks of the negatives that turned out to be keys.
+        reaches the later layers is not known yet, so two standard deviations
+        are left free. ``keys`` are the ranks of the negatives that turned out to be keys.
         """
         most = len(self.negatives)
-        if self.budget is None or most == 0 or self.planned[-1].kind == "function":
+        if self.budget is None or most == 0 or self.planned[-1].exact:
             return survivors.given
         keep = math.ceil((1 - _LEFT_OUT) * most)
         if self._enough(most, 2) or not self._enough(keep, 2):
@@ -242,7 +242,7 @@ class StackBuild:
             for count in (survivors.given, known)
         ]
         before, first = self.planned[:], self.planned[0].rate
-        self._make_room(2)
+        self._shrink_to_fit(2)
         coarser = math.prod(layer.rate for layer in self.planned[::2])
         self.planned = before
         if (shares[0] - shares[1]) * first >= shares[0] * coarser:
@@ -258,10 +258,10 @@ class StackBuild:
         bits, variance = self._predicted(given)
         return self._fits(bits + math.ceil(sigmas * math.sqrt(variance)))
 
-    def _make_room(self, sigmas: int = 0) -> None:
+    def _shrink_to_fit(self, sigmas: int = 0) -> None:
         """Make the last layers coarser, or drop them, until the planned layers should fit."""
         while self.budget is not None and len(self.planned) > len(self.layers):
-            if self.planned[-1].kind == "function" or self._enough(len(self.negatives), sigmas):
+            if self.planned[-1].exact or self._enough(len(self.negatives), sigmas):
                 return
             last = self.planned[-1].coarser()
             if last is not None:

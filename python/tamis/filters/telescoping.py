@@ -16,10 +16,6 @@ Selectors = Literal["growing", "block", "plain"]
 class AdaptiveQuotient(_native.AdaptiveQuotient, Filter):
     """The common base of telescoping and extending filters; they differ in how elements move."""
 
-    inserts = True
-    deletes = True
-    merges = True
-    bounded = True
     _extending: ClassVar[bool]
     _layouts: ClassVar[tuple[str, ...]]
 

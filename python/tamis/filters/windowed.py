@@ -36,8 +36,6 @@ class Windowed(_native.Windowed, Filter):
     References: Shtul, Baquero, Almeida 2020.
     """
 
-    inserts = True
-    one_sided = False
     _kind = "windowed"
 
     def __new__(

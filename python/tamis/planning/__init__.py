@@ -1,7 +1,7 @@
 """Sizes and predicted rates: pure functions of numbers, one module per structure.
 
-Nothing here imports compiled code of tamis, and no kernel chooses its own size: what is decided
-here is what `tamis.filters` asks the kernels for.
+Of compiled code, only `tamis.planning.kinds` uses the table of kinds. No kernel chooses its own
+size: `tamis.filters` builds kernels of the sizes chosen here.
 """
 
 import importlib

@@ -11,7 +11,7 @@ import json
 import math
 from copy import copy
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tamis._checks import (
     one_of,
     rate_or_budget,
 )
+from tamis.planning.kinds import KINDS, LAYERS, LayerKind
 from tamis.planning.plan import MALFORMED, Plan
 from tamis.planning.planner import plain, plan
 from tamis.planning.stacked import metrics
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from tamis.workload import Workload
 
 Sizing = Literal["eventual", "lifetime"]
-LayerKind = Literal["auto", "bloom", "quotient"]
+
+ADAPTIVE_LAYERS = tuple(kind for kind in LAYERS if kind.inserts and not kind.bounded)
+"""The kinds that can be layers: negatives are inserted as they are found, and none is refused."""
 
 FEW = 64
 """Fewer keys are planned as this many, because whole blocks exceed a budget per key."""
@@ -82,7 +85,7 @@ class PlanRequest:
         """Return it with checked and converted arguments."""
         fpr, bits_per_key = rate_or_budget(self.fpr, self.bits_per_key)
         one_of("sizing", self.sizing, get_args(Sizing))
-        one_of("layer", self.layer, get_args(LayerKind))
+        one_of("layer", self.layer, ("auto", *(kind.name for kind in ADAPTIVE_LAYERS)))
         if (self.lifetime is None) != (self.sizing == "eventual"):
             raise ValueError(
                 "lifetime, a number of queries for absent keys, must be given with "
@@ -100,9 +103,11 @@ class PlanRequest:
         )
 
     @property
-    def kinds(self) -> tuple[Literal["bloom", "quotient"], ...]:
+    def kinds(self) -> tuple[LayerKind, ...]:
         """The kinds of layers to try."""
-        return ("quotient", "bloom") if self.layer == "auto" else (self.layer,)
+        if self.layer != "auto":
+            return (self.layer,)
+        return tuple(cast(LayerKind, kind.name) for kind in reversed(ADAPTIVE_LAYERS))
 
     @property
     def goal(self) -> Goal:
@@ -180,13 +185,9 @@ class AdaptivePlan:
         layers = self.stack.layers
         if len(layers) % 2 == 0 or len(layers) > 32:
             raise ValueError("it has an even number of layers")
-        for layer in layers:
-            known = layer.kind in ("bloom", "quotient")
-            whole_ones = isinstance(layer.items, int) and isinstance(layer.bits, int)
-            small = whole_ones and 0 <= layer.items <= MAX_KEYS and 0 <= layer.bits <= 2**60
-            length = layer.kind == "bloom" or 1 <= (layer.fingerprint or 0) <= 32
-            layout = layer.kind == "quotient" or layer.layout == "standard"
-            if not (known and small and length and layout):
+        for layer in layers:  # `Plan.from_json` has checked the rest
+            kind = KINDS[layer.kind]
+            if kind not in ADAPTIVE_LAYERS or layer.layout != kind.layout:
                 raise ValueError(f"a layer is {layer!r}")
 
 
@@ -215,7 +216,7 @@ def plan_adaptive(request: PlanRequest, workload: Workload) -> AdaptivePlan:
 
 
 def _of_kind(
-    request: PlanRequest, kind: Literal["bloom", "quotient"], workload: Workload, curve: Steps
+    request: PlanRequest, kind: LayerKind, workload: Workload, curve: Steps
 ) -> Iterator[AdaptivePlan]:
     goal = request.goal
     if request.sizing == "eventual":
@@ -241,7 +242,7 @@ def _never_all(curve: Steps) -> Steps:
 
 
 def _for_lifetime(
-    request: PlanRequest, kind: Literal["bloom", "quotient"], goal: Goal, curve: Steps
+    request: PlanRequest, kind: LayerKind, goal: Goal, curve: Steps
 ) -> Iterator[AdaptivePlan]:
     assert request.lifetime is not None
     one = plain(kind, goal)

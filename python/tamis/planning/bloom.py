@@ -144,6 +144,19 @@ def _unknown(layout: object) -> ValueError:
     return ValueError(f"layout must be 'blocked', 'standard' or 'segmented', not {layout!r}")
 
 
+OVERHEAD = 1 / math.log(2)
+"""Bits of a filter per bit of information, with a real number of hashes: 1.44."""
+
+
+def rate_of_bits(bits: float) -> float:
+    """About the rate of a large filter with these bits per item, with a real number of hashes.
+
+    >>> round(rate_of_bits(9.6), 4)
+    0.0099
+    """
+    return float(2.0 ** (-bits * math.log(2)))
+
+
 def bits_per_item(rate: npt.ArrayLike) -> Any:
     """Bits per item of a large filter of this rate, with a whole number k of hashes.
 

@@ -1,22 +1,24 @@
-"""The table of kinds: the name of each kind of filter, what it supports, and its query time.
+"""The table of kinds: what each kind of filter is called, supports, and costs.
 
-A kind is one row here, a planning module with its `Size`, a native class and a public class in
-`tamis.filters`. Stacks, advice, files and the command line iterate over this table; its native twin
-is ``src/kinds.rs``. CONTRIBUTING lists what a new kind needs.
+The number, name and abilities of a kind come from its row in native code (``KIND`` in its module,
+listed in ``src/kinds.rs``). This table adds its public class, its planning module, the options to
+build it, and the times of queries. Stacks, advice, files and the command line iterate over it.
+CONTRIBUTING lists what a new kind needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
+from tamis import _native
 from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon, telescoping
 from tamis.planning.costs import Check, check_seconds
 
 LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
-"""What `tamis.plan` takes as ``layer``: kinds that have a `Kind.layer`, or the best of them."""
+"""Values of ``layer`` in `tamis.plan`: the kinds that have a `Kind.layer`, or the best of them."""
 
 
 class Size(Protocol):
@@ -41,6 +43,22 @@ class Sizes(Protocol):
         """``size(keys, *, fpr=None, bits_per_key=None, **arguments)``."""
 
 
+class SizesOfAnyRate(Sizes, Protocol):
+    """The planning module of a kind whose layers can have any rate."""
+
+    @property
+    def OVERHEAD(self) -> float:
+        """Bits of a layer per bit of information, log2(1/α) per item."""
+
+    @property
+    def bits_per_item(self) -> Callable[[Any], Any]:
+        """Bits per item of a large layer of a rate, or of an array of rates."""
+
+    @property
+    def rate_of_bits(self) -> Callable[[float], float]:
+        """About the rate of a large layer with these bits per item."""
+
+
 class Option(NamedTuple):
     """A way to build a kind: its name in tables, arguments of ``build``, time of a query.
 
@@ -57,19 +75,24 @@ class Option(NamedTuple):
 class Kind:
     """A kind of filter, or of another object that is saved in a file.
 
-    ``number`` is the number of the kind in a file, ``filter`` the name of the public class.
-    ``sizes`` is the planning module of a kind that is built from keys and a rate alone. ``layer``
-    is the option used as a layer of a stack, if the kind can be one; ``lengths`` are then the
-    possible lengths of its fingerprints in bits, None if any rate is possible. ``fractional`` kinds
-    also support lengths in between, where some items have one bit more than others.
+    The first fields are its native row, explained in ``src/kernel.rs``. ``filter`` is the name of
+    its public class. ``sizes`` is the planning module of a kind that is built from keys and a rate
+    alone. ``layer`` is the option used as a layer of a stack, if the kind can be chosen for it;
+    ``lengths`` are then the possible lengths of its fingerprints in bits, None if any rate is
+    possible. ``fractional`` kinds also support lengths in between, where some items have one bit
+    more than others.
     """
 
     number: int
     name: str
+    inserts: bool
+    deletes: bool
+    counts: bool
+    bounded: bool
+    merges: bool
+    adapts: bool
+    forgets: bool
     filter: str
-    inserts: bool = False
-    deletes: bool = False
-    adapts: bool = False
     sizes: Sizes | None = None
     options: tuple[Option, ...] = ()
     layer: Option | None = None
@@ -91,6 +114,24 @@ class Kind:
     def layout(self) -> str | None:
         """The layout of a layer, for kinds that have several."""
         return None if self.layer is None else self.layer.arguments.get("layout")
+
+    def bits_per_item(self, rate: Any) -> Any:
+        """Return the bits per item of a large layer of this rate, or array of rates, if any is possible."""
+        return self._any_rate.bits_per_item(rate)
+
+    def rate_of_bits(self, bits: float) -> float:
+        """Return about the rate of a large layer with these bits per item, if any is possible."""
+        return self._any_rate.rate_of_bits(bits)
+
+    @property
+    def overhead(self) -> float:
+        """Bits of a layer per bit of information."""
+        return self._any_rate.OVERHEAD
+
+    @property
+    def _any_rate(self) -> SizesOfAnyRate:
+        assert self.continuous
+        return cast(SizesOfAnyRate, self.sizes)
 
     def layer_size(self, items: int, **fineness: Any) -> Any:
         """Find the `Size` of a layer, for a ``fpr`` or ``fingerprint_bits``."""
@@ -132,6 +173,18 @@ def fingerprint_layer(kind: str, items: int, length: float) -> LayerSize:
     return LayerSize(size.bits, size.rate(items))
 
 
+_ROWS = {row.name: row for row in _native.kinds()}
+
+
+def _kind(name: str, filter: str, **planning: Any) -> Kind:
+    """Join the native row of a kind with its public class and how it is planned."""
+    row = _ROWS[name]
+    return Kind(
+        row.number, row.name, row.inserts, row.deletes, row.counts, row.bounded, row.merges,
+        row.adapts, row.forgets, filter, **planning,
+    )  # fmt: skip
+
+
 # Nanoseconds of a query: the least of several runs of ``benches/checks.py``, which prints them.
 _BLOOM_STANDARD = Option(
     "Bloom",
@@ -156,11 +209,9 @@ _RIBBON = Option(
     "Static; within a few percent of the fewest bits for its rate.",
 )
 
-_BLOOM = Kind(
-    1,
+_BLOOM = _kind(
     "bloom",
     "Bloom",
-    inserts=True,
     sizes=bloom,
     options=(
         Option(
@@ -179,30 +230,23 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         _BLOOM,
-        Kind(
-            2,
+        _kind(
             "quotient",
             "Quotient",
-            inserts=True,
-            deletes=True,
             sizes=quotient,
             options=(_QUOTIENT,),
             layer=_QUOTIENT,
             lengths=range(1, 33),
         ),
-        Kind(
-            3,
+        _kind(
             "cuckoo",
             "Cuckoo",
-            inserts=True,
-            deletes=True,
             sizes=cuckoo,
             options=(_CUCKOO,),
             layer=_CUCKOO,
             lengths=range(cuckoo.MIN_FINGERPRINT_BITS, 33),
         ),
-        Kind(
-            4,
+        _kind(
             "fuse",
             "Fuse",
             sizes=fuse,
@@ -218,8 +262,7 @@ KINDS: dict[str, Kind] = {
             layer=_FUSE_4,
             lengths=range(1, 33),
         ),
-        Kind(
-            5,
+        _kind(
             "ribbon",
             "Ribbon",
             sizes=ribbon,
@@ -228,56 +271,40 @@ KINDS: dict[str, Kind] = {
             lengths=range(1, 33),
             fractional=True,
         ),
-        Kind(6, "function", "StaticFunction", lengths=range(1, 2)),
-        Kind(7, "sharded", "Sharded"),
-        Kind(8, "stacked", "Stacked"),
-        Kind(
-            9,
+        _kind("function", "StaticFunction", lengths=range(1, 2)),
+        _kind("sharded", "Sharded"),
+        _kind("stacked", "Stacked"),
+        _kind(
             "telescoping",
             "Telescoping",
-            inserts=True,
-            deletes=True,
-            adapts=True,
             sizes=telescoping,
             options=(Option("Telescoping", Check((19, 38), (20, 24))),),
         ),
-        Kind(
-            10,
+        _kind(
             "adaptive_cuckoo",
             "AdaptiveCuckoo",
-            inserts=True,
-            deletes=True,
-            adapts=True,
             sizes=adaptive_cuckoo,
             options=(Option("AdaptiveCuckoo", Check((37, 53), (33, 37))),),
         ),
-        Kind(11, "adaptive_stacked", "AdaptiveStacked", inserts=True, adapts=True),
-        Kind(
-            12,
+        _kind("adaptive_stacked", "AdaptiveStacked"),
+        _kind(
             "stable",
             "StableBloom",
-            inserts=True,
             options=(Option("StableBloom", Check((14, 35), (22, 45))),),
         ),
-        Kind(
-            13,
+        _kind(
             "windowed",
             "Windowed",
-            inserts=True,
             options=(Option("Windowed", Check((47, 112), (36, 52))),),
         ),
-        Kind(14, "learned", "LearnedBloom"),
-        Kind(15, "stable_learned", "StableLearned", inserts=True),
-        Kind(16, "collection", "Collection"),
-        Kind(17, "model", "Model"),
-        Kind(18, "text", "SearchIndex"),
-        Kind(
-            19,
+        _kind("learned", "LearnedBloom"),
+        _kind("stable_learned", "StableLearned"),
+        _kind("collection", "Collection"),
+        _kind("model", "Model"),
+        _kind("text", "SearchIndex"),
+        _kind(
             "extending",
             "Extending",
-            inserts=True,
-            deletes=True,
-            adapts=True,
             sizes=telescoping,
             options=(Option("Extending", Check((19, 38), (20, 24))),),
         ),
@@ -288,6 +315,9 @@ KINDS: dict[str, Kind] = {
 }
 
 BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
+
+FUNCTION = KINDS["function"]
+"""The kind of the last layer of an exact stack."""
 
 LAYERS = tuple(KINDS[name] for name in get_args(LayerKind) if name != "auto")
 """The kinds that can be layers of a stack."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from tamis._checks import MAX_BITS_PER_KEY, MAX_KEYS, check_int, check_share, one_of
 from tamis._format import facts_html, format_rate, table_html
-from tamis.planning.kinds import KINDS, LAYERS, fingerprint_layer
+from tamis.planning.kinds import FUNCTION, KINDS, LAYERS, fingerprint_layer
 from tamis.planning.ribbon import column_rate
 from tamis.planning.stacked.metrics import Checks, lower_bound
 
@@ -54,6 +54,11 @@ class Layer:
     bits: int
     fingerprint: float | None = None
     layout: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is the static function at the end of an exact stack."""
+        return self.kind == FUNCTION.name
 
     def size(self, items: int) -> Any:
         """Find the size of this layer for another number of items, at the planned rate."""
@@ -225,7 +230,7 @@ class Plan:
         lines += ["", "  layer  kind      stores          items         bits  bits/item       rate"]
         for number, layer in enumerate(self.layers, 1):
             each = layer.bits / layer.items if layer.items else 0.0
-            rate = "exact" if layer.kind == "function" else format_rate(layer.rate)
+            rate = "exact" if layer.exact else format_rate(layer.rate)
             lines.append(
                 f"  {number:>5}  {layer.kind:<9} {layer.stores:<9} {layer.items:>11,} "
                 f"{layer.bits:>12,} {each:>10.2f} {rate:>10}"
@@ -249,7 +254,7 @@ class Plan:
         }
         rows = [
             [layer.kind, layer.stores, f"{layer.items:,}", f"{layer.bits:,}",
-             "exact" if layer.kind == "function" else format_rate(layer.rate)]
+             "exact" if layer.exact else format_rate(layer.rate)]
             for layer in self.layers
         ]  # fmt: skip
         layers = table_html("layers", ["kind", "stores", "items", "bits", "rate"], rows)
@@ -287,7 +292,7 @@ def _check(plan: Plan) -> None:
 
 
 def _check_layer(layer: Layer, last: bool) -> None:
-    names = [kind.name for kind in LAYERS] + ["function"] * last
+    names = [kind.name for kind in (*LAYERS, FUNCTION)[: len(LAYERS) + last]]
     one_of("kind", layer.kind, names)
     one_of("stores", layer.stores, ("keys", "negatives", "both"))
     _finite("rate", layer.rate, _ONE)

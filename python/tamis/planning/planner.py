@@ -18,7 +18,6 @@ from tamis._checks import (
     shown,
 )
 from tamis.planning import ribbon
-from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import columns, equal, exact, lengths, metrics, varied
@@ -163,13 +162,16 @@ def _candidates(
     alternating = [stack for stack in of_rates if len(stack.rates) > 1]
     if rates == "varied" and alternating:
         best = min(found, key=goal.score)
-        if best in alternating or varied.worthwhile(goal, curve, best):
-            found = found + [varied.improve(stack, goal, curve) for stack in alternating]
+        found = found + [
+            varied.improve(stack, goal, curve)
+            for stack in alternating
+            if best in alternating or varied.worthwhile(stack.kind, goal, curve, best)
+        ]
     return found
 
 
 def _tightened(goal: Goal, margin: float) -> Goal:
-    """Leave room under the constraints for whole bits and items, which matter in small layers."""
+    """Leave slack under the constraints for whole bits and items, which matter in small layers."""
     return replace(
         goal,
         max_fpr_bound=goal.max_fpr_bound * margin,
@@ -178,8 +180,8 @@ def _tightened(goal: Goal, margin: float) -> Goal:
 
 
 def _kept(plan: Plan, goal: Goal) -> bool:
-    rates = plan.expected_fpr <= goal.fpr and plan.fpr_bound <= goal.max_fpr_bound
-    return rates and plan.bits <= goal.budget and plan.expected_checks <= goal.max_checks
+    """Whether a plan keeps to every constraint, in whole bits."""
+    return bool(goal.allowed(plan.expected_fpr, plan.fpr_bound, plan.psi, plan.checks, plan.bits))
 
 
 def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
@@ -199,9 +201,9 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     bits = goal.budget
     if goal.smallest:
         rate = min(goal.fpr, goal.max_fpr_bound)
-        bits = goal.keys * bits_per_item(rate)
+        bits = goal.keys * KINDS[kind].bits_per_item(rate)
     else:
-        rate = max(2.0 ** (-bits / max(goal.keys, 1) * math.log(2)), FLOOR)
+        rate = max(KINDS[kind].rate_of_bits(bits / max(goal.keys, 1)), FLOOR)
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
@@ -231,7 +233,7 @@ def _searches(
     """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
-            yield equal.search, 2e-3
+            yield equal.search_for(kind), 2e-3
         else:
             yield lengths.search_for(kind, allowance), 1e-2
     if last != "alternating" and not updates:

@@ -10,6 +10,7 @@ columns, at most 0.086 bits per key above log2(1/rate).
 
 import math
 from bisect import bisect_right
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -250,3 +251,13 @@ def stored_code_bits(levels: tuple[int, ...]) -> int:
     """Return the bits before the columns: whole words per level, whole cache lines in total."""
     words = sum(math.ceil(math.ceil((slots - _BLOCK) / BUCKET) / 32) for slots in levels)
     return 512 * math.ceil(words / 8)
+
+
+@lru_cache(maxsize=65536)
+def function_bits(items: int) -> int:
+    """Bits of a static function of one bit per item, which is a ribbon of one column.
+
+    >>> function_bits(1000), function_bits(0)
+    (1016, 0)
+    """
+    return size(items, fingerprint_bits=1).bits if items else 0

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array, Checks
+from tamis.planning.stacked.sweep import Search
 
 DEPTHS = (3, 5, 7)
 """Numbers of layers. Another pair could change the answer of at most α⁴ of the queries."""
@@ -39,18 +40,24 @@ class _Grid(NamedTuple):
     checks: Checks
 
 
-def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-    """Find the best stack of Bloom layers of equal rates."""
-    bits = goal.budget / goal.keys
-    least = max(2.0 ** -(bits * math.log(2) + 1), FLOOR) if not goal.smallest else goal.fpr / 4
-    found = _best(goal, negatives, psi, _grid(2.0 ** math.floor(math.log2(least))))
-    return found if found and goal.score(found) < cutoff else None
+def search_for(kind: str) -> Search:
+    """Return the search for the best stack of layers of this kind, all of one rate."""
+
+    def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
+        least = goal.fpr / 4
+        if not goal.smallest:
+            least = max(KINDS[kind].rate_of_bits(goal.budget / goal.keys) / 2, FLOOR)
+        grid = _grid(kind, 2.0 ** math.floor(math.log2(least)))
+        found = _best(kind, goal, negatives, psi, grid)
+        return found if found and goal.score(found) < cutoff else None
+
+    return search
 
 
 @lru_cache(maxsize=8)
-def _grid(least: float) -> _Grid:
+def _grid(kind: str, least: float) -> _Grid:
     rates = np.geomspace(least, _LARGEST, _POINTS)
-    size = bits_per_item(rates)
+    size = KINDS[kind].bits_per_item(rates)
     depths = np.array(DEPTHS)[:, None]
     checks = [metrics.checks(np.repeat(rates[:, None], depth, axis=1)) for depth in DEPTHS]
     return _Grid(
@@ -64,15 +71,15 @@ def _grid(least: float) -> _Grid:
     )
 
 
-def _best(goal: Goal, negatives: int, psi: float, grid: _Grid) -> Stack | None:
+def _best(kind: str, goal: Goal, negatives: int, psi: float, grid: _Grid) -> Stack | None:
     bits = goal.keys * grid.keys + negatives * grid.negatives
     rate = psi * grid.frequent + (1 - psi) * grid.infrequent
     allowed = goal.allowed(rate, grid.infrequent, psi, grid.checks, bits)
-    value = goal.value(rate, psi, grid.checks, "bloom")
+    value = goal.value(rate, psi, grid.checks, kind)
     scores = np.where(allowed, bits if goal.smallest else value, math.inf)
     row, column = divmod(int(scores.argmin()), scores.shape[1])
     if math.isinf(scores[row, column]):
         return None
     rates = (float(grid.rates[column]),) * DEPTHS[row]
     size, cost = float(bits[row, column]), float(value[row, column])
-    return Stack("bloom", negatives, psi, rates, (), False, size, cost)
+    return Stack(kind, negatives, psi, rates, (), False, size, cost)

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
-from tamis.planning.ribbon import columns_for
+from tamis.planning.ribbon import columns_for, function_bits
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -31,7 +30,7 @@ def search_for(kind: str) -> Search:
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
         rates, lengths, bits = _first_layers(kind, goal.keys, *_range(kind, goal))
-        bits = bits + function_bits(goal.keys + rates * negatives)
+        bits = bits + _functions_bits(goal.keys + rates * negatives)
         if KINDS[kind].fractional:
             found = _fraction(kind, goal, negatives, psi, rates, bits)
             rates, lengths, bits = rates[1:], lengths[1:], bits[1:]
@@ -54,17 +53,12 @@ def search_for(kind: str) -> Search:
     return search
 
 
-def _function_bits(items: int) -> int:
-    """Bits of the function of these items: a ribbon of one column."""
-    return fingerprint_layer("ribbon", items, 1).bits
-
-
-def function_bits(items: Array) -> Array:
+def _functions_bits(items: Array) -> Array:
     """Bits of the function of each number of items; of many numbers, from neighbouring ones."""
     if len(items) <= _SINGLY:
-        return np.array([_function_bits(math.ceil(n)) for n in items.tolist()])
+        return np.array([function_bits(math.ceil(n)) for n in items.tolist()])
     octave = np.exp2(np.ceil(np.log2(items)))
-    sizes = {n: _function_bits(int(n)) / n for n in set(octave.tolist())}
+    sizes = {n: function_bits(int(n)) / n for n in set(octave.tolist())}
     return np.array([sizes[n] for n in octave.tolist()]) * items
 
 
@@ -85,7 +79,7 @@ def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Arra
     lengths = KINDS[kind].lengths
     if lengths is None:
         rates = np.geomspace(least, most, _POINTS)
-        return rates, np.zeros(_POINTS), keys * bits_per_item(rates)
+        return rates, np.zeros(_POINTS), keys * KINDS[kind].bits_per_item(rates)
     tried = [0, *lengths] if KINDS[kind].fractional else lengths
     layers = [fingerprint_layer(kind, keys, length) for length in tried]
     bits, rates = np.array(layers).T
@@ -131,7 +125,7 @@ def _at(kind: str, goal: Goal, negatives: int, length: float) -> _Fraction | Non
     if length < KINDS[kind].coarsest:
         return None
     bits, rate = fingerprint_layer(kind, goal.keys, length)
-    return _Fraction(length, rate, bits + _function_bits(math.ceil(goal.keys + rate * negatives)))
+    return _Fraction(length, rate, bits + function_bits(math.ceil(goal.keys + rate * negatives)))
 
 
 def _highest_rate(goal: Goal, psi: float) -> float:

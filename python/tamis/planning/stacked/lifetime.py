@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.bloom import bits_per_item
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Frequencies, Steps
 from tamis.planning.stacked.goal import Goal, Stack
@@ -30,9 +30,8 @@ POINTS = 128
 """Points of the distribution that a filter stores."""
 
 _COARSE, _FINE = 48, 16  # points of the search over N_o, and of its refinement
-_RATES, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
+_POINTS, _BETWEEN, _ZOOMS = 48, 17, 4  # the same for each of two rates
 _TABLE = np.geomspace(2.0**-40, 1.0, 4096)
-_TABLE_BITS = bits_per_item(_TABLE)
 _MAX_OF_NEGATIVES = 12
 
 
@@ -128,7 +127,7 @@ def three_layers(
     goal: Goal, kind: str, curve: Frequencies, lifetime: int
 ) -> tuple[int, Stack] | None:
     """Find N_o and three layers with the lowest mean rate, or the fewest bits for a rate."""
-    search = _bloom if KINDS[kind].continuous else _lengths
+    search = _rates if KINDS[kind].continuous else _lengths
 
     def attempt(observations: int) -> Stack | None:
         known = seen(curve, observations)
@@ -154,15 +153,18 @@ def three_layers(
     return best, found[best]
 
 
-def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
+def _rates(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int) -> Stack | None:
     """Search over the rates of the first two layers; the third gets the remaining bits."""
     # The first layer takes nearly all bits, so the search is over the fraction that it leaves.
-    leaves = np.geomspace(2.0**-12, 0.9, _RATES)
-    second = np.geomspace(2.0**-12, 0.95, _RATES)
+    leaves = np.geomspace(2.0**-12, 0.9, _POINTS)
+    second = np.geomspace(2.0**-12, 0.95, _POINTS)
     best: Stack | None = None
+    bits_per_item = KINDS[kind].bits_per_item
     for _ in range(_ZOOMS):
         first = (
-            goal.fpr / leaves if goal.smallest else _rate(goal.budget / goal.keys * (1 - leaves))
+            goal.fpr / leaves
+            if goal.smallest
+            else _rate(kind, goal.budget / goal.keys * (1 - leaves))
         )
         one, two = np.minimum(first, 0.9)[:, None], second[None, :]
         used = goal.keys * bits_per_item(one) + known.negatives * one * bits_per_item(two)
@@ -170,8 +172,8 @@ def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int)
             three = _allowed_third(goal.fpr, one, two, known, observations, lifetime)
         else:
             left = (goal.budget - used) / (goal.keys * two)
-            three = np.where(left > 0, _rate(left), 0.0)
-        bits = used + goal.keys * two * np.interp(three, _TABLE, _TABLE_BITS)
+            three = np.where(left > 0, _rate(kind, left), 0.0)
+        bits = used + goal.keys * two * np.interp(three, _TABLE, _table_bits(kind))
         value = mean_rate(one, _stacked(one, two, three, known.psi), observations, lifetime)
         scores = np.where(three > 0, bits if goal.smallest else value, math.inf)
         i, j = divmod(int(scores.argmin()), scores.shape[1])
@@ -184,9 +186,15 @@ def _bloom(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int)
     return best
 
 
-def _rate(bits: Array) -> Array:
-    """Return the rate of a Bloom layer with these bits per item."""
-    return np.interp(bits, _TABLE_BITS[::-1], _TABLE[::-1])
+@cache
+def _table_bits(kind: str) -> Array:
+    """Return the bits per item of a layer of each rate in `_TABLE`."""
+    return np.asarray(KINDS[kind].bits_per_item(_TABLE))
+
+
+def _rate(kind: str, bits: Array) -> Array:
+    """Return the rate of a layer with these bits per item."""
+    return np.interp(bits, _table_bits(kind)[::-1], _TABLE[::-1])
 
 
 def _between(points: Array, at: int) -> Array:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tamis.planning.bloom import bits_per_item
-from tamis.planning.kinds import KINDS, fingerprint_layer
+from tamis.planning.kinds import FUNCTION, KINDS, fingerprint_layer
 from tamis.planning.plan import Layer, Plan
+from tamis.planning.ribbon import function_bits
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
@@ -52,7 +52,8 @@ def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]
     """Return the layers of a stack; ``scale`` is that of the bits of layers of any rate."""
     layers: list[Layer] = []
     waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
-    sizes = [] if stack.lengths else _sizes(stack.rates)
+    kind = KINDS[stack.kind]
+    sizes = [] if stack.lengths else [kind.bits_per_item(rate) for rate in stack.rates]
     for i in range(len(stack.rates)):
         stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
         items = math.ceil(waiting[stores])
@@ -61,28 +62,21 @@ def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]
             length = stack.lengths[i]
         else:
             bits = max(1, math.floor(items * sizes[i] * scale))
-            rate, length = _bloom_rate(items, bits), None
-        layout = KINDS[stack.kind].layout
-        layers.append(Layer(stack.kind, stores, rate, items, bits, length, layout))
+            rate, length = _rate(kind.name, items, bits), None
+        layers.append(Layer(kind.name, stores, rate, items, bits, length, kind.layout))
         waiting[others] *= rate
     if stack.exact:
         items = math.ceil(waiting["keys"] + waiting["negatives"])
-        bits, rate = fingerprint_layer("ribbon", items, 1)
-        layers.append(Layer("function", "both", 0.5, items, bits, 1))
+        layers.append(Layer(FUNCTION.name, "both", 0.5, items, function_bits(items), 1))
     return tuple(layers)
 
 
 @lru_cache(maxsize=8)
-def _bloom_rate(items: int, bits: int) -> float:
-    """Predict the rate of a Bloom layer of these items and bits."""
+def _rate(kind: str, items: int, bits: int) -> float:
+    """Predict the rate of a layer of these items and bits."""
     if items == 0 or bits < 1:
         return 0.0 if items == 0 else 1.0
-    return float(KINDS["bloom"].layer_size(items, bits_per_key=bits / items).rate(items))
-
-
-def _sizes(rates: tuple[float, ...]) -> list[float]:
-    """Bits per item of each layer."""
-    return [bits_per_item(rate) for rate in rates]
+    return float(KINDS[kind].layer_size(items, bits_per_key=bits / items).rate(items))
 
 
 def predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Checks]:

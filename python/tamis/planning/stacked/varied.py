@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tamis.planning.bloom import bits_per_item
+from tamis.planning.kinds import KINDS
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
@@ -41,7 +41,7 @@ def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the rates of a stack of equal rates; the result is at least as good."""
     from scipy.optimize import differential_evolution
 
-    problem = _Problem(goal, curve)
+    problem = _Problem(stack.kind, goal, curve)
     start = np.full(DEPTH + 1, -math.log2(stack.rates[0]))
     start[-1] = math.log(stack.negatives)
     finest = max(_FINEST, start[0] + 1)
@@ -64,12 +64,12 @@ def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     return best
 
 
-def worthwhile(goal: Goal, curve: Frequencies, best: Stack) -> bool:
-    """Whether Bloom layers of any rates could be better than a stack, by their information.
+def worthwhile(kind: str, goal: Goal, curve: Frequencies, best: Stack) -> bool:
+    """Whether layers of this kind and any rates could beat a stack, by their information.
 
     A filter that accepts all keys, a share φ of n known negatives and ε of all others takes at
-    least log2(1/ε) + n/|P|·d(φ‖ε) bits per key, d being the relative entropy, and one of Bloom
-    layers 1/ln 2 times as much. Between two numbers of negatives it takes no less than with the
+    least log2(1/ε) + n/|P|·d(φ‖ε) bits per key, d being the relative entropy, times the overhead
+    of the kind. Between two numbers of negatives it takes no less than with the
     fewer negatives and the larger ψ.
     """
     if goal.check_cost or any(goal.penalties):
@@ -86,11 +86,12 @@ def worthwhile(goal: Goal, curve: Frequencies, best: Stack) -> bool:
     entropy += (1 - known) * (np.log1p(-known) - np.log1p(-unknown)) / math.log(2)
     least = ranks[:-1, None] * entropy - goal.keys * np.log2(unknown)
     bits = best.bits if goal.smallest else goal.budget
-    return bool(least.min(initial=math.inf) / math.log(2) < bits)
+    return bool(least.min(initial=math.inf) * KINDS[kind].overhead < bits)
 
 
 @dataclass(frozen=True)
 class _Problem:
+    kind: str
     goal: Goal
     curve: Frequencies
 
@@ -99,10 +100,12 @@ class _Problem:
         goal = self.goal
         rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
         psi = np.asarray(self.curve.psi(negatives))
-        bits = (metrics.items(rates, goal.keys, negatives) * bits_per_item(rates)).sum(axis=-1)
+        bits = (
+            metrics.items(rates, goal.keys, negatives) * KINDS[self.kind].bits_per_item(rates)
+        ).sum(axis=-1)
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
-        value = goal.value(expected, psi, checks, "bloom")
+        value = goal.value(expected, psi, checks, self.kind)
         kept = [
             np.log(most / now)
             for now, most in (
@@ -157,7 +160,7 @@ class _Problem:
             return None
         rates = tuple(np.exp2(-point[:-1]).tolist())
         psi = float(self.curve.psi(negatives))
-        return Stack("bloom", negatives, psi, rates, (), False, float(bits), float(value))
+        return Stack(self.kind, negatives, psi, rates, (), False, float(bits), float(value))
 
 
 def _slopes(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
