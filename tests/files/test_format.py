@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from reference import frame, parts
 
 import tamis
+import tamis.text
 from tamis.guard import snapshot
 from tamis.learned import Model, flat
 from tamis.planning import quotient, stable
@@ -299,6 +300,31 @@ def test_frames_that_lie(specimen, data):
             assert twin.to_bytes()
         else:
             assert twin.contains(range(300)).all() or not twin.one_sided
+
+
+OPENED_BY = {
+    "v1-bloom-blocked": tamis.load,
+    "v1-sharded-ribbon-3": tamis.load,
+    "v1-collection": tamis.Collection.open,
+    "v1-text": tamis.text.SearchIndex.open,
+    "v1-runs": tamis.Collection.open,
+    "v1-snapshot": lambda path: snapshot.load(path, None),
+}
+
+
+@pytest.mark.parametrize("name", OPENED_BY)
+def test_optional_sections_are_skipped_and_other_unknown_ones_refused(name, tmp_path):
+    *head, contents = parts((GOLDEN / f"{name}.tamis").read_bytes())
+    path = tmp_path / "f"
+    for type_, known in ((2**31 + 1, True), (2**31 + 999, True), (999, False)):
+        later = frame(*head, [(type_, 0, b"of a later version"), *contents])
+        path.write_bytes(later)
+        if known:
+            OPENED_BY[name](path)
+            at = later.index(b"of a later")  # it is checked all the same
+            path.write_bytes(later[:at] + b"!" + later[at + 1 :])
+        with pytest.raises(tamis.FormatError):
+            OPENED_BY[name](path)
 
 
 def test_sizes_in_a_header_claim_no_memory():

@@ -129,10 +129,11 @@ impl Filters {
         Ok(frame::bits_offset(start, length)?)
     }
 
-    /// Takes an open file, or its first `length` bytes; returns its filters and their utilities.
-    /// With `object`, the file is a copy of what an object of `length` bytes has before its bits.
+    /// Opens the frame at `offset` of an open file; returns its filters and their utilities. With
+    /// `object`, the file is a copy of everything that an object has before the bits of the frame.
     #[staticmethod]
     #[pyo3(signature = (descriptor, spill, key=None, texts=false, offset=0, length=None, object=None))]
+    #[allow(clippy::too_many_arguments)]
     fn open<'py>(
         py: Python<'py>,
         descriptor: RawFd,
