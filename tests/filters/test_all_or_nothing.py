@@ -17,7 +17,7 @@ from failing import fail_at
 import tamis
 from conftest import SOAK
 from tamis import stores
-from tamis.parquet import RowGroup, SkippingIndex, index
+from tamis.parquet import RowGroup, SkippingIndex, build, index
 from tamis.stores.memory import Hashes
 
 pa = pytest.importorskip("pyarrow")
@@ -322,10 +322,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("module", [index, building] if SOAK else [index])
+@pytest.mark.parametrize("module", [index, build] if SOAK else [index])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_an_index_is_whole_wherever_it_fails(tmp_path_factory, name, module):
-    if module is building and name in ("allocate", "record"):
+    if module is build and name in ("allocate", "record"):
         pytest.skip("nothing is built")
     folders = itertools.count()
 

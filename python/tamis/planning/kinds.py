@@ -47,7 +47,7 @@ class SizesOfAnyRate(Sizes, Protocol):
     """The planning module of a kind whose layers can have any rate."""
 
     @property
-    def OVERHEAD(self) -> float:
+    def OVERHEAD(self) -> float:  # noqa: N802  a constant of the module
         """Bits of a layer per bit of information, log2(1/α) per item."""
 
     @property
@@ -116,11 +116,11 @@ class Kind:
         return None if self.layer is None else self.layer.arguments.get("layout")
 
     def bits_per_item(self, rate: Any) -> Any:
-        """Return the bits per item of a large layer of this rate, or array of rates, if any is possible."""
+        """Return the bits per item of a large layer, for a rate or an array of rates."""
         return self._any_rate.bits_per_item(rate)
 
     def rate_of_bits(self, bits: float) -> float:
-        """Return about the rate of a large layer with these bits per item, if any is possible."""
+        """Return the approximate rate of a large layer with these bits per item."""
         return self._any_rate.rate_of_bits(bits)
 
     @property
@@ -308,9 +308,9 @@ KINDS: dict[str, Kind] = {
             sizes=telescoping,
             options=(Option("Extending", Check((19, 38), (20, 24))),),
         ),
-        Kind(20, "runs", "Runs"),
-        Kind(21, "skipping", "SkippingIndex"),
-        Kind(22, "snapshot", "Guard"),
+        _kind("runs", "Runs"),
+        _kind("skipping", "SkippingIndex"),
+        _kind("snapshot", "Guard"),
     )
 }
 
