@@ -131,7 +131,7 @@ impl ArrowPart {
         if !has_text(kind) {
             return Err((range.start, NotAKey::Type(NO_TEXT.into())));
         }
-        visit(&self.array, range, |at, plain| match plain {
+        visit(&self.array, range, |at: usize, plain: Plain<'_>| match plain {
             Plain::Bytes(bytes) => text(at, bytes),
             number => text(at, digits(number).as_bytes()),
         })
@@ -188,12 +188,11 @@ impl ArrowPart {
         for (at, out) in (first..).zip(out) {
             form.clear();
             for (i, column) in table.columns().iter().enumerate() {
-                visit(column, at..at + 1, |_, plain| push_part(&mut form, plain)).map_err(
-                    |(_, reason)| {
+                visit(column, at..at + 1, |_: usize, plain: Plain<'_>| push_part(&mut form, plain))
+                    .map_err(|(_, reason)| {
                         let name = table.column_names()[i];
                         (at, reason.within(&format!("a row whose column '{name}'")))
-                    },
-                )?;
+                    })?;
             }
             *out = hasher.bytes(&form);
         }
@@ -256,6 +255,33 @@ fn index(keys: &dyn Array, at: usize) -> usize {
           UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type)
 }
 
+/// Takes the values of an array one after the other, in their plain form.
+trait Visitor {
+    fn each(&mut self, at: usize, plain: Plain<'_>);
+}
+
+impl<F: FnMut(usize, Plain<'_>)> Visitor for F {
+    #[inline(always)]
+    fn each(&mut self, at: usize, plain: Plain<'_>) {
+        self(at, plain);
+    }
+}
+
+/// Writes hashes to `out`. A type of its own, because a closure that is called for every type of
+/// column is not inlined, which costs a quarter of the time of a column of integers.
+struct HashInto<'a> {
+    hasher: &'a Hasher,
+    first: usize,
+    out: &'a mut [Hash128],
+}
+
+impl Visitor for HashInto<'_> {
+    #[inline(always)]
+    fn each(&mut self, at: usize, plain: Plain<'_>) {
+        self.out[at - self.first] = plain.hash(self.hasher);
+    }
+}
+
 /// Hashes the values of an array from `first` on.
 fn hash_array(
     array: &dyn Array,
@@ -263,13 +289,7 @@ fn hash_array(
     first: usize,
     out: &mut [Hash128],
 ) -> Result<(), (usize, NotAKey)> {
-    let range = first..first + out.len();
-    let mut out = out.iter_mut();
-    visit(array, range, |_, plain| {
-        if let Some(out) = out.next() {
-            *out = plain.hash(hasher);
-        }
-    })
+    visit(array, first..first + out.len(), HashInto { hasher, first, out })
 }
 
 /// Calls `each(index, plain form)` for the values of `range`. The type is matched once, so that the
@@ -278,7 +298,7 @@ fn hash_array(
 fn visit(
     array: &dyn Array,
     range: Range<usize>,
-    mut each: impl FnMut(usize, Plain<'_>),
+    mut visitor: impl Visitor,
 ) -> Result<(), (usize, NotAKey)> {
     if let DataType::Dictionary(_, _) = array.data_type() {
         let dictionary = array.as_any_dictionary();
@@ -288,11 +308,11 @@ fn visit(
             if at >= values.len() {
                 return Err((i, outside(at, values)));
             }
-            let each = |_, plain: Plain<'_>| each(i, plain);
+            let each = |_, plain: Plain<'_>| visitor.each(i, plain);
             visit_values(values, at..at + 1, each).map_err(|(_, reason)| (i, reason))
         });
     }
-    visit_values(array, range, each)
+    visit_values(array, range, visitor)
 }
 
 /// [`visit`] for an array that is not a dictionary.
@@ -300,7 +320,7 @@ fn visit(
 fn visit_values(
     array: &dyn Array,
     range: Range<usize>,
-    mut each: impl FnMut(usize, Plain<'_>),
+    mut visitor: impl Visitor,
 ) -> Result<(), (usize, NotAKey)> {
     macro_rules! primitive {
         ($native:ty, $value:ident, $at:ident => $visit:expr) => {{
@@ -312,25 +332,25 @@ fn visit_values(
     }
     macro_rules! signed {
         ($native:ty) => {
-            primitive!($native, value, at => each(at, Plain::signed(value.into())))
+            primitive!($native, value, at => visitor.each(at, Plain::signed(value.into())))
         };
     }
     macro_rules! unsigned {
         ($native:ty) => {
-            primitive!($native, value, at => each(at, Plain::unsigned(value.into())))
+            primitive!($native, value, at => visitor.each(at, Plain::unsigned(value.into())))
         };
     }
     macro_rules! timestamps {
         ($native:ty, $unit:expr) => {
             primitive!($native, value, at => {
-                with_wide(i128::from(value) * $unit, |plain| each(at, plain))
+                with_wide(i128::from(value) * $unit, |plain| visitor.each(at, plain))
             })
         };
     }
     macro_rules! decimals {
         ($native:ty, $scale:expr) => {
             primitive!($native, value, at => {
-                with_decimal(value.into(), $scale, |plain| each(at, plain)).ok_or_else(|| {
+                with_decimal(value.into(), $scale, |plain| visitor.each(at, plain)).ok_or_else(|| {
                     let exponent = -i16::from($scale);
                     let what = format!("{value}e{exponent}, a decimal of over 38 digits");
                     (at, NotAKey::Range(what))
@@ -343,7 +363,7 @@ fn visit_values(
             let array = $array;
             for at in range {
                 let bytes = array.item(at).ok_or_else(|| (at, array.damaged(at)))?;
-                each(at, Plain::Bytes(bytes));
+                visitor.each(at, Plain::Bytes(bytes));
             }
         }};
     }
@@ -360,7 +380,7 @@ fn visit_values(
         Date32 => signed!(Date32Type),
         Date64 => primitive!(Date64Type, value, at => {
             let days = i128::from(value).div_euclid(DAY_MILLISECONDS);
-            with_wide(days, |plain| each(at, plain));
+            with_wide(days, |plain| visitor.each(at, plain));
         }),
         Timestamp(TimeUnit::Second, _) => timestamps!(TimestampSecondType, SECOND),
         Timestamp(TimeUnit::Millisecond, _) => timestamps!(TimestampMillisecondType, 1_000_000),
@@ -377,7 +397,7 @@ fn visit_values(
         BinaryView => bytes!(array.as_binary_view()),
         FixedSizeBinary(_) => {
             let array = array.as_fixed_size_binary();
-            range.for_each(|at| each(at, Plain::Bytes(array.value(at))));
+            range.for_each(|at| visitor.each(at, Plain::Bytes(array.value(at))));
         }
         _ => unreachable!("types are checked on import"),
     }
