@@ -157,27 +157,56 @@ def test_planning_imports_only_planning():
     }
 
 
-@pytest.mark.parametrize(
-    ("room", "not_from"),
-    [
-        ("learned", {"filters", "advice", "guard"}),
-        ("filters", {"advice", "guard", "stores", "cli", "collection"}),
-        ("stores", {"guard"}),
-    ],
-)
-def test_rooms_import_downwards(room, not_from):
-    assert [(path, part) for path, part in imports_of(room) if part in not_from] == []
+LAYERS = (
+    "planning", "learned", "workload", "filters", "stores", "collection", "deduplication", "text",
+    "parquet", "guard", "traces", "plotting", "report", "advice", "metrics", "spark", "testing",
+    "cli", "__main__",
+)  # fmt: skip
+"""From the bottom up, above `errors` and the modules that begin with an underscore."""
+
+UPWARDS = {
+    ("planning", "filters"),  # Plan.build
+    ("planning", "plotting"),  # Plan.plot, as all that follow
+    ("workload", "plotting"),
+    ("collection", "plotting"),
+    ("guard", "plotting"),
+    ("guard", "advice"),  # which filter to choose for a store
+}
+"""Imports of a higher layer, when a method is called that needs it."""
 
 
-def test_nothing_imports_the_command_line():
-    rooms = {path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
-    users = {
-        path
-        for room in rooms - {"cli", "__pycache__"}
-        for path, part in imports_of(room)
-        if part == "cli"
-    }
-    assert users == {"__main__.py"}
+def test_layers_import_downwards():
+    height = {layer: i for i, layer in enumerate(LAYERS)}
+    parts = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix != ".html"}
+    private = {part for part in parts if part.startswith("_") and part != "__main__"}
+    assert {p for p in parts - private if not p.endswith((".so", ".pyi", ".typed"))} == {
+        *height, "errors",
+    }  # fmt: skip
+    for part in sorted({*height, "errors", *private} & parts):
+        file = part if (PACKAGE / part).is_dir() else f"{part}.py"
+        if not (PACKAGE / file).exists() or part == "__init__":
+            continue
+        for path, used in imports_of(file):
+            used = used if used in parts or used == "_native" else layer_of_name(used)
+            if used.startswith("_") or used in ("errors", part):
+                continue
+            assert used in height, (path, used)
+            assert part in height, f"{path} is at the bottom, and imports {used}"
+            if height[used] > height[part]:
+                assert (part, used) in UPWARDS, f"{path} imports {used}"
+                assert used not in eager_imports(PACKAGE / path), f"{path} imports {used} at once"
+
+
+def layer_of_name(name):
+    """The part of tamis that a public name comes from."""
+    return tamis._MODULES.get(name, "tamis.filters").split(".")[1]
+
+
+def eager_imports(path):
+    """Parts of tamis that are imported with the module."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    modules = (node.module for node in body if isinstance(node, ast.ImportFrom) and node.module)
+    return {name.split(".")[1] for name in modules if name.startswith("tamis.")}
 
 
 def test_the_kernel_trait_knows_no_structure():
