@@ -247,3 +247,18 @@ def test_a_number_that_is_not_printed_is_a_problem(monkeypatch, capsys):
     assert numbers.Number("README.md", "python none.py", [], []).problems()[1:] == [
         "none.py does not exist"
     ]
+
+
+def test_the_map_of_the_repository_names_what_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|\.rs|/))`(?: `([\w.]+)`)?", text)
+    assert len(named) > 40
+    for name, function in named:
+        places = [ROOT / name, ROOT / "python" / "tamis" / name]
+        found = [place for place in places if place.exists()]
+        assert found, f"ARCHITECTURE.md names {name}, which does not exist"
+        if function:
+            last = function.split(".")[-1]
+            assert re.search(rf"\b(?:def|fn|class) {last}\b", found[0].read_text("utf-8")), (
+                f"{name} has no {last}"
+            )
