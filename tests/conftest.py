@@ -1,20 +1,18 @@
-"""How hard the property tests look: the same way everywhere, or as long as `make soak` wants.
+"""How long property tests search: the same examples everywhere, or more of them in `make soak`.
 
 `make test` draws from fixed seeds, so that it passes or fails for everyone alike. `make soak` draws
 at random, and prints how to draw a failing example again.
 """
 
 import logging
-import os
 import random
 
 import pytest
 from hypothesis import settings
+from soak import SOAK
 
 for _checks in ("filters", "saved", "updates"):
     pytest.register_assert_rewrite(f"tamis.testing.{_checks}")
-
-SOAK = bool(os.environ.get("TAMIS_SOAK"))
 
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", max_examples=3000, deadline=None, print_blob=True)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from contract import SPECIMENS, fails_at_every_step
 from failing import fail_at
+from soak import SOAK
 
 import tamis
-from conftest import SOAK
 from tamis import stores
 from tamis.parquet import RowGroup, SkippingIndex, build, index
 from tamis.stores.memory import Hashes

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Ribbon as Twin
 from reference import frame, hash_key, parts
+from soak import SOAK
 
 import tamis
-from conftest import SOAK
 from tamis.planning import ribbon as planning
 from tamis.testing.filters import within_noise
 

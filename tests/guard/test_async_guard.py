@@ -12,11 +12,17 @@ import time
 
 import pytest
 import test_guard
-import test_guard_trust
+import test_guard_adaptation
+import test_guard_failures
+import test_guard_reads
+import test_guard_rebuilds
+import test_guard_snapshots
+import test_guard_tables
 import test_stores
 from blocking import BlockingGuard
 from servers import postgres_url, redis_url  # noqa: F401
-from test_guard import clock, fresh_stand_in, table  # noqa: F401
+from test_guard_snapshots import clock  # noqa: F401
+from test_guard_tables import table  # noqa: F401
 from test_stores import opened  # noqa: F401
 
 import tamis
@@ -48,7 +54,18 @@ LEFT_OUT = {
     "test_postgres_refuses_what_it_cannot_guard",
 }
 
-for _module in (test_guard, test_guard_trust, test_stores):
+MODULES = (
+    test_guard,
+    test_guard_adaptation,
+    test_guard_failures,
+    test_guard_reads,
+    test_guard_rebuilds,
+    test_guard_snapshots,
+    test_guard_tables,
+    test_stores,
+)
+
+for _module in MODULES:
     for _name, _test in vars(_module).items():
         if _name.startswith("test_") and _name not in LEFT_OUT:
             globals()[_name] = _test

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 
 from campaign import history, scenes
 from campaign.checker import check
 from campaign.history import FOREVER, Fault, Operation
 from campaign.processes import Clock
 from campaign.proxy import Proxy
-from conftest import SOAK
 
 TESTS = Path(__file__).parents[1]
 

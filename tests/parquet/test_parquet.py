@@ -13,9 +13,9 @@ from edge_values import arrow, scaled
 from frames import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 import tamis
-from conftest import SOAK
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")

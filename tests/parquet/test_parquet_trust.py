@@ -11,9 +11,9 @@ import pytest
 from frames import with_documents, with_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 import tamis
-from conftest import SOAK
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -4,8 +4,8 @@ import sqlite3
 from contextlib import closing, suppress
 
 import pytest
+from existing_tables import index_size, quotient
 from servers import postgres_url  # noqa: F401
-from test_existing_tables import database, index_size, quotient  # noqa: F401
 
 import tamis
 from tamis import stores
@@ -19,7 +19,7 @@ GUARDED = {
 
 
 @pytest.fixture(params=GUARDED)
-def users(request, database):  # noqa: F811
+def users(request, database):
     """Create a table; return its database, how to open its store, and its keys by name."""
     sql = database
     sql(f"CREATE TABLE users {COLUMNS}")

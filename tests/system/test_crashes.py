@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from conftest import SOAK
+from soak import SOAK
 
 KILLS = 500 if SOAK else 25
 FILTERS = ["quotient", "telescoping", "cuckoo", "bloom", "stack"]

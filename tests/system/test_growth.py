@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 
 import tamis
-from conftest import SOAK
 
 pytestmark = pytest.mark.skipif(
     not (SOAK and shutil.which("valgrind")), reason="minutes, and valgrind: `make soak` runs it"

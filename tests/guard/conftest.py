@@ -1,0 +1,19 @@
+"""Fixtures of the tests of guard."""
+
+import pytest
+from stand_in import Prefixes
+
+import tamis
+
+
+@pytest.fixture
+def fresh_stand_in(monkeypatch):
+    """Let guards rebuild the stand-in, as they rebuild a native filter from its empty bytes."""
+    opened = tamis.guard.construction.from_bytes
+    monkeypatch.setattr(
+        tamis.guard.construction,
+        "from_bytes",
+        lambda data, key=None: (
+            Prefixes() if data == Prefixes().to_bytes() else opened(data, key=key)
+        ),
+    )

@@ -1,0 +1,259 @@
+"""Filters that learn from the false positives of a guard."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from guard_filters import adaptive_stacked, quotient, telescoping
+from stand_in import Prefixes
+
+import tamis
+from tamis import stores
+
+
+def test_a_false_positive_is_fixed(fresh_stand_in):
+    g = tamis.Guard(stores.Memory(), Prefixes())
+    g.put_many((i, str(i)) for i in range(40))
+    absent = range(1000, 1500)
+    g.get_many(absent)
+    first = g.stats
+    assert first.false_positives > 100
+    assert 0 < first.adaptations <= first.false_positives
+    for _ in range(5):
+        g.get_many(absent)
+    last = g.stats.false_positives
+    g.get_many(absent)
+    assert g.stats.false_positives == last
+    assert g.get_many(range(40)) == [str(i) for i in range(40)]
+    # Keys can still be added and deleted.
+    assert all(g.delete_many(range(0, 40, 2)))
+    g.put_many((i, "again") for i in range(100, 140))
+    assert g.get_many(range(1, 40, 2)) == [str(i) for i in range(1, 40, 2)]
+    assert g.get_many(range(100, 140)) == ["again"] * 40
+
+
+@pytest.mark.parametrize("kind", ["swapping", "cyclic", "cuckooing"])
+@pytest.mark.parametrize("store", [stores.Memory, lambda: stores.SQLite(":memory:")])
+def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
+    def made():
+        return tamis.AdaptiveCuckoo(capacity=500, fpr=2**-5, kind=kind, seed=5)
+
+    path, store = tmp_path / "filter", store()
+    g = tamis.Guard(store, made(), snapshot=path)
+    g.put_many((i, str(i)) for i in range(400))
+    absent = range(10_000, 14_000)
+    for _ in range(4):
+        g.get_many(absent)
+    first, again = g.stats.adaptations, g.stats.false_positives
+    assert first > 0
+    g.get_many(absent)
+    # Fewer than at first: most adaptations last.
+    assert g.stats.false_positives - again < 0.5 * 4000 * g.filter.expected_fpr
+    assert all(g.delete_many(range(0, 400, 2)))
+    assert g.get_many(range(1, 400, 2)) == [str(i) for i in range(1, 400, 2)]
+    assert len(g.filter) == 200
+    g.save()
+    store.release(g._trust.owner)
+    g = tamis.Guard(store, made(), snapshot=path)
+    assert g.stats.rebuilds == 0
+    assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
+    with pytest.raises(tamis.CapacityError):
+        g.put_many((i, "x") for i in range(1000, 3000))
+    assert g.get(1) == "1"
+    g.close()
+
+
+def test_adaptations_are_limited(fresh_stand_in):
+    g = tamis.Guard(stores.Memory(), Prefixes(), adaptations_per_second=5)
+    g.put_many((i, str(i)) for i in range(40))
+    g.get_many(range(1000, 1500))
+    assert g.stats.adaptations <= 6
+    assert g.stats.adaptations_skipped >= g.stats.false_positives - 6
+    never = tamis.Guard(stores.Memory(), Prefixes(), adaptations_per_second=0)
+    never.put_many((i, str(i)) for i in range(40))
+    never.get_many(range(1000, 1500))
+    assert never.stats.adaptations == 0
+
+
+def test_a_put_that_overtakes_an_answer_stops_the_adaptation(fresh_stand_in):
+    """The store has no value, then the key is put, then the filter would adapt to deny it."""
+    store = stores.Memory()
+    g = tamis.Guard(store, Prefixes())
+    g.put_many((i, str(i)) for i in range(20))
+    overtaken = next(i for i in range(100, 1000) if i in g.filter)
+    get_many, adapted, adapt_many = store.get_many, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: adapted.extend(keys) or adapt_many(keys, remote)
+
+    def slow(keys):
+        values = get_many(keys)
+        store.get_many = get_many
+        g.put(overtaken, "now")
+        return values
+
+    store.get_many = slow
+    assert g.get(overtaken) is None
+    assert (adapted, g.stats.adaptations) == ([], 0)
+    assert g.get(overtaken) == "now"
+    wrong = next(i for i in range(100, 1000) if i != overtaken and i in g.filter)
+    assert g.get_many([wrong]) == [None]
+    assert adapted == [wrong]
+
+
+def test_a_put_that_ends_after_an_answer_stops_the_adaptation(fresh_stand_in):
+    """The same with a put that another thread had begun before the query."""
+    store = stores.Memory()
+    g = tamis.Guard(store, Prefixes())
+    g.put_many((i, str(i)) for i in range(20))
+    coming, told, adapt_many = 100, [], g.filter.adapt_many
+    g.filter.adapt_many = lambda keys, remote: told.extend(keys) or adapt_many(keys, remote)
+    put_many, get_many = store.put_many, store.get_many
+    begun, answered = threading.Event(), threading.Event()
+
+    def slow_put(*arguments):
+        begun.set()
+        answered.wait()
+        return put_many(*arguments)
+
+    def slow_answer(keys):
+        values = get_many(keys)
+        answered.set()
+        putter.join()
+        return values
+
+    store.put_many = slow_put
+    putter = threading.Thread(target=g.put, args=(coming, "now"), daemon=True)
+    putter.start()
+    begun.wait()
+    store.get_many = slow_answer
+    assert g.get(coming) is None
+    assert (told, g.stats.adaptations) == ([], 0)
+    assert g.get(coming) == "now"
+
+
+def test_the_remote_lists_a_pending_put_once():
+    """Otherwise its slot would be matched to another hash of the run."""
+    store = stores.Memory()
+    g = tamis.Guard(store, telescoping())
+    g.put_many((i, "x") for i in range(20))
+    coming, seen = tamis.hash_keys([20, 21], seed=3).tolist(), []
+    put_many = store.put_many
+
+    def count():
+        run = g._trust.replica.remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g._trust.replica.remote.scan() for row in part.tolist()]
+        assert len(run) == len(scan)
+        seen.append([run.count(row) + scan.count(row) for row in coming])
+
+    def commit(*arguments):
+        count()
+        committed = put_many(*arguments)
+        count()
+        return committed
+
+    store.put_many = commit
+    g.put_many({20: "y", 21: "z"})
+    count()
+    assert seen == [[2, 2]] * 3
+    assert g.delete(20)
+    count()
+    assert seen[-1] == [0, 2]
+
+
+def test_growth_keeps_the_slot_of_a_pending_put():
+    store = stores.Memory()
+    g = tamis.Guard(store, telescoping())
+    regions = g._trust.replica.regions.of(tamis.hash_keys(range(200), seed=3))
+    coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
+    put_many, capacity = store.put_many, g.filter.capacity
+    putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
+
+    def commit(keys, *arguments):
+        if keys == [coming]:
+            putter.start()
+            while g.filter.capacity == capacity:
+                time.sleep(0.001)
+        return put_many(keys, *arguments)
+
+    store.put_many = commit
+    g.put(coming, "coming")
+    putter.join()
+    assert g.get(coming) == "coming"
+    assert g.get_many(others) == ["x"] * len(others)
+    assert len(g.filter) == 1 + len(others)
+
+
+def test_reports_a_rate_above_the_expected_one(caplog):
+    reported = []
+    keys = np.arange(200)
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put_many((int(i), "x") for i in keys)
+    f = tamis.Bloom.build(keys, fpr=0.01)
+    wrong = [i for i in range(10_000, 200_000) if i in f]
+    g = tamis.Guard(store, f, on_rate=reported.append)
+    g.get_many(range(10_000, 30_000))
+    assert not reported
+    g.get_many(wrong)
+    g.get_many(range(10_000, 30_000))
+    assert len(reported) == 2  # and again when the rate is back to normal
+    assert reported[0].observed_fpr > reported[0].expected_fpr
+    g.close()
+    quiet = tamis.Guard(store, tamis.Bloom.build(keys, fpr=0.01))
+    with caplog.at_level(logging.WARNING, logger="tamis.guard"):
+        quiet.get_many(range(10_000, 20_000))
+        quiet.get_many(wrong)
+    assert "false-positive rate is above the expected one" in caplog.text
+
+
+def test_a_popular_false_positive_is_no_surprise():
+    """One false positive that makes up half of the queries is within the interval."""
+    f = tamis.Bloom.build(range(200), fpr=0.01)
+    store = stores.Memory()
+    with tamis.Guard(store, quotient()) as g:
+        g.put_many((i, "x") for i in range(200))
+    g = tamis.Guard(store, f)
+    wrong = next(i for i in range(10_000, 200_000) if i in f)
+    g.get_many(list(range(10_000, 15_000)) + [wrong] * 5000)
+    s = g.stats
+    assert s.observed_fpr > 0.4
+    assert s.interval[0] <= s.expected_fpr
+
+
+@pytest.mark.parametrize("kind", ["Memory", "SQLite", "RocksDB"])
+def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
+    """The snapshot keeps the layers; after a crash only the first is left."""
+    if kind == "RocksDB":
+        pytest.importorskip("rocksdict")
+
+    def opened():
+        store = stores.Memory() if kind == "Memory" else getattr(stores, kind)(tmp_path / "data")
+        # A filter learns nothing while the lease has lapsed, so the lease outlasts a slow machine.
+        return tamis.Guard(store, adaptive_stacked(), snapshot=tmp_path / "filter", lease=60)
+
+    queries = tamis.traces.zipf(3000, universe=1000, seed=1)
+    g = opened()
+    g.put_many((i, "x") for i in range(150))
+    for start in range(0, len(queries), 50):
+        assert g.get_many(queries[start : start + 50]) == [None] * 50
+        g.put(200 + start, "y")
+        assert g.delete(200 + start)
+    assert len(g.filter.layers) >= 3
+    assert g.stats.adaptations > 0
+    assert g.stats.false_positives == g.filter.observed.false_positives
+    assert g.get_many(range(150)) == ["x"] * 150
+    if kind == "Memory":
+        return
+    grown = g.filter.to_bytes()
+    g.close()
+    with opened() as g:
+        assert g.stats.rebuilds == 0
+        assert g.filter.to_bytes() == grown
+        g.put(1000, "z")
+        g._trust.snapshot = None  # as if it had crashed here
+    if kind == "RocksDB":  # which has no journal
+        with opened() as g:
+            assert g.stats.rebuilds == 1
+            assert len(g.filter.layers) == 1
+            assert g.get_many([5, 1000]) == ["x", "z"]
