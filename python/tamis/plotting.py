@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tamis._checks import shown
-from tamis._format import format_duration
+from tamis._format import format_duration, format_rate
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
     from tamis.collection import Collection
     from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
+    from tamis.workload import Workload
 
 COLOURS = {
     "plain": "#7f7f7f",
@@ -104,6 +105,32 @@ def axes(ax: Any = None) -> Any:
     except ImportError:
         raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
     return pyplot.subplots()[1]
+
+
+def draw_workload(workload: Workload, ax: Any = None) -> Any:
+    """Plot the frequency of each absent key by rank, on logarithmic scales; return the axes."""
+    ax = axes(ax)
+    ranks = np.unique(np.geomspace(1, max(len(workload), 1), 500).astype(np.int64))
+    frequencies = workload.curve.psi(ranks) - workload.curve.psi(ranks - 1)
+    ax.loglog(ranks, frequencies)
+    for share in (0.25, 0.5, 0.75, 0.9):
+        if (rank := workload.quantiles([share])[0]) is not None and rank > 0:
+            ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
+            ax.annotate(
+                format_rate(share),
+                (rank, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+            )
+    ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
+    ax.set_ylabel("fraction of the queries for absent keys")
+    ax.set_title(
+        f"{len(workload):,} known negatives, {format_rate(workload.unseen)} of the queries unseen"
+    )
+    return ax
 
 
 def draw_plan(plan: Plan, ax: Any = None) -> Any:

@@ -49,7 +49,6 @@ from tamis.advice.turnover import MOST
 from tamis.collection import Utility
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
-from tamis.plotting import draw_costs
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -154,6 +153,8 @@ class Advice:
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the cost of a query with each choice, the best at the top; return the axes."""
+        from tamis.plotting import draw_costs
+
         return draw_costs(self.choices, ax)
 
     def report(self, path: FilePath) -> None:

@@ -59,7 +59,6 @@ from tamis.planning.collection.choosing import TAIL_READ
 from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
 from tamis.planning.costs import duration
-from tamis.plotting import draw_collection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -608,6 +607,8 @@ class Collection:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bits per key against utility; needs ``pip install tamis[plot]``."""
+        from tamis.plotting import draw_collection
+
         drawn: Axes = draw_collection(self, ax)
         return drawn
 

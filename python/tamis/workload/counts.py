@@ -11,6 +11,7 @@ subtracted counts, which is at most the number of queries divided by ``max_disti
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from tamis import _native
 from tamis._columns import column, join, take
 from tamis.workload.unseen import Unseen, estimate, estimate_incomplete, leave_one_out
 
+Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 
 _PENDING = 1 << 21
@@ -179,6 +181,66 @@ class ValueCounts:
         at = np.searchsorted(self._keys, found)
         nearest = self._keys[np.minimum(at, len(self._keys) - 1)]
         return np.equal(nearest, found)
+
+
+class QueryCosts:
+    """Sums of the costs of queries by value, in as little memory as their counts."""
+
+    def __init__(self, max_distinct: int, keys: Any = None) -> None:
+        self._sums = ValueCounts(max_distinct, keys)
+
+    def counting(self, batches: Iterable[Any], costs: Iterator[npt.NDArray[Any]]) -> Iterator[Any]:
+        """Yield the batches, each after its costs were added."""
+        for batch in batches:
+            each = next(costs, None)
+            if each is None:
+                raise ValueError("costs must have one array for each batch of queries, not fewer")
+            self.add(batch, each)
+            yield batch
+
+    def add(self, values: Any, costs: npt.NDArray[Any]) -> None:
+        """Add the cost of each query of a batch, or the sum of those of each value."""
+        before = self._sums.counted
+        try:
+            self._sums.add(values, costs)
+            given = self._sums.counted - before
+        except IndexError:
+            given = len(values)
+        if given != len(costs):
+            raise ValueError(f"costs must have one item per query, not {len(costs)} for {given}")
+
+    def order(self, values: Any, counts: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any], Floats]:
+        """Order values by the cost of their queries; return values, counts and mean costs."""
+        sums, found = self._sums.ranked()
+        spent = np.zeros(len(counts))
+        if len(sums) and len(counts):
+            own, given = hashes(found), hashes(values)
+            by_hash = np.argsort(own)
+            at = by_hash[np.minimum(np.searchsorted(own[by_hash], given), len(own) - 1)]
+            # A value whose cost was dropped for lack of capacity had cost next to nothing.
+            spent = np.where(own[at] == given, sums[at], 0.0)
+        order = np.argsort(-spent, kind="stable")
+        costs = spent[order] / counts[order]
+        return (take(values, order) if len(order) else values), counts[order], costs
+
+
+def check_weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return counts as an array; raise ValueError for the first that is negative or not finite."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # of rows of several lengths
+        raise ValueError(f"{name} must be numbers: {error}") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
+    if array.size and array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be numbers, not of type {array.dtype}")
+    if array.dtype.kind == "u" or not array.size:
+        array = array.astype(np.int64 if array.dtype.itemsize < 8 else float)
+    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+    if wrong.size:
+        at = int(wrong[0])
+        raise ValueError(f"{name}[{at}] must be finite and at least 0, not {array[at]}")
+    return array
 
 
 def _starts(ordered: Hashes) -> npt.NDArray[np.int64]:

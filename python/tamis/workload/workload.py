@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +15,13 @@ from tamis._checks import (
     check_iterable,
     check_number,
     check_parts,
-    check_path,
     check_share,
     check_workload,
 )
-from tamis._columns import as_list, pyarrow, show_key
-from tamis._files import open_regular, save_whole
+from tamis._columns import as_list, show_key
 from tamis._format import facts_html, format_rate
-from tamis.errors import FormatError
-from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
-from tamis.plotting import axes
-from tamis.workload.costs import QueryCosts
-from tamis.workload.counts import ValueCounts
+from tamis.workload.counts import QueryCosts, ValueCounts, check_weights
 from tamis.workload.drift import Drift, by_rank, by_value
 from tamis.workload.unseen import LogStatistics, Method, Unseen
 
@@ -132,7 +125,7 @@ class Workload:
         spent = None if costs is None else QueryCosts(max_distinct, keys)
         if spent is not None and costs is not None:
             check_iterable("costs", costs, "an iterable of batches of costs, or None")
-            batches = spent.counting(batches, (_weights("costs", each) for each in costs))
+            batches = spent.counting(batches, (check_weights("costs", each) for each in costs))
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
@@ -161,7 +154,7 @@ class Workload:
         >>> w.head(1), w.psi(1), w.mean_cost
         (['a'], 0.25, 22.5)
         """
-        weights = _weights("counts", counts)
+        weights = check_weights("counts", counts)
         unseen = check_share("unseen", unseen)
         counter = ValueCounts(MAX_KEYS, keys)
         try:
@@ -176,7 +169,7 @@ class Workload:
         spent = None
         if costs is not None:
             spent = QueryCosts(MAX_KEYS, keys)
-            each = _weights("costs", costs)
+            each = check_weights("costs", costs)
             if len(each) != len(weights):
                 raise ValueError(
                     f"costs must have one item per value, not {len(each)} for {len(weights)}"
@@ -191,7 +184,7 @@ class Workload:
         >>> Workload.from_shape([8, 1, 1], unseen=0.5).psi(1)
         0.4
         """
-        weights = np.sort(_weights("frequencies", frequencies))[::-1]
+        weights = np.sort(check_weights("frequencies", frequencies))[::-1]
         weights = weights[: np.count_nonzero(weights)]
         total = 1 - check_share("unseen", unseen)
         return cls(Steps.of(weights, total=total), counts=weights)
@@ -398,32 +391,9 @@ class Workload:
 
     def save(self, path: FilePath) -> None:
         """Write the values with their counts and costs to a Parquet file, atomically."""
-        parquet = _parquet()
-        columns = {}
-        if self._values is not None:
-            columns["value"] = self._values
-        if self.counts is not None:
-            columns["count"] = np.ascontiguousarray(self.counts)
-        if self.costs is not None:
-            columns["cost"] = np.ascontiguousarray(self.costs)
-        known: dict[str, Any] = {
-            "unseen": self.unseen,
-            "removed": self.removed,
-            "present": self.present,
-            "error": self.error,
-            "unseen_method": self.unseen_method,
-            "discount": self.discount,
-        }
-        if isinstance(self.curve, Zipf):
-            known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
-        arrow = pyarrow("a Parquet file")
-        table = arrow.table(columns).replace_schema_metadata({"tamis": json.dumps(known)})
+        from tamis.workload.file import save
 
-        def write(descriptor: int) -> None:
-            with open(descriptor, "wb", closefd=False) as file:
-                parquet.write_table(table, file)
-
-        save_whole(path, write)
+        save(self, path)
 
     @classmethod
     def load(cls, path: FilePath) -> Self:
@@ -431,64 +401,15 @@ class Workload:
 
         `FormatError` for any other file, or a damaged one.
         """
-        parquet = _parquet()
-        where = check_path(path)
-        try:
-            with open_regular(path) as file:
-                table = parquet.ParquetFile(file).read()
-            known = json.loads((table.schema.metadata or {})[b"tamis"])
-            if "zipf" in known:
-                return cls.zipf(*known["zipf"])
-            counts = table["count"].to_numpy()
-            rest = {name: known[name] for name in ("removed", "present", "error")}
-            for name, value in rest.items():
-                _weights(name, [value])
-            rest["unseen_method"] = known["unseen_method"]
-            if rest["unseen_method"] not in get_args(Method):
-                raise ValueError(f"unseen_method is {rest['unseen_method']!r}")
-            discount = rest["discount"] = check_share("discount", known["discount"])
-            total = 1 - check_share("unseen", known["unseen"])
-            _weights("count", counts)
-            costs = table["cost"].to_numpy() if "cost" in table.column_names else None
-            total_costs = counts if costs is None else counts * _weights("cost", costs)
-            # Costs are means, whose products with the counts were rounded.
-            if (total_costs[1:] > total_costs[:-1] * (1 + 1e-9)).any():
-                raise ValueError("counts, or counts times costs, are not in descending order")
-            if len(counts) and counts.min() < discount:
-                raise ValueError(f"discount is {discount}, larger than a count")
-        except (*MALFORMED, OSError) as error:
-            # pyarrow has a plain OSError, without a number, for a damaged file.
-            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
-                raise
-            raise FormatError(f"{where} is not a saved workload ({error})") from None
-        values = table["value"] if "value" in table.column_names else None
-        curve = Steps.of(counts - discount, total=total)
-        return cls(curve, values=values, counts=counts, costs=costs, **rest)
+        from tamis.workload.file import load
+
+        return load(cls, path)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the frequency of each rank on logarithmic scales; return the axes."""
-        ax = axes(ax)
-        ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
-        frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
-        ax.loglog(ranks, frequencies)
-        for share in (0.25, 0.5, 0.75, 0.9):
-            if (rank := self.quantiles([share])[0]) is not None and rank > 0:
-                ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
-                ax.annotate(
-                    format_rate(share),
-                    (rank, 1),
-                    xycoords=("data", "axes fraction"),
-                    xytext=(3, -3),
-                    textcoords="offset points",
-                    va="top",
-                    fontsize=8,
-                )
-        ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
-        ax.set_ylabel("fraction of the queries for absent keys")
-        ax.set_title(
-            f"{len(self):,} known negatives, {format_rate(self.unseen)} of the queries unseen"
-        )
-        return ax
+        """Plot the frequency of each rank on logarithmic scales; return the axes."""
+        from tamis.plotting import draw_workload
+
+        return draw_workload(self, ax)
 
     def __repr__(self) -> str:
         what = "values" if self._values is not None else "ranks"
@@ -532,32 +453,6 @@ class Workload:
         return "\n".join(lines)
 
 
-def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return counts as an array; raise ValueError for the first that is negative or not finite."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # of rows of several lengths
-        raise ValueError(f"{name} must be numbers: {error}") from None
-    if array.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
-    if array.size and array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be numbers, not of type {array.dtype}")
-    if array.dtype.kind == "u" or not array.size:
-        array = array.astype(np.int64 if array.dtype.itemsize < 8 else float)
-    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
-    if wrong.size:
-        at = int(wrong[0])
-        raise ValueError(f"{name}[{at}] must be finite and at least 0, not {array[at]}")
-    return array
-
-
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
     given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
     return f"values and counts must have the same length{given}"
-
-
-def _parquet() -> Any:
-    pyarrow("a Parquet file")
-    from pyarrow import parquet
-
-    return parquet
