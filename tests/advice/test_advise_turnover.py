@@ -108,9 +108,9 @@ def test_a_turnover_implies_needs_and_is_told():
     assert json.loads(advice.to_json())["situation"]["turnover"] == 0.5
     assert "0.5 of the keys replaced" in str(advice)
     assert "a stack recognizes" in advice.explain()
-    assert not any("turnover=" in each for each in advice.unjudged)
-    unknown = tamis.advise(10_000, SKEWED, bits_per_key=8, needs={"insert", "delete"})
-    assert any("turnover=" in each for each in unknown.unjudged)
+    assert not any("turnover=" in each for each in advice.unknowns)
+    without = tamis.advise(10_000, SKEWED, bits_per_key=8, needs={"insert", "delete"})
+    assert any("turnover=" in each for each in without.unknowns)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from html import escape
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -25,12 +22,9 @@ from tamis._checks import (
     parse_budget,
     shown,
 )
-from tamis._format import table_html
 from tamis.advice.adaptive import adaptive, horizon
-from tamis.advice.frame import to_frame
+from tamis.advice.advice import Advice
 from tamis.advice.learned import learned
-from tamis.advice.measurement import measured
-from tamis.advice.page import page
 from tamis.advice.plain import plain
 from tamis.advice.sets import collections, overhead
 from tamis.advice.situation import (
@@ -44,14 +38,13 @@ from tamis.advice.situation import (
 )
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
-from tamis.advice.text import cells, explained, head, table
-from tamis.advice.turnover import MOST
+from tamis.advice.turnover import MAX_TURNOVER
 from tamis.collection import Utility
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
 
 if TYPE_CHECKING:
-    from tamis._types import FilePath, Keys
+    from tamis._types import Keys
     from tamis.workload import Workload
 
 _NO_UTILITY = (
@@ -63,129 +56,6 @@ _NO_TURNOVER = (
     "No keys are assumed to be replaced before the next rebuild. Pass turnover=, the fraction that "
     "is: stacked and adaptive filters lose what they know about absent keys with it."
 )
-
-
-@dataclass(frozen=True, repr=False)
-class Advice:
-    """Ranked choices: ``choices`` by the cost of a query, ``best`` the first of them.
-
-    Each `Choice` has a ``name``, ``family``, ``expected_fpr``, ``fpr_bound``, ``expected_fnr``,
-    ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
-    With ``fpr``, the smallest is first. ``ruled_out`` lists the filters that do not fit, each with
-    a ``name`` and ``reason``; ``unjudged`` lists what is unknown, and what to pass to find out.
-    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample,
-    `to_frame` is a data frame, and `to_json` is for programs.
-
-    >>> import tamis
-    >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
-    >>> a = tamis.advise(1_000_000, w, bits_per_key=10, miss_cost="1ms")
-    >>> a.best.family, a.best.expected_fpr < 1e-4
-    ('exact', True)
-    """
-
-    situation: Situation
-    choices: tuple[Choice, ...]
-    ruled_out: tuple[RuledOut, ...]
-    unjudged: tuple[str, ...]
-
-    @property
-    def best(self) -> Choice:
-        """The first choice: the lowest cost of a query, or with ``fpr`` the smallest."""
-        if not self.choices:
-            reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.ruled_out)
-            raise ValueError(f"no filter fits: {reasons}")
-        return self.choices[0]
-
-    def explain(self) -> str:
-        """Derive the numbers: the inputs, the rules of the papers, and each cost as a sum."""
-        return "\n".join(explained(self))
-
-    def measure(
-        self, keys: Keys | SupportsIndex | Mapping[str, Keys], queries: Keys, *, seeds: int = 1
-    ) -> Advice:
-        """Build every choice, run these queries on it, and return the advice with the results.
-
-        A false positive belongs to a key: if a few keys make up most queries, the measured rate
-        depends on a few random outcomes. So each choice is built with ``seeds`` seeds, and
-        ``measured_error`` is the standard error of the mean. The order stays as predicted;
-        ``measured_fpr``, ``measured_fnr``, ``measured_bits``, ``measured_time`` and
-        ``measured_cost`` of each choice are set, and `str` shows both. Adaptive filters adapt
-        during the queries. For a stream, ``keys`` are the records before the queries, or only how
-        many to remember. Times are those of this machine.
-
-        >>> import tamis
-        >>> a = tamis.advise(range(1000), bits_per_key=12, needs={"delete"})
-        >>> best = a.measure(range(1000), range(1000, 50_000)).best
-        >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
-        True
-        """
-        seeds = check_int("seeds", seeds, 10**6, least=1)
-        found = measured(self.situation, self.choices, keys, queries, seeds)
-        return replace(self, choices=tuple(found))
-
-    def to_json(self) -> str:
-        """Return the advice as JSON: the situation, the choices, and what was ruled out or unknown.
-
-        >>> import tamis
-        >>> json.loads(tamis.advise(1000).to_json())["choices"][0]["family"]
-        'plain'
-        """
-        s = self.situation
-        given = {
-            "keys": s.keys,
-            "fpr": s.fpr,
-            "budget_bits": s.budget if s.fpr is None else None,
-            "needs": sorted(s.needs),
-            "present": s.present,
-            "queries": s.queries,
-            "turnover": s.turnover,
-            "miss_cost": s.miss_cost,
-            "denial_cost": s.denial_cost,
-        }
-        return json.dumps(
-            {
-                "situation": given,
-                "choices": [_plain_fields(each) for each in self.choices],
-                "ruled_out": [asdict(each) for each in self.ruled_out],
-                "unjudged": list(self.unjudged),
-            }
-        )
-
-    def plot(self, ax: Any = None) -> Any:
-        """Plot the cost of a query with each choice, the best at the top; return the axes."""
-        from tamis.plotting import draw_costs
-
-        return draw_costs(self.choices, ax)
-
-    def report(self, path: FilePath) -> None:
-        """Write a self-contained HTML report with charts."""
-        page(self).save(path)
-
-    def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return the choices as a pandas or Polars data frame, one row per choice.
-
-        By default, the library is the one that is already imported, or else installed.
-
-        >>> import tamis
-        >>> frame = tamis.advise(1000).to_frame()
-        >>> list(frame.columns)[:4], frame["name"][0]
-        (['name', 'family', 'bits_per_key', 'expected_fpr'], 'Ribbon')
-        """
-        return to_frame(self.choices, library)
-
-    def __str__(self) -> str:
-        return "\n".join(table(self))
-
-    def __repr__(self) -> str:
-        first = f"{self.choices[0].name} first of " if self.choices else ""
-        return (
-            f"<tamis.Advice: {first}{len(self.choices)} choices for {self.situation.keys:,} keys>"
-        )
-
-    def _repr_html_(self) -> str:
-        columns, *rows = cells(self)
-        reason = f"<p>{escape(self.best.reason)}</p>" if self.choices else ""
-        return table_html(head(self), columns, rows) + reason
 
 
 def advise(
@@ -272,17 +142,17 @@ def advise(
     )
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
-        unjudged = [_NO_UTILITY] if utility is None else []
+        unknowns = [_NO_UTILITY] if utility is None else []
     else:
         found = list(_single(situation, keys, features, nonmembers))
-        unjudged = list(_unjudged(situation, counted, present, log))
+        unknowns = list(_unknowns(situation, counted, present, log))
         if turnover is None and workload is not None and {"insert", "delete"} <= wanted:
-            unjudged.append(_NO_TURNOVER)
+            unknowns.append(_NO_TURNOVER)
     return Advice(
         situation,
         tuple(ranked(situation, [each for each in found if isinstance(each, Choice)])),
         tuple(each for each in found if isinstance(each, RuledOut)),
-        tuple(unjudged),
+        tuple(unknowns),
     )
 
 
@@ -316,7 +186,9 @@ def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float
     if "stream" in needs or isinstance(keys, Mapping):
         what = "a stream" if "stream" in needs else "a mapping of sets"
         raise ValueError(f"turnover cannot be combined with {what}")
-    return check_number("turnover", turnover, "a number from 0 to 10,000", least=0, most=MOST)
+    return check_number(
+        "turnover", turnover, "a number from 0 to 10,000", least=0, most=MAX_TURNOVER
+    )
 
 
 def _count(keys: Any) -> int:
@@ -355,7 +227,7 @@ def _present(
     return 0.0 if workload is None else workload.present
 
 
-def _unjudged(
+def _unknowns(
     situation: Situation, counted: bool, present: float | None, log: Any
 ) -> Iterator[str]:
     w, needs = situation.workload, situation.needs
@@ -392,14 +264,3 @@ def _unjudged(
             "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
             "in order, or run measure(keys, queries) on later ones."
         )
-
-
-def _plain_fields(choice: Choice) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        name: value
-        for name, value in vars(choice).items()
-        if name not in ("plan", "arguments") and value is not None
-    }
-    fields["bits_per_key"] = choice.bits_per_key
-    fields["plan"] = None if choice.plan is None else json.loads(choice.plan.to_json())
-    return fields

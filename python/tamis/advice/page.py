@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tamis.advice.text import cells, explained, head
+from tamis.advice.explanation import explain
+from tamis.advice.text import cells, head
 from tamis.plotting import compare, draw_costs, figure_axes
 from tamis.report import Report
 
 if TYPE_CHECKING:
-    from tamis.advice.advise import Advice
+    from tamis.advice.advice import Advice
 
 
 def page(advice: Advice) -> Report:
@@ -25,11 +26,11 @@ def page(advice: Advice) -> Report:
     if advice.ruled_out:
         report.heading("Ruled out")
         report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
-    if advice.unjudged:
+    if advice.unknowns:
         report.heading("Unknown")
-        report.bullets(advice.unjudged)
+        report.bullets(advice.unknowns)
     report.heading("How the numbers are derived")
-    return report.lines("\n".join(explained(advice, brief=True)))
+    return report.lines("\n".join(explain(advice, with_table=False)))
 
 
 def _charts(report: Report, advice: Advice) -> None:

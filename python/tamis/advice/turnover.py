@@ -33,8 +33,8 @@ from tamis.advice.situation import Floats, Situation
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload import Workload
 
-MOST = 10_000.0
-"""The largest turnover: up to here, the integrals are good to a percent."""
+MAX_TURNOVER = 10_000.0
+"""Up to this turnover, the integrals are accurate to one percent."""
 
 _POINTS = 48
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from tamis import __version__
-from tamis.cli._output import colours, drop_output, note, say
+from tamis.cli._output import colours, drop_output, print_stderr, say
 
 _GROUPS = {
     "Choose a filter": {
@@ -151,7 +151,7 @@ def _run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        note("tamis: interrupted")
+        print_stderr("tamis: interrupted")
         return 130
     except BrokenPipeError:
         drop_output()
@@ -174,7 +174,7 @@ _INPUT_ERRORS = (
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    note(f"tamis: {message}")
+    print_stderr(f"tamis: {message}")
 
 
 def _about_input(error: Exception) -> bool:
@@ -231,5 +231,5 @@ def _command(arguments: Sequence[str]) -> click.Command:
 
 
 def _fail(message: str) -> int:
-    note(click.style("tamis:", fg="red") + " " + " ".join(message.split()))
+    print_stderr(click.style("tamis:", fg="red") + " " + " ".join(message.split()))
     return 2

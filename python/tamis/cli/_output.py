@@ -17,7 +17,7 @@ import click
 
 from tamis._columns import pyarrow
 from tamis._progress import progress_bar
-from tamis.cli._rows import Rows, names_of
+from tamis.cli._csv import CsvBatch, column_names
 
 
 def say(text: str) -> None:
@@ -42,7 +42,7 @@ def colours() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-def note(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a message to standard error."""
     click.echo(text, err=True, color=colours())
 
@@ -148,7 +148,7 @@ class Writer:
             from pyarrow import ipc
 
             return ipc.new_file(self._file, batch.schema)
-        return _CSV(self._file, names_of(batch), "\t" if self._extension == "tsv" else ",")
+        return _CSV(self._file, column_names(batch), "\t" if self._extension == "tsv" else ",")
 
 
 class _CSV:
@@ -160,7 +160,7 @@ class _CSV:
         self._rows.writerow(names)
 
     def write(self, batch: Any) -> None:
-        if isinstance(batch, Rows):
+        if isinstance(batch, CsvBatch):
             self._rows.writerows(batch.tolist())
             return
         self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))

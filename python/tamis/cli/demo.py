@@ -17,10 +17,10 @@ import tamis
 from tamis._columns import as_list, join
 from tamis._format import format_rate, format_size
 from tamis.advice.text import WIDTH, cells, head
+from tamis.cli._demo_data import DemoData, generate_data
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
-from tamis.cli._output import note, progress, say, show_json, table
-from tamis.cli._scene import Scene, scene
+from tamis.cli._output import print_stderr, progress, say, show_json, table
 from tamis.plotting import apart, figure_axes
 from tamis.report import Report
 
@@ -91,7 +91,7 @@ def command(
         source = Source(keys, columns, format, integers)
         data = _own(source, log_source(source, queries, queries_columns, regex, log_format))
     else:
-        data = scene(hosts, visits, seed)
+        data = generate_data(hosts, visits, seed)
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     database = _store(folder / "keys.db", data.keys)
@@ -103,7 +103,7 @@ def command(
         f"{len(data.keys):,} keys, stored in {database}. A log of {len(data.sample):,} queries:\n"
     )
     say_text(f"{workload}\n")
-    shown = replace(advice, ruled_out=(), unjudged=())
+    shown = replace(advice, ruled_out=(), unknowns=())
     say_text(f"Advice:\n\n{shown}\n")
     # That a rate is above the expected one is what the table shows.
     logging.getLogger("tamis.guard").setLevel(logging.ERROR)
@@ -123,8 +123,8 @@ def command(
         say("  tamis demo --keys users.csv --column email --queries log.csv")
 
 
-def _own(keys: Source, queries: Source) -> Scene:
-    return Scene(join(list(keys.read_keys())), *split_log(queries))
+def _own(keys: Source, queries: Source) -> DemoData:
+    return DemoData(join(list(keys.read_keys())), *split_log(queries))
 
 
 def _store(path: Path, keys: Any) -> Path:
@@ -141,7 +141,7 @@ def _store(path: Path, keys: Any) -> Path:
 
 
 def _replay_all(
-    data: Scene,
+    data: DemoData,
     workload: tamis.Workload,
     advice: Any,
     database: Path,
@@ -166,7 +166,7 @@ def _replay_all(
                 advance(1)
 
 
-def _replay(data: Scene, choice: Any, bits_per_key: float, database: Path, chosen: bool) -> Run:
+def _replay(data: DemoData, choice: Any, bits_per_key: float, database: Path, chosen: bool) -> Run:
     f = choice.build(data.keys, seed=0)
     store = tamis.stores.SQLite(database, table="keys", key="key", value="key")
     with tamis.Guard(store, f) as g:
@@ -270,7 +270,7 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
 
 
 def _save_report(
-    runs: list[Run], here: list[Run], data: Scene, advice: Any, workload: Any, folder: Path
+    runs: list[Run], here: list[Run], data: DemoData, advice: Any, workload: Any, folder: Path
 ) -> None:
     """Save the report, with its charts if matplotlib is installed, and print where it is."""
     heads, *rows = _cells(here)
@@ -284,7 +284,7 @@ def _save_report(
     try:
         ax = _draw(runs, len(data.queries))
     except ImportError as error:
-        note(f"tamis: {error}; the report has no charts")
+        print_stderr(f"tamis: {error}; the report has no charts")
     else:
         # In a file of its own, the picture carries the note with it.
         below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 96), fontsize=8.5, va="top")
@@ -302,4 +302,4 @@ def _save_report(
     report.text(f"{advice.best.name}: {advice.best.reason}")
     report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
     report.save(folder / "report.html")
-    note(f"{saved}{folder / 'report.html'}")
+    print_stderr(f"{saved}{folder / 'report.html'}")

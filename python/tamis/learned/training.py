@@ -12,9 +12,9 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._checks import check_int, check_number
 from tamis.learned import flat, linear
-from tamis.learned.boosting import LIBRARIES, Library, grow_trees
-from tamis.learned.columns import Column, read_columns
+from tamis.learned.levels import Column, read_columns
 from tamis.learned.model import Model
+from tamis.learned.trees import LIBRARIES, Library, grow_trees
 
 if TYPE_CHECKING:
     from scipy import sparse

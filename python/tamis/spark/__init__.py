@@ -17,7 +17,7 @@ try:
 except ImportError:
     raise ImportError("tamis.spark needs pyspark and pyarrow: pip install tamis[spark]") from None
 
-from tamis.spark.building import build
+from tamis.spark.filters import build
 from tamis.spark.indexes import index
 from tamis.spark.logs import workload
 from tamis.spark.queries import keep, register, semi_join

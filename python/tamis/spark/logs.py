@@ -8,7 +8,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import DatetimeType, IntegralType, NumericType
 
 from tamis._checks import MAX_KEYS, check_int
-from tamis.spark.columns import key_column, quoted, type_of
+from tamis.spark.key_columns import key_column, quoted, type_of
 from tamis.workload import Workload
 from tamis.workload.unseen import LogStatistics
 

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 
 from tamis import filters
 from tamis.filters.contract import Filter
-from tamis.spark.building import SHARDS, build
-from tamis.spark.columns import is_collated, key_column, quoted, type_of
+from tamis.spark.filters import SHARDS, build
+from tamis.spark.key_columns import is_collated, key_column, quoted, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -16,7 +16,7 @@ from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import MAX_SHARDS, Sharded, split
 from tamis.filters.stacked import Stacked
-from tamis.spark.columns import collected, key_column
+from tamis.spark.key_columns import collected, key_column
 from tamis.spark.sets import build_sets
 from tamis.workload import Workload
 
