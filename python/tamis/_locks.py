@@ -31,7 +31,7 @@ class Locked:
     """A context that holds reentrant locks, acquired in this order.
 
     With ``wait=False`` it holds all of them or none; ``with … as held`` says which. ``count`` is a
-    list of counters and the indices of those to increment before the locks are released.
+    list of counters and the indices to increment before the locks are released.
     """
 
     _release: Iterator[None] = iter(())

@@ -1,6 +1,6 @@
-"""`tamis.compare`, and what all plots share: axes, colours, and figures as SVG.
+"""Plots: `tamis.compare`, the ``plot()`` methods, and figures as SVG.
 
-Plots need matplotlib: ``pip install tamis[plot]``.
+Plots need matplotlib: ``pip install tamis[plot]``. This module is imported only to plot.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
         if _measured(each):
             ax.plot([bits], [each.expected_fpr], "o", color=colour, fillstyle="none", zorder=2)
         ax.plot([bits], [rate], "o", color=colour, zorder=3)
-    if (least := min((rate for _, rate in points if rate > 0), default=0.0)) > 0:
+    if (lowest := min((rate for _, rate in points if rate > 0), default=0.0)) > 0:
         ax.set_yscale("log", nonpositive="mask")
     ax.set_xlabel("bits per key")
     measured = any(_measured(each) for _, each in named)
     ax.set_ylabel("false-positive rate" + (", measured (rings: predicted)" if measured else ""))
     ax.margins(x=0.08, y=0.1)
     ax.grid(True, which="major", alpha=0.25)
-    _label(ax, [name for name, _ in named], [(bits, max(rate, least)) for bits, rate in points])
+    _label(ax, [name for name, _ in named], [(bits, max(rate, lowest)) for bits, rate in points])
     return ax
 
 
@@ -162,8 +162,8 @@ def draw_history(windows: list[Window], expected: float, ax: Any = None) -> Any:
         label="per window",
     )
     wrong = np.cumsum([each.false_positives for each in windows])
-    asked = np.cumsum([each.negatives for each in windows])
-    ax.plot(ends, wrong / np.maximum(asked, 1), color=COLOURS["stacked"], label="mean so far")
+    queried = np.cumsum([each.negatives for each in windows])
+    ax.plot(ends, wrong / np.maximum(queried, 1), color=COLOURS["stacked"], label="mean so far")
     ax.axhline(expected, color="#999999", linestyle="--", linewidth=1, label="expected")
     ax.set_xlabel("queries")
     ax.set_ylabel("false positives per query for an absent key")

@@ -67,7 +67,7 @@ class Report:
     """
 
     def __init__(self, title: str, *, wide: bool = False) -> None:
-        """Create a page without parts; a ``wide`` one has room for tables of sentences."""
+        """Create a page without parts; a ``wide`` page suits tables of sentences."""
         self.title = title
         self._wide = wide
         self._parts: list[str] = []
@@ -105,9 +105,9 @@ class Report:
     ) -> Self:
         """Add a table; ``first`` highlights its first row.
 
-        The cells of a table of ``prose`` are sentences rather than numbers. ``anchors`` are those
-        of headings, one per row: its first cell links there. On a phone, each row becomes a block
-        of names and values, so that nothing is cut off.
+        The cells of a table of ``prose`` are sentences rather than numbers. ``anchors`` has the
+        anchor of a heading for each row, whose first cell links there. On a phone, each row becomes
+        a block of names and values, so that nothing is cut off.
         """
         cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
         lines = [f"<tr class=head>{cells}</tr>"]

@@ -1,4 +1,4 @@
-"""Advice: what fits, in which order, and its numbers against formulas and against filters."""
+"""Advice: which filters fit, their order, and their numbers against formulas and filters."""
 
 import json
 import math

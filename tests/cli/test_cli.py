@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and one line for whatever is wrong."""
+"""The command line: its output, its exit codes, and one line for every error."""
 
 import gzip
 import importlib.util
@@ -144,7 +144,7 @@ def test_verify_sets_aside_keys_among_the_absent_ones(run):
     code, out, _ = run("verify a.tamis --absent keys.txt")
     assert code == 1
     assert "100 % measured" in out
-    assert "--keys sets those aside" in out
+    assert "--keys sets them aside" in out
     code, out, _ = run("verify a.tamis --keys keys.txt --absent log.txt --json")
     assert code == 0
     found = json.loads(out)

@@ -79,7 +79,7 @@ class Advice:
         ``measured_fpr``, ``measured_fnr``, ``measured_bits``, ``measured_time`` and
         ``measured_cost`` of each choice are set, and `str` shows both. Adaptive filters adapt
         during the queries. For a stream, ``keys`` are the records before the queries, or only how
-        many to remember. Times are those of this machine.
+        many to remember. Times are measured on this machine.
 
         >>> import tamis
         >>> a = tamis.advise(range(1000), bits_per_key=12, needs={"delete"})
@@ -92,7 +92,7 @@ class Advice:
         return replace(self, choices=tuple(found))
 
     def to_json(self) -> str:
-        """Return the advice as JSON: the situation, the choices, and what was ruled out or unknown.
+        """Return the advice as JSON: situation, choices, filters ruled out, and missing facts.
 
         >>> import tamis
         >>> json.loads(tamis.advise(1000).to_json())["choices"][0]["family"]
@@ -170,7 +170,7 @@ def _json_fields(choice: Choice) -> dict[str, Any]:
 
 
 def _frame(choices: Sequence[Choice], library: Literal["pandas", "polars"] | None) -> Any:
-    """Return one row per choice, with the columns of measured values if they were measured."""
+    """Return one row per choice; columns of measurements only if there are any."""
     measured = tuple(
         name
         for name in Choice.__dataclass_fields__

@@ -53,8 +53,8 @@ _NO_UTILITY = (
 )
 
 _NO_TURNOVER = (
-    "No keys are assumed to be replaced before the next rebuild. Pass turnover=, the fraction that "
-    "is: stacked and adaptive filters lose what they know about absent keys with it."
+    "No keys are assumed to be replaced before the next rebuild. Pass turnover=, the fraction of "
+    "keys replaced: stacked and adaptive filters then lose part of their knowledge of absent keys."
 )
 
 
@@ -84,9 +84,9 @@ def advise(
     "64MB". With ``fpr`` instead, each filter is the smallest with at most this rate, and the
     smallest is first. Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a
     wasted read, ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``),
-    ``check_cost`` of a query of a standard Bloom filter on your machine (default: that of
+    ``check_cost`` of a query of a standard Bloom filter on your machine (default: from
     `tamis.planning.kinds`). ``present`` is the fraction of queries for keys in the set (default:
-    that of the workload). ``expected_queries`` is the number of queries for absent keys to plan
+    from the workload). ``expected_queries`` is the number of queries for absent keys to plan
     for (default: as many as the workload counted). ``turnover`` is how many keys are replaced
     during these queries, before the next rebuild, as a fraction of the keys (default: 0): with
     2,000 of 10,000 keys it is 0.2. It implies the needs "insert" and "delete".
@@ -97,9 +97,9 @@ def advise(
     of their ``features`` with one row per key, and of ``nonmembers``, absent keys or their
     features (default: the values of the workload).
 
-    ``log`` is the queries in order. It shows what a workload cannot: how many later queries are for
-    keys not queried before, and in a stream, after how many records values are repeated. Without
-    it, queries are assumed to be independent of each other.
+    ``log`` is the queries in order. Unlike a workload, it shows how many later queries are for keys
+    not queried before, and in a stream, after how many records values are repeated. Without it,
+    queries are assumed to be independent of each other.
 
     If ``keys`` is a mapping of names to sets, the advice is for a `tamis.Collection`; ``utility``
     is how often each set is queried.
@@ -161,7 +161,7 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
     alike = list(plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
-    # Where the smallest is first, a slower stack is not ruled out by its time.
+    # If choices are ranked by size, a slow stack is not ruled out.
     yield from stacked(
         situation, min(costs, default=math.inf) if situation.fpr is None else math.inf
     )
@@ -184,8 +184,8 @@ def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float
     if turnover is None:
         return 0.0
     if "stream" in needs or isinstance(keys, Mapping):
-        what = "a stream" if "stream" in needs else "a mapping of sets"
-        raise ValueError(f"turnover cannot be combined with {what}")
+        other = "a stream" if "stream" in needs else "a mapping of sets"
+        raise ValueError(f"turnover cannot be combined with {other}")
     return check_number(
         "turnover", turnover, "a number from 0 to 10,000", least=0, most=MAX_TURNOVER
     )
@@ -240,7 +240,7 @@ def _unknowns(
     elif w is None and "stream" not in needs:
         yield (
             "Unknown: which absent keys are queried. Pass a workload, such as "
-            "Workload.from_queries(log, keys=keys), to see what stacked and adaptive filters save."
+            "Workload.from_queries(log, keys=keys), to include stacked and adaptive filters."
         )
     elif w is not None and w.values is None:
         yield "The workload has no values: pass negatives= to build a stack."
@@ -261,6 +261,6 @@ def _unknowns(
         )
     if w is not None and w.values is not None and "stream" not in needs and log is None:
         yield (
-            "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
+            "Unknown: whether later queries resemble the sample. Pass log=, the queries "
             "in order, or run measure(keys, queries) on later ones."
         )

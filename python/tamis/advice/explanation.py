@@ -69,8 +69,8 @@ def explain(advice: Advice, *, with_table: bool = True) -> Iterator[str]:
         yield from wrap(
             f"While {s.turnover:.3g} of the keys are replaced, a stack recognizes "
             f"{format_rate(kept(s.turnover, s.present))} of the queries for known negatives on "
-            "average: its layers do not know the negatives that new keys collide with, nor the "
-            "keys that have left. An adaptive filter forgets what it fixed for them."
+            "average: its layers do not store the negatives that new keys collide with, nor the "
+            "keys that have left. An adaptive filter loses its corrections for keys that have left."
         )
     yield ""
     yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"

@@ -22,7 +22,7 @@ TIMED = 2000
 """Queries timed per round: few enough that a round is rarely interrupted."""
 
 _BATCH = 256
-"""Queries between two adaptations: few enough that hardly any is repeated among them."""
+"""Queries between two adaptations: few, so that a query is rarely repeated among them."""
 
 _SUBROUNDS, _ROUNDS = 10, 50
 """An adversary repeats a false positive ten times per round, for up to fifty rounds, until it is

@@ -49,7 +49,7 @@ def _charts(report: Report, advice: Advice) -> None:
 
 
 def _known(report: Report, advice: Advice) -> None:
-    """Plot the workload, and how the stack depends on it."""
+    """Plot the workload, and the rate of the stack by the workload."""
     w = advice.situation.workload
     if w is None or not len(w):
         return
@@ -59,5 +59,5 @@ def _known(report: Report, advice: Advice) -> None:
     if plan is not None:
         report.picture(
             plan.plot(figure_axes(7, 4)),
-            "The false-positive rate if other keys are queried than those known.",
+            "The false-positive rate, by the fraction of queries for known keys.",
         )

@@ -1,4 +1,4 @@
-"""The data of the demo: a blocklist of hosts, and a skewed log of visits. Seeded.
+"""Generated data of the demo: a blocklist of hosts, and a skewed log of visits. Seeded.
 
 A host name consists of two words, a top-level domain and usually a prefix, chosen by the bits of a
 scattered rank (`tamis.traces`). Visits follow Zipf's law over a million hosts that are not blocked;

@@ -62,7 +62,7 @@ def seekable(stream: io.BufferedReader) -> Any:
 def read_lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
     """Split blocks of text into lines."""
     rest = b""
-    # Use what is available: the writer of a pipe may wait for the answer.
+    # Do not wait for a full block: the writer of a pipe may wait for the answer.
     while block := stream.read1(BLOCK):
         if b"\0" in block:
             raise ValueError(f"{name} is not text: it contains zero bytes")

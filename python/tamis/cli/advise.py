@@ -148,7 +148,7 @@ _TYPED = {
     "needs={'classifier'}, the keys, and a workload with values":
         "--need classifier, the keys, and a query log",
 }  # fmt: skip
-"""What the advice says to pass in Python, and the options that do the same."""
+"""Python arguments in the hints of an advice, and the options that replace them."""
 
 
 def _with_options(advice: tamis.Advice) -> tamis.Advice:

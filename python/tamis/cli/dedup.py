@@ -98,7 +98,7 @@ def command(
 
 
 def _times(first: Any, at: str | None) -> Any:
-    """Return the column of times, or a function that reads it as a batch like the first has it."""
+    """Return the column of times, or if it is text, a function that parses it."""
     if at is None:
         return None
     if isinstance(first, list) or at not in column_names(first):
@@ -110,7 +110,7 @@ def _times(first: Any, at: str | None) -> Any:
 
 
 def _parse_text(column: list[str], name: str) -> Any:
-    """Read text as `_parse` does, without pyarrow."""
+    """Parse text like `_parse`, without pyarrow."""
     for kind in (float, "datetime64[us]"):
         try:
             return np.array(column, dtype=kind)
@@ -122,7 +122,7 @@ def _parse_text(column: list[str], name: str) -> Any:
 
 
 def _parse(column: Any, name: str) -> Any:
-    """Read text, as in a CSV file, as numbers of seconds or as timestamps in ISO 8601."""
+    """Parse the text of a CSV file as numbers of seconds or as ISO 8601 timestamps."""
     arrow = pyarrow("a table")
     for kind in (arrow.float64(), arrow.timestamp("us"), arrow.timestamp("us", tz="UTC")):
         try:

@@ -32,7 +32,7 @@ _BUDGETS = (0.6, 0.8, 1.0, 1.2, 1.4)
 
 
 class Run(NamedTuple):
-    """What one filter of one size did for all queries of the log."""
+    """The results of one filter of one size on all queries of the log."""
 
     filter: str
     bits_per_key: float
@@ -89,7 +89,7 @@ def command(
     say_text: Callable[[str], None] = (lambda text: None) if as_json else say
     if keys is not None and queries is not None:
         source = Source(keys, columns, format, integers)
-        data = _own(source, log_source(source, queries, queries_columns, regex, log_format))
+        data = _read_data(source, log_source(source, queries, queries_columns, regex, log_format))
     else:
         data = generate_data(hosts, visits, seed)
     folder = Path(output)
@@ -105,7 +105,7 @@ def command(
     say_text(f"{workload}\n")
     shown = replace(advice, ruled_out=(), unknowns=())
     say_text(f"Advice:\n\n{shown}\n")
-    # That a rate is above the expected one is what the table shows.
+    # The guard warns if a rate is above the expected one; the table shows it anyway.
     logging.getLogger("tamis.guard").setLevel(logging.ERROR)
     say_text(f"Each filter in front of the database, for {len(data.queries):,} other queries:\n")
     runs = list(_replay_all(data, workload, advice, database, bits_per_key, miss_cost))
@@ -123,7 +123,7 @@ def command(
         say("  tamis demo --keys users.csv --column email --queries log.csv")
 
 
-def _own(keys: Source, queries: Source) -> DemoData:
+def _read_data(keys: Source, queries: Source) -> DemoData:
     return DemoData(join(list(keys.read_keys())), *split_log(queries))
 
 
@@ -204,15 +204,15 @@ def _verdict(runs: list[Run]) -> str:
             times = other.reads_wasted / chosen.reads_wasted
             lines.append(f"{other.filter} wastes {times:.1f} times as many")
     others = f"; {', '.join(lines)}" if lines else ""
-    asked = chosen.reads_saved + chosen.reads_wasted
-    rate = format_rate(chosen.reads_wasted / max(asked, 1))
+    queries = chosen.reads_saved + chosen.reads_wasted
+    rate = format_rate(chosen.reads_wasted / max(queries, 1))
     return f"{chosen.filter} wastes a read on {rate} of the queries for absent keys{others}."
 
 
 _STRONG, _MUTED = "#d9480f", "#98a2ae"
 """The colour of the recommended filter, and of the others; readable on light and dark pages."""
 
-_JUMPS = (
+_CAPTION = (
     "Lines: measured; dotted: predicted. Measured rates jump because a few hot keys get most of "
     "the queries: whether one of them is a false positive is chance, and counts thousands of times."
 )
@@ -286,13 +286,15 @@ def _save_report(
     except ImportError as error:
         print_stderr(f"tamis: {error}; the report has no charts")
     else:
-        # In a file of its own, the picture carries the note with it.
-        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 96), fontsize=8.5, va="top")
+        # The image files include the explanation; the report has it as a caption.
+        below = ax.get_figure().text(
+            0.02, -0.03, textwrap.fill(_CAPTION, 96), fontsize=8.5, va="top"
+        )
         for ending in ("png", "svg"):
             path = folder / f"reads_wasted.{ending}"
             ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
         below.remove()
-        report.picture(ax, f"Lower is better. {_JUMPS}")
+        report.picture(ax, f"Lower is better. {_CAPTION}")
         saved = f"chart: {folder / 'reads_wasted.png'} (and .svg); report: "
     report.heading("Workload").text(str(workload).splitlines()[0] + ".")
     with suppress(ImportError):

@@ -89,7 +89,7 @@ def command(
         if as_json:
             show_json(totals)
         else:
-            say("\n".join(f"{number:>12,} {what}" for what, number in totals.items()))
+            say("\n".join(f"{number:>12,} {name}" for name, number in totals.items()))
     return 0 if maybe else 1
 
 

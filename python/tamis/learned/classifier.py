@@ -16,7 +16,7 @@ class Classifier(Protocol):
     """The interface of scikit-learn, LightGBM, CatBoost and others: probabilities per class."""
 
     def predict_proba(self, rows: Any, /) -> Any:
-        """Return the class probabilities of each row; the last class is that of the members."""
+        """Return the class probabilities of each row; members are the last class."""
         ...
 
 
@@ -62,7 +62,7 @@ class Scorer:
 
 
 def scorer(model: Any) -> Model | Scorer:
-    """Return an object that scores with this model; TypeError if it is not a model.
+    """Return the `Model`, or a `Scorer` for any other classifier; TypeError if it is neither.
 
     >>> scorer("forest")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Columns of a table as levels: numbers by quantiles, categories by their fraction of members."""
+"""Columns of a table as levels: a number by quantiles, a category by its fraction of members."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FOLDS = 5
 reveal the row's own label."""
 
 WEIGHT = 10.0
-"""Rows added to each category, with the overall fraction of members: rare categories shrink to the
-mean."""
+"""Rows added to each category, with the overall fraction of members, so that rare categories are
+near the mean."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Column:
     levels: npt.NDArray[np.intp]
 
     def keep_levels(self, levels: npt.NDArray[np.intp]) -> Feature:
-        """Return the feature with only these of its thresholds between levels."""
+        """Return the feature with only these thresholds."""
         if isinstance(self.feature, Number):
             return Number(self.feature.name, self.feature.thresholds[levels])
         buckets = self.feature.buckets if len(levels) else np.zeros(1, dtype=np.uint8)
@@ -90,7 +90,6 @@ def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.f
     """Return thresholds that split values into at most ``levels`` levels of about equal size.
 
     NaN is below all thresholds.
-
 
     >>> thresholds(np.float32([1, 2, 2, 5]), 3)
     array([1.5, 3.5], dtype=float32)

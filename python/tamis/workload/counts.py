@@ -1,11 +1,11 @@
-"""Count values by their hashes, from data that need not fit in memory.
+"""Counts and costs of values, from data that need not fit in memory.
 
-Values are identified by the high half of their hash. Of n values, some two collide with probability
-n²/2⁶⁵ (1 in 15,000 for 5·10⁷) and are then counted as one.
+Values are identified by the high half of their hash. Among n values, two collide with probability
+n²/2⁶⁵ (1 in 15,000 for 5·10⁷); they are then counted as one.
 
-If there are more than ``max_distinct`` values, the counts are those of Misra and Gries (1982),
-merged as in Agarwal et al. (2012): the largest count that does not fit is subtracted from all, and
-values without a positive count are dropped. Every count is then too low by at most the sum of the
+If there are more than ``max_distinct`` values, counts are approximate (Misra and Gries 1982, merged
+as in Agarwal et al. 2012): the largest count that does not fit is subtracted from all, and values
+without a positive count are dropped. Every count is then too low by at most the sum of the
 subtracted counts, which is at most the number of queries divided by ``max_distinct``.
 """
 
@@ -76,8 +76,8 @@ class ValueCounts:
     def add(self, values: Any, counts: npt.NDArray[Any] | None = None) -> None:
         """Count the values of a batch: each once, or as often as ``counts`` says.
 
-        With ``counts``, the order within the batch is unknown, and all its queries are taken to
-        begin where the batch does.
+        With ``counts``, the order within the batch is unknown: all its queries are assumed to be at
+        the start of the batch.
         """
         values = column(values)
         if len(values) == 0:
@@ -127,9 +127,9 @@ class ValueCounts:
         return counts[order], take(values, order)
 
     def unseen(self, *, ordered: bool = True) -> Unseen:
-        """Estimate what fraction of later queries is for other values.
+        """Estimate the fraction of later queries for other values.
 
-        Batches that are not ``ordered`` in time leave only the estimate by leaving one out.
+        If batches are not ``ordered`` in time, only the leave-one-out estimate is possible.
         """
         self._merge()
         if not self._parts:
@@ -170,10 +170,10 @@ class ValueCounts:
     def _reduce(self, part: _Part) -> _Part:
         """Subtract the largest count that does not fit from all counts."""
         at = len(part.counts) - self.max_distinct - 1
-        least = np.partition(part.counts, at)[at]
-        self.error += least.item()
-        kept = part.take(np.flatnonzero(part.counts > least))
-        return kept._replace(counts=kept.counts - least)
+        largest_dropped = np.partition(part.counts, at)[at]
+        self.error += largest_dropped.item()
+        kept = part.take(np.flatnonzero(part.counts > largest_dropped))
+        return kept._replace(counts=kept.counts - largest_dropped)
 
     def _is_key(self, found: Hashes) -> npt.NDArray[np.bool_]:
         if not len(self._keys):
@@ -184,22 +184,28 @@ class ValueCounts:
 
 
 class QueryCosts:
-    """Sums of the costs of queries by value, in as little memory as their counts."""
+    """Sums of the costs of queries by value, in bounded memory.
+
+    With costs, the negatives worth storing have the highest count times cost, not the highest
+    count.
+    """
 
     def __init__(self, max_distinct: int, keys: Any = None) -> None:
         self._sums = ValueCounts(max_distinct, keys)
 
-    def counting(self, batches: Iterable[Any], costs: Iterator[npt.NDArray[Any]]) -> Iterator[Any]:
-        """Yield the batches, each after its costs were added."""
+    def add_batches(
+        self, batches: Iterable[Any], costs: Iterator[npt.NDArray[Any]]
+    ) -> Iterator[Any]:
+        """Add the costs of each batch, then yield the batch."""
         for batch in batches:
             each = next(costs, None)
             if each is None:
-                raise ValueError("costs must have one array for each batch of queries, not fewer")
+                raise ValueError("costs must have one array per batch of queries, but has fewer")
             self.add(batch, each)
             yield batch
 
     def add(self, values: Any, costs: npt.NDArray[Any]) -> None:
-        """Add the cost of each query of a batch, or the sum of those of each value."""
+        """Add costs: one per query of a batch, or the total of each value."""
         before = self._sums.counted
         try:
             self._sums.add(values, costs)
@@ -217,7 +223,7 @@ class QueryCosts:
             own, given = hashes(found), hashes(values)
             by_hash = np.argsort(own)
             at = by_hash[np.minimum(np.searchsorted(own[by_hash], given), len(own) - 1)]
-            # A value whose cost was dropped for lack of capacity had cost next to nothing.
+            # A missing value was dropped because its total cost was among the lowest.
             spent = np.where(own[at] == given, sums[at], 0.0)
         order = np.argsort(-spent, kind="stable")
         costs = spent[order] / counts[order]
@@ -225,10 +231,10 @@ class QueryCosts:
 
 
 def check_weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return counts as an array; raise ValueError for the first that is negative or not finite."""
+    """Return numbers as an array; ValueError if one is negative or not finite."""
     try:
         array = np.asarray(values)
-    except ValueError as error:  # of rows of several lengths
+    except ValueError as error:  # rows of different lengths
         raise ValueError(f"{name} must be numbers: {error}") from None
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension, not {array.ndim}")

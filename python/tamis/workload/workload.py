@@ -1,4 +1,4 @@
-"""`tamis.Workload`: what is known about the queries."""
+"""`tamis.Workload`: which absent keys are queried, and how often."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Workload:
     the fraction of all queries that are for keys in the set, and ``removed`` their number;
     ``error`` is by how much a count may be too low. ``unseen_method`` says how ℓ was estimated,
     and ``discount`` is subtracted from each count to smooth the frequencies. If false positives
-    differ in what they cost, ``costs`` are the mean costs of those of each value. The values that
-    cost most in total then come first, and plans minimize the expected cost.
+    differ in cost, ``costs`` has the mean cost of a false positive of each value. Values are then
+    ordered by their total cost, and plans minimize the expected cost.
 
     >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
     >>> w.head(2), w.removed, round(w.unseen, 3)
@@ -87,7 +87,7 @@ class Workload:
     ) -> Self:
         """Count the queries of a log, oldest first; queries for ``keys`` are removed.
 
-        ``costs`` is what a false positive costs for each query, in any unit.
+        ``costs`` has the cost of a false positive of each query, in any unit.
 
         The fraction ℓ of later queries for unseen values is estimated by leaving one out and by
         splitting the log in time. The larger estimate is used; ``unseen_method`` says which it is.
@@ -110,8 +110,8 @@ class Workload:
 
         At most about twice ``max_distinct`` values are held in memory. If there are more, counts
         are too low by up to ``error``, which is at most the number of queries divided by
-        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` are batches
-        of the costs of the same queries.
+        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` has the
+        costs of the same queries, in the same batches.
 
         >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], max_distinct=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
@@ -125,7 +125,7 @@ class Workload:
         spent = None if costs is None else QueryCosts(max_distinct, keys)
         if spent is not None and costs is not None:
             check_iterable("costs", costs, "an iterable of batches of costs, or None")
-            batches = spent.counting(batches, (check_weights("costs", each) for each in costs))
+            batches = spent.add_batches(batches, (check_weights("costs", each) for each in costs))
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
@@ -146,7 +146,7 @@ class Workload:
         ``counts`` can be any numbers in proportion to the frequencies; they are not smoothed.
         ``unseen`` is the fraction of queries for other values; counts have no order in time, and it
         is not estimated from them. The counts of equal values are added up; values with a count
-        of 0 are dropped. ``costs`` is what a false positive costs for each value, in any unit.
+        of 0 are dropped. ``costs`` has the cost of a false positive of each value, in any unit.
 
         >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
         0.6000000000000001
@@ -233,7 +233,7 @@ class Workload:
     def with_log(self, queries: Keys, *, keys: Keys | None = None) -> Workload:
         """Return this workload with ℓ as estimated from a log, if that is larger.
 
-        ``queries`` are in order, oldest first; those for ``keys`` are ignored.
+        ``queries`` are in order, oldest first; queries for ``keys`` are ignored.
         """
         other = type(self).from_queries(queries, keys=keys)
         if self.counts is None or not len(other) or other.unseen <= self.unseen:
@@ -249,12 +249,12 @@ class Workload:
     ) -> Self:
         """Create a workload of the most frequent values of a log that was counted elsewhere.
 
-        ``counts`` are those of ``values``, in descending order; ``log`` is about all values.
+        ``counts`` has the count of each value, in descending order; ``log`` covers all values.
         """
         unseen = log.unseen()
         kept = int(counts.sum())
         if kept < log.total:
-            # Queries for values that are not kept are unseen too, those that occur once among them.
+            # Queries for values that were not kept are unseen too, like values that occur once.
             once = int(np.count_nonzero(counts == 1))
             share = max(unseen.share, (log.total - kept + once) / log.total)
             method = unseen.method if share == unseen.share else "not counted"
@@ -293,7 +293,7 @@ class Workload:
             counter.add(part._values, part.counts)
             if spent is not None:
                 if part.costs is None:
-                    raise ValueError(f"parts[{i}] must have costs, as other parts have")
+                    raise ValueError(f"parts[{i}] must have costs, because other parts do")
                 spent.add(part._values, part.counts * part.costs)
             estimated = part.unseen_method in _ESTIMATED
             known = 1.0 if estimated else 1 - part.unseen
@@ -321,9 +321,9 @@ class Workload:
 
     @property
     def cost_curve(self) -> Frequencies:
-        """The fraction of the expected cost that is that of the first n negatives.
+        """The fraction of the expected cost that is due to the first n negatives, by n.
 
-        It is ψ without costs. A query for an unknown value costs the mean of the others.
+        Without costs it is ψ. A query for an unknown value has the mean cost of the others.
         """
         if self.costs is None or self.counts is None:
             return self.curve
@@ -412,8 +412,8 @@ class Workload:
         return draw_workload(self, ax)
 
     def __repr__(self) -> str:
-        what = "values" if self._values is not None else "ranks"
-        return f"<tamis.Workload: {len(self):,} {what}, {format_rate(self.unseen)} unseen>"
+        items = "values" if self._values is not None else "ranks"
+        return f"<tamis.Workload: {len(self):,} {items}, {format_rate(self.unseen)} unseen>"
 
     def _repr_html_(self) -> str:
         facts = {
