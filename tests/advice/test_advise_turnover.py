@@ -7,7 +7,7 @@ import pytest
 
 import tamis
 from tamis.advice import learned
-from tamis.advice.turnover import kept, stays
+from tamis.advice.turnover import recognized_share, stays
 from tamis.stores import Hashes
 
 SKEWED = tamis.Workload.zipf(1.2, universe=10**5, sample=5 * 10**4)
@@ -25,7 +25,7 @@ def test_what_a_stack_still_recognizes_is_as_simulated(turnover, present):
         first[leaves] = False
         stayed = first.mean()
         found.append(stayed * (1 - present) / (1 - present + present * (1 - stayed)))
-    assert kept(turnover, present) == pytest.approx(np.mean(found), rel=0.03)
+    assert recognized_share(turnover, present) == pytest.approx(np.mean(found), rel=0.03)
 
 
 @pytest.mark.parametrize("turnover", [0, 0.01, 1.8, 100, 10_000])

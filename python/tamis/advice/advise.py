@@ -130,15 +130,15 @@ def advise(
     if replaced:
         wanted |= {"insert", "delete"}
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
-    there = _present(workload, present, gaps, n)
+    present_share = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
         known: Any = None if isinstance(keys, int | np.integer) else keys
         workload = workload.with_log(log, keys=known)
-    if workload is not None and workload.present != there:
+    if workload is not None and workload.present != present_share:
         workload = copy.copy(workload)
-        workload.present = there
+        workload.present = present_share
     situation = Situation(
-        n, bits, workload, wanted, there, queries, miss, denial, scale, gaps, fpr, replaced
+        n, bits, workload, wanted, present_share, queries, miss, denial, scale, gaps, fpr, replaced
     )
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tamis._format import format_rate
-from tamis.advice.situation import Situation, line
+from tamis.advice.situation import Situation, cost_sum
 from tamis.advice.text import table, wrap
-from tamis.advice.turnover import kept
+from tamis.advice.turnover import recognized_share
 from tamis.planning import bloom
 from tamis.planning.stacked.metrics import most_negatives, space_saving
 
@@ -65,17 +65,18 @@ def explain(advice: Advice, *, with_table: bool = True) -> Iterator[str]:
             "filter has e^(c·rate) − 1 false positives per stored key in total (Lee et al. 2021)."
         )
     if s.turnover and w is not None:
+        recognized = format_rate(recognized_share(s.turnover, s.present))
         yield ""
         yield from wrap(
             f"While {s.turnover:.3g} of the keys are replaced, a stack recognizes "
-            f"{format_rate(kept(s.turnover, s.present))} of the queries for known negatives on "
+            f"{recognized} of the queries for known negatives on "
             "average: its layers do not store the negatives that new keys collide with, nor the "
             "keys that have left. An adaptive filter loses its corrections for keys that have left."
         )
     yield ""
     yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"
     for each in advice.choices:
-        yield from wrap(f"  {each.name}: {line(each, s)}", "    ")
+        yield from wrap(f"  {each.name}: {cost_sum(each, s)}", "    ")
     for each in advice.choices:
         if each.plan is not None and each is advice.choices[0]:
             yield ""

@@ -37,11 +37,9 @@ def _charts(report: Report, advice: Advice) -> None:
     """Plot costs, rates and sizes."""
     costs = draw_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices)))
     report.heading("Cost of a query")
-    report.picture(
-        costs, "The time of the filter plus its wasted reads, averaged over all queries."
-    )
+    report.figure(costs, "The time of the filter plus its wasted reads, averaged over all queries.")
     report.heading("False-positive rate and size")
-    report.picture(
+    report.figure(
         compare(advice.choices, ax=figure_axes(6, 4.2)),
         "Lower left is better; the line is the Pareto front.",
     )
@@ -54,10 +52,10 @@ def _known(report: Report, advice: Advice) -> None:
     if w is None or not len(w):
         return
     report.heading("The queries")
-    report.picture(w.plot(figure_axes(7, 4)), "How often each absent key is queried, by rank.")
+    report.figure(w.plot(figure_axes(7, 4)), "How often each absent key is queried, by rank.")
     plan: Any = advice.best.plan
     if plan is not None:
-        report.picture(
+        report.figure(
             plan.plot(figure_axes(7, 4)),
             "The false-positive rate, by the fraction of queries for known keys.",
         )

@@ -124,9 +124,9 @@ class Situation:
 
     def cost(self, choice: Choice) -> float:
         """Predict the mean cost of a query, in seconds."""
-        there = choice.present_time + choice.expected_fnr * self.denial_cost
+        present = choice.present_time + choice.expected_fnr * self.denial_cost
         absent = choice.absent_time + choice.weighted_fpr * self.miss_cost
-        return self.present * there + (1 - self.present) * absent
+        return self.present * present + (1 - self.present) * absent
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,7 +252,7 @@ def secret(situation: Situation) -> str:
     return ""
 
 
-def line(choice: Choice, situation: Situation) -> str:
+def cost_sum(choice: Choice, situation: Situation) -> str:
     """Write the cost of a choice as a sum."""
     absent = (
         f"{format_rate(1 - situation.present)} × ({format_duration(choice.absent_time)} + "
@@ -260,12 +260,12 @@ def line(choice: Choice, situation: Situation) -> str:
     )
     if not situation.present:
         return f"{absent} = {format_duration(choice.cost)}"
-    there = format_duration(choice.present_time)
+    present = format_duration(choice.present_time)
     if choice.expected_fnr:
         denied = format_rate(choice.expected_fnr)
-        there = f"({there} + {denied} × {format_duration(situation.denial_cost)})"
-    present = format_rate(situation.present)
-    return f"{present} × {there} + {absent} = {format_duration(choice.cost)}"
+        present = f"({present} + {denied} × {format_duration(situation.denial_cost)})"
+    share = format_rate(situation.present)
+    return f"{share} × {present} + {absent} = {format_duration(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

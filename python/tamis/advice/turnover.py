@@ -8,8 +8,8 @@ fraction of the queries so far. Of the keys at the build, the fraction e^(−τt
 fraction e^(−τt) of its keys was there at the build; because of the other keys, the first layer
 accepts known negatives that the layers below do not store. Keys that have left are still queried,
 as often as before, and are negatives that no layer stores. If π of the queries are for keys in the
-set, the fraction of queries for known negatives falls by the factor (1 − π)/(1 − π·e^(−τt)). So the
-stack recognizes only this fraction of the queries that it was planned for:
+set, the fraction of queries for known negatives is (1 − π)/(1 − π·e^(−τt)) times the original one.
+So the stack recognizes only this fraction of the queries that it was planned for:
 
     κ = mean over t of e^(−τt)·(1 − π)/(1 − π·e^(−τt)).
 
@@ -48,23 +48,23 @@ class Stays(NamedTuple):
     elements: Floats
 
 
-def kept(turnover: float, present: float) -> float:
+def recognized_share(turnover: float, present: float) -> float:
     """Return κ: the fraction of the planned queries that a stack recognizes, on average.
 
-    >>> kept(0, 0.5), round(kept(1, 0), 3), round(kept(1, 0.5), 3)
-    (1.0, 0.632, 0.49)
+    >>> recognized_share(0, present=0.5), round(recognized_share(1, present=0.5), 3)
+    (1.0, 0.49)
     """
     if not turnover:
         return 1.0
-    there, weights = _points()
-    stayed = np.exp(-turnover * there)
+    times, weights = _points()
+    stayed = np.exp(-turnover * times)
     return float(weights @ (stayed * (1 - present) / np.maximum(1 - present * stayed, 1e-12)))
 
 
 def recognized_workload(situation: Situation) -> Workload | None:
     """Return the workload scaled to the queries that a stack recognizes, on average."""
     w = situation.workload
-    share = kept(situation.turnover, situation.present)
+    share = recognized_share(situation.turnover, situation.present)
     if w is None or share == 1:
         return w
     scaled = copy.copy(w)

@@ -69,23 +69,23 @@ class Source:
 
     def batches(self, *, all_columns: bool = True) -> Iterator[Any]:
         """Read the records, or only the key columns; raise ValueError if there are none."""
-        some = False
+        empty = True
         try:
             for batch in self._read(all_columns):
                 if len(batch):
-                    some = True
+                    empty = False
                     yield batch
         except DAMAGED as error:
             raise ValueError(f"{self.name} is damaged or truncated: {error}") from None
-        if not some:
+        if empty:
             raise ValueError(f"{self.name} is empty: expected at least one record")
 
     def read_keys(self) -> Iterator[Any]:
         """Read the keys; empty lines and nulls are skipped."""
-        some = False
+        empty = True
         for batch in self.batches(all_columns=False):
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
-            if not some and self.format == "auto" and self._looks_like_a_log(filled):
+            if empty and self.format == "auto" and self._looks_like_a_log(filled):
                 print_stderr(
                     f"tamis: {self.name} looks like the log of a web server: each line is a key"
                 )
@@ -93,9 +93,9 @@ class Source:
             if not isinstance(column, list):
                 column = drop_null(column)
             if len(column):
-                some = True
+                empty = False
                 yield column
-        if not some:
+        if empty:
             raise ValueError(f"{self.name} has no keys: expected at least one")
 
     def _looks_like_a_log(self, lines: Any) -> bool:

@@ -109,14 +109,14 @@ def command(
     logging.getLogger("tamis.guard").setLevel(logging.ERROR)
     say_text(f"Each filter in front of the database, for {len(data.queries):,} other queries:\n")
     runs = list(_replay_all(data, workload, advice, database, bits_per_key, miss_cost))
-    here = [run for run in runs if run.bits_per_key == bits_per_key]
+    at_budget = [run for run in runs if run.bits_per_key == bits_per_key]
     if as_json:
         show_json({"queries": len(data.queries), "runs": [run._asdict() for run in runs]})
     else:
-        heads, *rows = _cells(here)
+        heads, *rows = _cells(at_budget)
         say(table(heads, rows) + "\n")
-        say(textwrap.fill(_verdict(here), WIDTH))
-    _save_report(runs, here, data, advice, workload, folder)
+        say(textwrap.fill(_verdict(at_budget), WIDTH))
+    _save_report(runs, at_budget, data, advice, workload, folder)
     if not as_json and keys is None:
         say("\nWith your own keys and query log:")
         say("  tamis build users.csv --column email --fpr 0.001 -o users.tamis")
@@ -154,15 +154,15 @@ def _replay_all(
         kinds.setdefault(choice.filter, choice.name)
     with progress("replaying", len(_BUDGETS) * len(kinds)) as advance:
         for share_of_budget in _BUDGETS:
-            each = bits_per_key * share_of_budget
-            here = advice if share_of_budget == 1.0 else tamis.advise(
-                data.keys, workload, bits_per_key=each, miss_cost=miss_cost, needs={"store"}
+            budget = bits_per_key * share_of_budget
+            advised = advice if share_of_budget == 1.0 else tamis.advise(
+                data.keys, workload, bits_per_key=budget, miss_cost=miss_cost, needs={"store"}
             )  # fmt: skip
-            found = {choice.name: choice for choice in here.choices}
+            found = {choice.name: choice for choice in advised.choices}
             for name in kinds.values():
                 if name in found:
                     chosen = name == advice.best.name
-                    yield _replay(data, found[name], each, database, chosen)
+                    yield _replay(data, found[name], budget, database, chosen)
                 advance(1)
 
 
@@ -270,16 +270,16 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
 
 
 def _save_report(
-    runs: list[Run], here: list[Run], data: DemoData, advice: Any, workload: Any, folder: Path
+    runs: list[Run], at_budget: list[Run], data: DemoData, advice: Any, workload: Any, folder: Path
 ) -> None:
     """Save the report, with its charts if matplotlib is installed, and print where it is."""
-    heads, *rows = _cells(here)
+    heads, *rows = _cells(at_budget)
     report = Report("Filters in front of a database")
     report.text(
         f"{len(data.keys):,} keys in SQLite, {len(data.queries):,} queries, "
-        f"{here[0].bits_per_key:g} bits per key for each filter."
+        f"{at_budget[0].bits_per_key:g} bits per key for each filter."
     )
-    report.table(heads, rows, first=True).text(_verdict(here))
+    report.table(heads, rows, first=True).text(_verdict(at_budget))
     saved = "report: "
     try:
         ax = _draw(runs, len(data.queries))
@@ -294,11 +294,11 @@ def _save_report(
             path = folder / f"reads_wasted.{ending}"
             ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
         below.remove()
-        report.picture(ax, f"Lower is better. {_CAPTION}")
+        report.figure(ax, f"Lower is better. {_CAPTION}")
         saved = f"chart: {folder / 'reads_wasted.png'} (and .svg); report: "
     report.heading("Workload").text(str(workload).splitlines()[0] + ".")
     with suppress(ImportError):
-        report.picture(workload.plot(figure_axes(7, 4)))
+        report.figure(workload.plot(figure_axes(7, 4)))
     heads, *rows = cells(advice)
     report.heading("Advice").text(head(advice) + ".").table(heads, rows, first=True)
     report.text(f"{advice.best.name}: {advice.best.reason}")

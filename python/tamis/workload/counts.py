@@ -82,23 +82,23 @@ class ValueCounts:
         values = column(values)
         if len(values) == 0:
             return
-        found = hashes(values)
-        self.counted += len(found)
-        order = np.argsort(found, kind="stable")
-        found = found[order]
-        starts = _starts(found)
-        found = found[starts]
+        hashed = hashes(values)
+        self.counted += len(hashed)
+        order = np.argsort(hashed, kind="stable")
+        hashed = hashed[order]
+        starts = _starts(hashed)
+        hashed = hashed[starts]
         lengths = np.diff(starts, append=len(order))
         weighted = counts is not None
         counts = lengths if counts is None else np.add.reduceat(counts[order], starts)
-        keep = ~self._is_key(found)
+        keep = ~self._is_key(hashed)
         self.removed += counts[~keep].sum().item()
         if not keep.any():
             return
         # Positions among all queries counted so far, including those before this batch.
         batch = counts[keep].sum().item()
         if weighted:
-            first = np.full(len(found), self._at)
+            first = np.full(len(hashed), self._at)
             second = np.where(counts > 1, self._at + 1, _NEVER)
         else:
             counted = np.empty(len(order), np.bool_)
@@ -108,7 +108,7 @@ class ValueCounts:
             first, second = at[order[starts]], np.where(lengths > 1, at[again], _NEVER)
         self._at += int(batch)
         self.total += batch
-        part = _Part(found, counts, take(values, order[starts]), first, second)
+        part = _Part(hashed, counts, take(values, order[starts]), first, second)
         self._parts.append(part.take(np.flatnonzero(keep)))
         self._waiting += len(self._parts[-1].hashes)
         if self._waiting > max(_PENDING, self._merged):
@@ -143,19 +143,19 @@ class ValueCounts:
 
     def _merge(self) -> None:
         if len(self._parts) > 1:
-            found, counts, first, second = (
+            hashed, counts, first, second = (
                 np.concatenate([getattr(part, name) for part in self._parts])
                 for name in ("hashes", "counts", "first", "second")
             )
             values = join([part.values for part in self._parts])
-            order = np.argsort(found, kind="stable")  # parts are in the order of time
-            found, first, second = found[order], first[order], second[order]
-            starts = _starts(found)
+            order = np.argsort(hashed, kind="stable")  # parts are in the order of time
+            hashed, first, second = hashed[order], first[order], second[order]
+            starts = _starts(hashed)
             later = first.copy()
             later[starts] = _NEVER
             self._parts = [
                 _Part(
-                    found[starts],
+                    hashed[starts],
                     np.add.reduceat(counts[order], starts),
                     take(values, order[starts]),
                     first[starts],
@@ -175,12 +175,12 @@ class ValueCounts:
         kept = part.take(np.flatnonzero(part.counts > largest_dropped))
         return kept._replace(counts=kept.counts - largest_dropped)
 
-    def _is_key(self, found: Hashes) -> npt.NDArray[np.bool_]:
+    def _is_key(self, hashed: Hashes) -> npt.NDArray[np.bool_]:
         if not len(self._keys):
-            return np.zeros(len(found), np.bool_)
-        at = np.searchsorted(self._keys, found)
+            return np.zeros(len(hashed), np.bool_)
+        at = np.searchsorted(self._keys, hashed)
         nearest = self._keys[np.minimum(at, len(self._keys) - 1)]
-        return np.equal(nearest, found)
+        return np.equal(nearest, hashed)
 
 
 class QueryCosts:
@@ -217,16 +217,16 @@ class QueryCosts:
 
     def order(self, values: Any, counts: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any], Floats]:
         """Order values by the cost of their queries; return values, counts and mean costs."""
-        sums, found = self._sums.ranked()
-        spent = np.zeros(len(counts))
+        sums, summed_values = self._sums.ranked()
+        total_costs = np.zeros(len(counts))
         if len(sums) and len(counts):
-            own, given = hashes(found), hashes(values)
-            by_hash = np.argsort(own)
-            at = by_hash[np.minimum(np.searchsorted(own[by_hash], given), len(own) - 1)]
+            summed, wanted = hashes(summed_values), hashes(values)
+            by_hash = np.argsort(summed)
+            at = by_hash[np.minimum(np.searchsorted(summed[by_hash], wanted), len(summed) - 1)]
             # A missing value was dropped because its total cost was among the lowest.
-            spent = np.where(own[at] == given, sums[at], 0.0)
-        order = np.argsort(-spent, kind="stable")
-        costs = spent[order] / counts[order]
+            total_costs = np.where(summed[at] == wanted, sums[at], 0.0)
+        order = np.argsort(-total_costs, kind="stable")
+        costs = total_costs[order] / counts[order]
         return (take(values, order) if len(order) else values), counts[order], costs
 
 

@@ -94,8 +94,8 @@ class Workload:
         The values share the remaining 1 − ℓ in proportion to their smoothed counts
         (`tamis.workload.unseen`).
         """
-        given = None if costs is None else [costs]
-        return cls.from_batches([queries], keys=keys, costs=given, max_distinct=MAX_KEYS)
+        batch = None if costs is None else [costs]
+        return cls.from_batches([queries], keys=keys, costs=batch, max_distinct=MAX_KEYS)
 
     @classmethod
     def from_batches(
@@ -122,14 +122,16 @@ class Workload:
             raise ValueError(f"max_distinct must be from 1 to {MAX_KEYS}, not 0")
         check_iterable("batches", batches, "an iterable of batches of queries")
         counter = ValueCounts(max_distinct, keys)
-        spent = None if costs is None else QueryCosts(max_distinct, keys)
-        if spent is not None and costs is not None:
+        query_costs = None if costs is None else QueryCosts(max_distinct, keys)
+        if query_costs is not None and costs is not None:
             check_iterable("costs", costs, "an iterable of batches of costs, or None")
-            batches = spent.add_batches(batches, (check_weights("costs", each) for each in costs))
+            batches = query_costs.add_batches(
+                batches, (check_weights("costs", each) for each in costs)
+            )
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
-        return cls._counted(counter, counts, values, counter.unseen(), spent)
+        return cls._counted(counter, counts, values, counter.unseen(), query_costs)
 
     @classmethod
     def from_counts(
@@ -161,21 +163,21 @@ class Workload:
             counter.add(values, weights)
         except IndexError:
             raise ValueError(_lengths(values, weights)) from None
-        ranked, found = counter.ranked()
+        ranked, distinct = counter.ranked()
         if counter.counted != len(weights):
             raise ValueError(_lengths(values, weights))
         queried = int(np.count_nonzero(ranked))
-        known = Unseen(unseen, "given", 0.0)
-        spent = None
+        given = Unseen(unseen, "given", 0.0)
+        query_costs = None
         if costs is not None:
-            spent = QueryCosts(MAX_KEYS, keys)
+            query_costs = QueryCosts(MAX_KEYS, keys)
             each = check_weights("costs", costs)
             if len(each) != len(weights):
                 raise ValueError(
                     f"costs must have one item per value, not {len(each)} for {len(weights)}"
                 )
-            spent.add(values, weights * each)
-        return cls._counted(counter, ranked[:queried], found[:queried], known, spent)
+            query_costs.add(values, weights * each)
+        return cls._counted(counter, ranked[:queried], distinct[:queried], given, query_costs)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
@@ -203,8 +205,8 @@ class Workload:
         universe = check_int("universe", universe, MAX_KEYS)
         if universe == 0:
             raise ValueError(f"universe must be from 1 to {MAX_KEYS}, not 0")
-        known = universe if sample is None else check_int("sample", sample, universe)
-        return cls(Zipf(exponent, universe, known))
+        ranks = universe if sample is None else check_int("sample", sample, universe)
+        return cls(Zipf(exponent, universe, ranks))
 
     @classmethod
     def _counted(
@@ -213,11 +215,11 @@ class Workload:
         counts: npt.NDArray[Any],
         values: Any,
         unseen: Unseen,
-        spent: QueryCosts | None = None,
+        query_costs: QueryCosts | None = None,
     ) -> Self:
         queries, costs = counter.total + counter.removed, None
-        if spent is not None:
-            values, counts, costs = spent.order(values, counts)
+        if query_costs is not None:
+            values, counts, costs = query_costs.order(values, counts)
         return cls(
             Steps.of(counts - unseen.discount, total=1 - unseen.share),
             values=values,
@@ -285,16 +287,18 @@ class Workload:
         """
         check_parts(parts, Workload, "a workload")
         counter = ValueCounts(MAX_KEYS)
-        spent = QueryCosts(MAX_KEYS) if any(part.costs is not None for part in parts) else None
+        query_costs = (
+            QueryCosts(MAX_KEYS) if any(part.costs is not None for part in parts) else None
+        )
         queries: list[float] = []
         for i, part in enumerate(parts):
             if part._values is None or part.counts is None:
                 raise ValueError(f"parts[{i}] must be a workload with values, not {part!r}")
             counter.add(part._values, part.counts)
-            if spent is not None:
+            if query_costs is not None:
                 if part.costs is None:
                     raise ValueError(f"parts[{i}] must have costs, because other parts do")
-                spent.add(part._values, part.counts * part.costs)
+                query_costs.add(part._values, part.counts * part.costs)
             estimated = part.unseen_method in _ESTIMATED
             known = 1.0 if estimated else 1 - part.unseen
             queries.append(float(part.counts.sum()) / known if known else 0.0)
@@ -308,7 +312,7 @@ class Workload:
             unseen = Unseen(min(max(share, 0.0), 1.0), method, 0.0)
         counter.removed = sum(part.removed for part in parts)
         counter.error = sum(part.error for part in parts)
-        return cls._counted(counter, counts, values, unseen, spent)
+        return cls._counted(counter, counts, values, unseen, query_costs)
 
     def __len__(self) -> int:
         """Return the number of known negatives."""
