@@ -240,7 +240,7 @@ def _unknowns(
     elif w is None and "stream" not in needs:
         yield (
             "Unknown: which absent keys are queried. Pass a workload, such as "
-            "Workload.from_queries(log, keys=keys), to include stacked and adaptive filters."
+            "Workload.from_queries(log, keys=keys), to see what stacked and adaptive filters save."
         )
     elif w is not None and w.values is None:
         yield "The workload has no values: pass negatives= to build a stack."
@@ -261,6 +261,6 @@ def _unknowns(
         )
     if w is not None and w.values is not None and "stream" not in needs and log is None:
         yield (
-            "Unknown: whether later queries resemble the sample. Pass log=, the queries "
+            "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
             "in order, or run measure(keys, queries) on later ones."
         )
