@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tamis import stores, traces
     from tamis import text as text
     from tamis._versions import show_versions
-    from tamis.advice.advise import Advice, advise
+    from tamis.advice.advice import Advice
+    from tamis.advice.advise import advise
     from tamis.collection import Collection
     from tamis.deduplication import dedup
     from tamis.errors import (

@@ -15,25 +15,25 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def now() -> float:
     """Return seconds on a clock that never steps.
 
-    On Linux it counts the time that the machine is suspended. Elsewhere that may not be so: a
-    machine that wakes up may then rely on a lease that has expired.
+    On Linux it includes the time that the machine is suspended. On other systems it may not, and a
+    machine that wakes up may rely on a lease that has expired.
     """
     return time.clock_gettime(_CLOCK)
 
 
 def is_native() -> bool:
-    """Return whether `now` is the clock that native deadlines are compared with.
+    """Return whether `now` is the clock of native deadlines.
 
-    It is on Linux, unless a test replaced it.
+    It is on Linux, unless a test has replaced it.
     """
     return abs(_native.now() - now()) < 1.0
 
 
 @cache
 def clock_id() -> str | None:
-    """Return what identifies the clock of `now`, or `None` if that is unknown.
+    """Return an identifier of the clock of `now`, or `None` if there is none.
 
-    On Linux that is the boot and the time namespace: only processes that agree on both may compare
+    On Linux it names the boot and the time namespace: only processes that agree on both may compare
     the clock's values.
     """
     try:

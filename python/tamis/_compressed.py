@@ -21,14 +21,14 @@ _READERS: dict[bytes, Callable[[Any], Any]] = {
 """Decompressors by the first bytes of the file."""
 
 DAMAGED = (EOFError, lzma.LZMAError, zlib.error)
-"""What the decompressors raise for a file that is damaged or truncated."""
+"""Errors of the decompressors for a file that is damaged or truncated."""
 
 MAX_LINE = 64 << 20
-"""Bytes of a line of text: a small file can decompress to a line of any length."""
+"""Maximum length of a line in bytes: a small file can decompress to a line of any length."""
 
 
 def decompress(file: io.BufferedReader, block: int) -> io.BufferedReader:
-    """Return the content of a file, read ``block`` bytes at a time; as it is if not compressed."""
+    """Return the decompressed content of a file, read ``block`` bytes at a time."""
     start = file.peek(8)
     for magic, reader in _READERS.items():
         if start.startswith(magic):

@@ -1,29 +1,37 @@
-"""Several locks at once, which are released whatever interrupts the thread that holds them.
+"""Locks that outlive interrupts and forks.
 
-A signal handler that raises, as that of Ctrl-C does, may do so between any two steps of Python
-code: also after a lock was taken and before anybody knows of it, and at the beginning of
-``__exit__``. Other threads would then wait for ever. So the locks are taken, and released, in one
-call of C code each, between whose steps no handler runs; and what an interrupted ``__exit__``
-leaves is released when the context itself is dropped.
+*Interrupts.* A signal handler that raises, such as Python's own for Ctrl-C, can run between any two
+bytecodes: also after a lock was acquired but before the caller has stored that fact, and at the
+start of ``__exit__``. Other threads would then wait forever. So `Locked` acquires and releases all
+locks in one call of C code each, during which no handler runs; locks left by an interrupted
+``__exit__`` are released when the context is garbage-collected.
+
+*Forks.* A forked child has the memory of its parent but only the thread that forked, so a lock held
+by another thread would never be released there. A `fork_safe_lock` is released in the child. Use it
+only for state that is valid at every moment; structures in native code have locks of their own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import compress, repeat
 
 _RLock = type(threading.RLock())
 _run: deque[None] = deque(maxlen=0)
-"""``_run.extend(calls)`` makes all calls of an iterator, and keeps nothing."""
+"""``_run.extend(calls)`` exhausts an iterator of calls in C, and stores nothing."""
+
+_fork_safe: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
 
 
 class Locked:
-    """A context that holds reentrant locks, taken in this order.
+    """A context that holds reentrant locks, acquired in this order.
 
-    If it is not to wait, it holds all of them or none; ``with … as held`` says which. If it is to
-    ``count``, it adds one to the counts at some indices, before it releases the locks.
+    With ``wait=False`` it holds all of them or none; ``with … as held`` says which. ``count`` is a
+    list of counters and the indices to increment before the locks are released.
     """
 
     _release: Iterator[None] = iter(())
@@ -38,7 +46,7 @@ class Locked:
         self._wait, self._count = wait, count
         self._taken: list[bool] = []
         self._take = map(_RLock.acquire, locks, repeat(wait))
-        # As both read on where they stopped, a lock is released once, and only if it was taken.
+        # Iterators resume where they stopped: each acquired lock is released once.
         self._release = map(_RLock.release, compress(locks, self._taken))
 
     def __enter__(self) -> bool:
@@ -66,3 +74,19 @@ class Locked:
 
     def __del__(self) -> None:
         _run.extend(self._release)
+
+
+def fork_safe_lock() -> threading.Lock:
+    """Create a lock that is released in a forked child."""
+    lock = threading.Lock()
+    _fork_safe.add(lock)
+    return lock
+
+
+def _release_in_child() -> None:
+    for lock in _fork_safe:
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _SECONDS = 0.2
-"""Between two updates of a bar in a notebook: each is a message to the browser."""
+"""Time between two updates of a bar in a notebook: each is a message to the browser."""
 
 
 @contextmanager
@@ -20,8 +20,8 @@ def progress_bar(
 ) -> Iterator[Callable[[int], None]]:
     """Show a progress bar and yield a function that advances it.
 
-    By default it is shown only on a terminal and in a notebook, and disappears when it ends; if
-    ``show`` is true, it is also printed elsewhere, in its final state.
+    By default it is shown only on a terminal or in a notebook, and disappears at the end. With
+    ``show=True``, its final state is also printed elsewhere.
     """
     if show is not False and _in_notebook():
         with _notebook_bar(description, total) as advance:
@@ -40,7 +40,7 @@ def progress_bar(
 
 
 def _in_notebook() -> bool:
-    """Tell whether a notebook runs this code; IPython on a terminal is not one."""
+    """Return whether this code runs in a notebook, not in IPython on a terminal."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
 

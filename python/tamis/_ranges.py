@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
 
-from tamis import _forks
+from tamis._locks import fork_safe_lock
 from tamis._objects import Object, locate
 
 CACHE = 256_000_000
@@ -55,7 +55,7 @@ class ObjectFile:
         self._file: IO[bytes] | None = None
         (self.size, self.tag), self._read = target.open()
         self._process = os.getpid()
-        self._lock = _forks.lock()
+        self._lock = fork_safe_lock()
         self._whole: bytes | None = None
         self._count = max(cache, 0) // BLOCK  # of blocks
         self._slots: dict[int, int] = {}  # blocks in the order of their last use

@@ -1,4 +1,4 @@
-"""Objects that are saved in a file: filters, static functions and classifiers."""
+"""Objects that can be saved to a file: filters, static functions and classifiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tamis.show_versions`: what is installed, for a bug report."""
+"""`tamis.show_versions`: versions of installed packages, for a bug report."""
 
 from __future__ import annotations
 

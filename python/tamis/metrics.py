@@ -1,4 +1,4 @@
-"""Guards as metrics of Prometheus (``pip install tamis[prometheus]``).
+"""Prometheus metrics of guards (``pip install tamis[prometheus]``).
 
 >>> import prometheus_client, tamis
 >>> users = tamis.Guard(tamis.stores.Memory(), tamis.Bloom(capacity=1000, fpr=0.01), name="users")
@@ -73,7 +73,7 @@ class Collector:
             self.add(guard)
 
     def add(self, guard: Guard | AsyncGuard) -> None:
-        """Collect another guard, whose name no other open guard has."""
+        """Collect another guard; ValueError if an open guard has the same name."""
         from tamis.guard import AsyncGuard, Guard
 
         if not isinstance(guard, Guard | AsyncGuard):

@@ -1,6 +1,6 @@
-"""`tamis.compare`, and what all plots share: axes, colours, and figures as SVG.
+"""Plots: `tamis.compare`, the ``plot()`` methods, and figures as SVG.
 
-Plots need matplotlib: ``pip install tamis[plot]``.
+Plots need matplotlib: ``pip install tamis[plot]``. This module is imported only to plot.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tamis._checks import shown
-from tamis._format import format_duration
+from tamis._format import format_duration, format_rate
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
     from tamis.collection import Collection
     from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
+    from tamis.workload import Workload
 
 COLOURS = {
     "plain": "#7f7f7f",
@@ -79,14 +80,14 @@ def compare(filters: Iterable[Sized] | Mapping[str, Sized], *, ax: Any = None) -
         if _measured(each):
             ax.plot([bits], [each.expected_fpr], "o", color=colour, fillstyle="none", zorder=2)
         ax.plot([bits], [rate], "o", color=colour, zorder=3)
-    if (least := min((rate for _, rate in points if rate > 0), default=0.0)) > 0:
+    if (lowest := min((rate for _, rate in points if rate > 0), default=0.0)) > 0:
         ax.set_yscale("log", nonpositive="mask")
     ax.set_xlabel("bits per key")
     measured = any(_measured(each) for _, each in named)
     ax.set_ylabel("false-positive rate" + (", measured (rings: predicted)" if measured else ""))
     ax.margins(x=0.08, y=0.1)
     ax.grid(True, which="major", alpha=0.25)
-    _label(ax, [name for name, _ in named], [(bits, max(rate, least)) for bits, rate in points])
+    _label(ax, [name for name, _ in named], [(bits, max(rate, lowest)) for bits, rate in points])
     return ax
 
 
@@ -104,6 +105,32 @@ def axes(ax: Any = None) -> Any:
     except ImportError:
         raise ImportError("a plot needs matplotlib: pip install tamis[plot]") from None
     return pyplot.subplots()[1]
+
+
+def draw_workload(workload: Workload, ax: Any = None) -> Any:
+    """Plot the frequency of each absent key by rank, on logarithmic scales; return the axes."""
+    ax = axes(ax)
+    ranks = np.unique(np.geomspace(1, max(len(workload), 1), 500).astype(np.int64))
+    frequencies = workload.curve.psi(ranks) - workload.curve.psi(ranks - 1)
+    ax.loglog(ranks, frequencies)
+    for share in (0.25, 0.5, 0.75, 0.9):
+        if (rank := workload.quantiles([share])[0]) is not None and rank > 0:
+            ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
+            ax.annotate(
+                format_rate(share),
+                (rank, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+            )
+    ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
+    ax.set_ylabel("fraction of the queries for absent keys")
+    ax.set_title(
+        f"{len(workload):,} known negatives, {format_rate(workload.unseen)} of the queries unseen"
+    )
+    return ax
 
 
 def draw_plan(plan: Plan, ax: Any = None) -> Any:
@@ -135,8 +162,8 @@ def draw_history(windows: list[Window], expected: float, ax: Any = None) -> Any:
         label="per window",
     )
     wrong = np.cumsum([each.false_positives for each in windows])
-    asked = np.cumsum([each.negatives for each in windows])
-    ax.plot(ends, wrong / np.maximum(asked, 1), color=COLOURS["stacked"], label="mean so far")
+    queried = np.cumsum([each.negatives for each in windows])
+    ax.plot(ends, wrong / np.maximum(queried, 1), color=COLOURS["stacked"], label="mean so far")
     ax.axhline(expected, color="#999999", linestyle="--", linewidth=1, label="expected")
     ax.set_xlabel("queries")
     ax.set_ylabel("false positives per query for an absent key")

@@ -67,7 +67,7 @@ class Report:
     """
 
     def __init__(self, title: str, *, wide: bool = False) -> None:
-        """Create a page without parts; a ``wide`` one has room for tables of sentences."""
+        """Create a page without parts; a ``wide`` page suits tables of sentences."""
         self.title = title
         self._wide = wide
         self._parts: list[str] = []
@@ -105,9 +105,9 @@ class Report:
     ) -> Self:
         """Add a table; ``first`` highlights its first row.
 
-        The cells of a table of ``prose`` are sentences rather than numbers. ``anchors`` are those
-        of headings, one per row: its first cell links there. On a phone, each row becomes a block
-        of names and values, so that nothing is cut off.
+        The cells of a table of ``prose`` are sentences rather than numbers. ``anchors`` has the
+        anchor of a heading for each row, whose first cell links there. On a phone, each row becomes
+        a block of names and values, so that nothing is cut off.
         """
         cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
         lines = [f"<tr class=head>{cells}</tr>"]
@@ -124,18 +124,18 @@ class Report:
             lines.append(f"<tr{' class=first' if first and not index else ''}>{cells}</tr>")
         return self._add(f"<table{' class=prose' if prose else ''}>{''.join(lines)}</table>")
 
-    def picture(self, ax: Any, caption: str = "") -> Self:
+    def figure(self, ax: Any, caption: str = "") -> Self:
         """Add the figure of matplotlib axes, as SVG."""
         from tamis.plotting import svg
 
-        return self._figure(svg(ax), caption)
+        return self._add_figure(svg(ax), caption)
 
     def image(self, content: bytes | str, caption: str = "") -> Self:
         """Add an image: the bytes of a PNG file, or the text of an SVG drawing."""
         if isinstance(content, bytes):
             data = base64.b64encode(content).decode()
             content = f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
-        return self._figure(content, caption)
+        return self._add_figure(content, caption)
 
     def lines(self, text: str) -> Self:
         """Add preformatted text."""
@@ -162,7 +162,7 @@ class Report:
             + "\n</body></html>\n"
         )
 
-    def _figure(self, content: str, caption: str) -> Self:
+    def _add_figure(self, content: str, caption: str) -> Self:
         figcaption = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
         return self._add(f"<figure>{content}{figcaption}</figure>")
 

@@ -1,7 +1,7 @@
 """Synthetic query traces for measuring filters: seeded, and faster than the filters themselves.
 
 Each generator returns unsigned 64-bit keys. A key stands for a *rank*, starting from 0: `ranked`
-maps ranks to keys that look random and never collide, and depends only on the seed. So members and
+maps ranks to scattered keys that never collide, and depends only on the seed. So members and
 queries are chosen by rank, and ranks that no trace reaches give keys that are never queried.
 
 >>> members = ranked(range(1000, 2000), seed=1)
@@ -31,7 +31,7 @@ Reals: TypeAlias = npt.NDArray[np.float64]
 _PIECE = 1 << 15
 """Keys generated at a time: the arrays of a piece fit in the second-level cache."""
 
-_MOST = 2**48
+_MAX_RANKS = 2**48
 """Maximum number of ranks: doubles of this size still distinguish neighbouring ranks."""
 
 
@@ -59,7 +59,7 @@ def uniform(n: int, *, universe: int, seed: int = 0) -> Integers:
     >>> len(np.unique(uniform(10_000, universe=100)))
     100
     """
-    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MAX_RANKS), _positive("universe", universe)
     random = _random(seed)
     return _stream(n, seed, lambda at, m: random.integers(0, universe, m, dtype=np.uint64))
 
@@ -71,7 +71,7 @@ def zipf(n: int, *, exponent: float = 1.0, universe: int = 10**6, seed: int = 0)
     >>> bool((queries == ranked([0], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MAX_RANKS), _positive("universe", universe)
     draw = _zipf_ranks(_exponent(exponent), universe, _random(seed))
     return _stream(n, seed, lambda at, m: draw(m))
 
@@ -81,14 +81,14 @@ def phase_shift(
 ) -> Integers:
     """Return n Zipf-distributed queries whose ranks are reversed after the fraction ``at`` of them.
 
-    Before the shift, the trace is that of `zipf`; after it, rank r is as frequent as rank
+    Before the shift, the trace is the same as of `zipf`; after it, rank r is as frequent as rank
     ``universe`` − 1 − r was.
 
     >>> queries = phase_shift(10_000, universe=1000, seed=5)
     >>> bool((queries[5000:] == ranked([999], seed=5)).mean() > 0.1)
     True
     """
-    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MAX_RANKS), _positive("universe", universe)
     at = check_share("at", at)
     draw, shift = _zipf_ranks(_exponent(exponent), universe, _random(seed)), round(at * n)
 
@@ -111,7 +111,7 @@ def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: i
     >>> round(float(np.isin(queries, ranked(range(25), seed=2)).mean()), 1)
     0.5
     """
-    n, universe = check_int("n", n, _MOST), _positive("universe", universe)
+    n, universe = check_int("n", n, _MAX_RANKS), _positive("universe", universe)
     exponent = check_number("exponent", exponent, "a number from 0 to below 1", least=0, below=1)
     random, power = _random(seed), 1 / (1 - exponent)
 
@@ -136,8 +136,10 @@ def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: in
     >>> 1000 <= len(np.unique(queries)) <= 1100
     True
     """
-    n, active = check_int("n", n, _MOST), _positive("active", active)
-    repeats = check_number("repeats", repeats, f"a number from 1 to {_MOST}", least=1, most=_MOST)
+    n, active = check_int("n", n, _MAX_RANKS), _positive("active", active)
+    repeats = check_number(
+        "repeats", repeats, f"a number from 1 to {_MAX_RANKS}", least=1, most=_MAX_RANKS
+    )
     random = _random(seed)
 
     def ranks(at: int, m: int) -> Integers:
@@ -170,12 +172,12 @@ class Adversary:
         self, size: int, *, stored: int, rounds: int = 50, subrounds: int = 10, seed: int = 0
     ) -> None:
         """Start with ``size`` distinct queries, ranks from 0, against ``stored`` keys."""
-        self.queries = ranked(range(check_int("size", size, _MOST)), seed=seed)
+        self.queries = ranked(range(check_int("size", size, _MAX_RANKS)), seed=seed)
         self.round = 0
         """Number of completed rounds."""
         self.rate = 0.0
         """Fraction of false positives among the queries of the latest round."""
-        self._least = 0.01 * check_int("stored", stored, _MOST)
+        self._min_queries = 0.01 * check_int("stored", stored, _MAX_RANKS)
         self._rounds, self._subrounds = (
             _positive("rounds", rounds),
             _positive("subrounds", subrounds),
@@ -183,7 +185,7 @@ class Adversary:
         self._answers: npt.NDArray[np.bool_] | None = None
 
     def __iter__(self) -> Iterator[Integers]:
-        while self.round < self._rounds and len(self.queries) > self._least:
+        while self.round < self._rounds and len(self.queries) > self._min_queries:
             fooled = np.zeros(len(self.queries), dtype=bool)
             false_positives = 0
             for _ in range(self._subrounds):
@@ -288,7 +290,7 @@ def _seed(seed: int) -> int:
 
 
 def _positive(name: str, value: int) -> int:
-    return check_int(name, value, _MOST, least=1)
+    return check_int(name, value, _MAX_RANKS, least=1)
 
 
 def _exponent(exponent: float) -> float:

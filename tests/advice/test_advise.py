@@ -1,4 +1,4 @@
-"""Advice: what fits, in which order, and its numbers against formulas and against filters."""
+"""Advice: which filters fit, their order, and their numbers against formulas and filters."""
 
 import json
 import math
@@ -243,7 +243,7 @@ def test_a_stream_of_bursts_needs_its_log():
     logged = tamis.advise(5000, w, bits_per_key=14, needs=needs, log=records[:half])
     assert drawn.situation.present < 0.25
     assert logged.situation.present == pytest.approx(0.5, abs=0.01)
-    assert any("log=" in each for each in drawn.unjudged)
+    assert any("log=" in each for each in drawn.unknowns)
     told = logged.measure(records[:half], records[half:])
     for each in told.choices:
         assert each.measured_fnr <= each.expected_fnr * 1.5 + 0.005
@@ -323,7 +323,7 @@ def test_a_log_shows_drift():
     assert w.unseen < 0.01
     assert moving.situation.workload.unseen == tamis.Workload.from_queries(log).unseen > 0.5
     assert moving.best.expected_fpr > 10 * still.best.expected_fpr
-    assert any("log=" in each for each in still.unjudged)
+    assert any("log=" in each for each in still.unknowns)
     assert w.unseen < 0.01  # the workload that was given stays as it was
 
 

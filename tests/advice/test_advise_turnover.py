@@ -7,7 +7,7 @@ import pytest
 
 import tamis
 from tamis.advice import learned
-from tamis.advice.turnover import kept, stays
+from tamis.advice.turnover import recognized_share, stays
 from tamis.stores import Hashes
 
 SKEWED = tamis.Workload.zipf(1.2, universe=10**5, sample=5 * 10**4)
@@ -25,7 +25,7 @@ def test_what_a_stack_still_recognizes_is_as_simulated(turnover, present):
         first[leaves] = False
         stayed = first.mean()
         found.append(stayed * (1 - present) / (1 - present + present * (1 - stayed)))
-    assert kept(turnover, present) == pytest.approx(np.mean(found), rel=0.03)
+    assert recognized_share(turnover, present) == pytest.approx(np.mean(found), rel=0.03)
 
 
 @pytest.mark.parametrize("turnover", [0, 0.01, 1.8, 100, 10_000])
@@ -108,9 +108,9 @@ def test_a_turnover_implies_needs_and_is_told():
     assert json.loads(advice.to_json())["situation"]["turnover"] == 0.5
     assert "0.5 of the keys replaced" in str(advice)
     assert "a stack recognizes" in advice.explain()
-    assert not any("turnover=" in each for each in advice.unjudged)
-    unknown = tamis.advise(10_000, SKEWED, bits_per_key=8, needs={"insert", "delete"})
-    assert any("turnover=" in each for each in unknown.unjudged)
+    assert not any("turnover=" in each for each in advice.unknowns)
+    without = tamis.advise(10_000, SKEWED, bits_per_key=8, needs={"insert", "delete"})
+    assert any("turnover=" in each for each in without.unknowns)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and one line for whatever is wrong."""
+"""The command line: its output, its exit codes, and one line for every error."""
 
 import gzip
 import importlib.util
@@ -144,7 +144,7 @@ def test_verify_sets_aside_keys_among_the_absent_ones(run):
     code, out, _ = run("verify a.tamis --absent keys.txt")
     assert code == 1
     assert "100 % measured" in out
-    assert "--keys sets those aside" in out
+    assert "--keys sets them aside" in out
     code, out, _ = run("verify a.tamis --keys keys.txt --absent log.txt --json")
     assert code == 0
     found = json.loads(out)
@@ -535,7 +535,7 @@ def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
     from tamis.cli import build
 
     monkeypatch.setattr(build, "SHARD_KEYS", 500)
-    monkeypatch.setattr("tamis.cli._input._BLOCK", 1000)
+    monkeypatch.setattr("tamis.cli._stream.BLOCK", 1000)
     assert run("build keys.txt --fpr 0.01 -o sharded.tamis")[0] == 0
     f = tamis.load("sharded.tamis")
     assert isinstance(f, tamis.Sharded)

@@ -1,4 +1,4 @@
-"""What a notebook shows: short reprs, tables, progress bars; and the notebooks themselves."""
+"""Notebooks: short reprs, tables, progress bars; and the example notebooks."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Defects met in other packages; each would be one here."""
+"""Defects found in other packages, which tamis must not have."""
 
 import pickle
 

@@ -1,6 +1,8 @@
-"""Pictures: what they show, and the page that they are put on."""
+"""Plots and the report: their content, and when they are imported."""
 
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -150,3 +152,12 @@ def test_a_report_shows_text_as_text():
     assert "<script>" not in page
     assert "a &lt; b" in page
     assert "&lt;td&gt;" in page
+
+
+def test_plotting_is_imported_only_to_plot():
+    code = (
+        "import sys, tamis; w = tamis.Workload.zipf(1.0, 1000, 500);"
+        "tamis.advise(1000, w); tamis.Guard; tamis.AsyncGuard; tamis.Collection; tamis.parquet;"
+        "sys.exit('tamis.plotting' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

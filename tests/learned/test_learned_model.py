@@ -1,4 +1,4 @@
-"""Classifiers: scores against a slow twin, what training makes of data, bytes that lie."""
+"""Classifiers: scores against a slow twin, training, and forged bytes."""
 
 import math
 import struct

@@ -274,7 +274,7 @@ def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path:
     refused(ValueError, f"column must be {which}", build, users, "nam", by="id")
     refused(ValueError, f"column must be {which}", workload, users, "nam")
     refused(ValueError, f"order_by must be {which}", workload, users, "id", order_by="nam")
-    refused(TypeError, "df must be a DataFrame of Spark, not a list", build, [1], "id", fpr=0.01)
+    refused(TypeError, "df must be a Spark DataFrame, not a list", build, [1], "id", fpr=0.01)
     floats = users.selectExpr("cast(id as double) as id")
     collated = users.selectExpr("name COLLATE UTF8_LCASE AS id")
     ones = tamis.Ribbon.build([1], fpr=0.01)
@@ -308,7 +308,7 @@ def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path:
 
     numbers, names = users.select("id"), users.selectExpr("name AS id")
     refused(ValueError, "on must be one of the columns of right", semi_join, users, names, "name")
-    refused(TypeError, "keys must be a DataFrame", workload, users, "id", keys=[1])
+    refused(TypeError, "keys must be a Spark DataFrame", workload, users, "id", keys=[1])
     refused(ValueError, "column must be one of the columns of keys", workload, users, "raw",
             keys=numbers)  # fmt: skip
     refused(TypeError, "'id' is string in keys and bigint in df", workload, users, "id", keys=names)

@@ -1,4 +1,4 @@
-"""Negatives with a cost beside their count: what is minimized is the expected cost."""
+"""Negatives with costs: plans minimize the expected cost."""
 
 import numpy as np
 import pytest
@@ -161,7 +161,7 @@ def test_costs_that_cannot_be(costs, error, match):
 
 
 def test_fewer_batches_of_costs_than_of_queries():
-    with pytest.raises(ValueError, match="one array for each batch of queries"):
+    with pytest.raises(ValueError, match="one array per batch of queries"):
         tamis.Workload.from_batches([["a"], ["b"]], costs=[[1]])
 
 

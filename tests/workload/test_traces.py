@@ -1,4 +1,4 @@
-"""The streams have the distributions they say, to the last rank, and are the same each time."""
+"""Traces have exactly the documented distributions, and depend only on the seed."""
 
 import numpy as np
 import pytest

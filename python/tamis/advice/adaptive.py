@@ -47,7 +47,7 @@ def _telescoping(situation: Situation) -> Found:
     """Find the longest remainders that spare bits for the selectors, or the shortest for a rate."""
     n = situation.keys
     count = quotient.quotients(n)
-    beside = telescoping.selector_bits(count, "growing")
+    directory = telescoping.selector_bits(count, "growing")
     stay = stays(situation)
     # Elements that joined have moved less far: the code is shorter than for as many that stay.
     met = float(stay.distinct.max())
@@ -58,7 +58,7 @@ def _telescoping(situation: Situation) -> Found:
         each = max(met, 1) / max(n, 1)
         code = telescoping.selector_entropy(each, rate, load=1.0)
         code += telescoping.whole_bytes(each, rate)
-        bits = math.ceil(slots + beside + n * code)
+        bits = math.ceil(slots + directory + n * code)
         if bits <= situation.budget:
             found = _adapting(situation, stay, "telescoping", rate, bits, {"fpr": rate})
             if found.expected_fpr <= (situation.fpr or 1.0):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from html import escape
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -25,12 +22,9 @@ from tamis._checks import (
     parse_budget,
     shown,
 )
-from tamis._format import table_html
 from tamis.advice.adaptive import adaptive, horizon
-from tamis.advice.frame import to_frame
+from tamis.advice.advice import Advice
 from tamis.advice.learned import learned
-from tamis.advice.measurement import measured
-from tamis.advice.page import page
 from tamis.advice.plain import plain
 from tamis.advice.sets import collections, overhead
 from tamis.advice.situation import (
@@ -44,15 +38,13 @@ from tamis.advice.situation import (
 )
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
-from tamis.advice.text import cells, explained, head, table
-from tamis.advice.turnover import MOST
+from tamis.advice.turnover import MAX_TURNOVER
 from tamis.collection import Utility
 from tamis.planning.costs import check_seconds, duration
 from tamis.planning.kinds import KINDS
-from tamis.plotting import draw_costs
 
 if TYPE_CHECKING:
-    from tamis._types import FilePath, Keys
+    from tamis._types import Keys
     from tamis.workload import Workload
 
 _NO_UTILITY = (
@@ -61,130 +53,9 @@ _NO_UTILITY = (
 )
 
 _NO_TURNOVER = (
-    "No keys are assumed to be replaced before the next rebuild. Pass turnover=, the fraction that "
-    "is: stacked and adaptive filters lose what they know about absent keys with it."
+    "No keys are assumed to be replaced before the next rebuild. Pass turnover=, the fraction of "
+    "keys replaced: stacked and adaptive filters then lose part of their knowledge of absent keys."
 )
-
-
-@dataclass(frozen=True, repr=False)
-class Advice:
-    """Ranked choices: ``choices`` by the cost of a query, ``best`` the first of them.
-
-    Each `Choice` has a ``name``, ``family``, ``expected_fpr``, ``fpr_bound``, ``expected_fnr``,
-    ``bits_per_key``, the ``cost`` of a query in seconds, a ``reason`` in one sentence, and `build`.
-    With ``fpr``, the smallest is first. ``ruled_out`` lists the filters that do not fit, each with
-    a ``name`` and ``reason``; ``unjudged`` lists what is unknown, and what to pass to find out.
-    `str` is a table, `explain` derives the numbers, `measure` compares them with a sample,
-    `to_frame` is a data frame, and `to_json` is for programs.
-
-    >>> import tamis
-    >>> w = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
-    >>> a = tamis.advise(1_000_000, w, bits_per_key=10, miss_cost="1ms")
-    >>> a.best.family, a.best.expected_fpr < 1e-4
-    ('exact', True)
-    """
-
-    situation: Situation
-    choices: tuple[Choice, ...]
-    ruled_out: tuple[RuledOut, ...]
-    unjudged: tuple[str, ...]
-
-    @property
-    def best(self) -> Choice:
-        """The first choice: the lowest cost of a query, or with ``fpr`` the smallest."""
-        if not self.choices:
-            reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.ruled_out)
-            raise ValueError(f"no filter fits: {reasons}")
-        return self.choices[0]
-
-    def explain(self) -> str:
-        """Derive the numbers: the inputs, the rules of the papers, and each cost as a sum."""
-        return "\n".join(explained(self))
-
-    def measure(
-        self, keys: Keys | SupportsIndex | Mapping[str, Keys], queries: Keys, *, seeds: int = 1
-    ) -> Advice:
-        """Build every choice, run these queries on it, and return the advice with the results.
-
-        A false positive belongs to a key: if a few keys make up most queries, the measured rate
-        depends on a few random outcomes. So each choice is built with ``seeds`` seeds, and
-        ``measured_error`` is the standard error of the mean. The order stays as predicted;
-        ``measured_fpr``, ``measured_fnr``, ``measured_bits``, ``measured_time`` and
-        ``measured_cost`` of each choice are set, and `str` shows both. Adaptive filters adapt
-        during the queries. For a stream, ``keys`` are the records before the queries, or only how
-        many to remember. Times are those of this machine.
-
-        >>> import tamis
-        >>> a = tamis.advise(range(1000), bits_per_key=12, needs={"delete"})
-        >>> best = a.measure(range(1000), range(1000, 50_000)).best
-        >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
-        True
-        """
-        seeds = check_int("seeds", seeds, 10**6, least=1)
-        found = measured(self.situation, self.choices, keys, queries, seeds)
-        return replace(self, choices=tuple(found))
-
-    def to_json(self) -> str:
-        """Return the advice as JSON: the situation, the choices, and what was ruled out or unknown.
-
-        >>> import tamis
-        >>> json.loads(tamis.advise(1000).to_json())["choices"][0]["family"]
-        'plain'
-        """
-        s = self.situation
-        given = {
-            "keys": s.keys,
-            "fpr": s.fpr,
-            "budget_bits": s.budget if s.fpr is None else None,
-            "needs": sorted(s.needs),
-            "present": s.present,
-            "queries": s.queries,
-            "turnover": s.turnover,
-            "miss_cost": s.miss_cost,
-            "denial_cost": s.denial_cost,
-        }
-        return json.dumps(
-            {
-                "situation": given,
-                "choices": [_plain_fields(each) for each in self.choices],
-                "ruled_out": [asdict(each) for each in self.ruled_out],
-                "unjudged": list(self.unjudged),
-            }
-        )
-
-    def plot(self, ax: Any = None) -> Any:
-        """Plot the cost of a query with each choice, the best at the top; return the axes."""
-        return draw_costs(self.choices, ax)
-
-    def report(self, path: FilePath) -> None:
-        """Write a self-contained HTML report with charts."""
-        page(self).save(path)
-
-    def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """Return the choices as a pandas or Polars data frame, one row per choice.
-
-        By default, the library is the one that is already imported, or else installed.
-
-        >>> import tamis
-        >>> frame = tamis.advise(1000).to_frame()
-        >>> list(frame.columns)[:4], frame["name"][0]
-        (['name', 'family', 'bits_per_key', 'expected_fpr'], 'Ribbon')
-        """
-        return to_frame(self.choices, library)
-
-    def __str__(self) -> str:
-        return "\n".join(table(self))
-
-    def __repr__(self) -> str:
-        first = f"{self.choices[0].name} first of " if self.choices else ""
-        return (
-            f"<tamis.Advice: {first}{len(self.choices)} choices for {self.situation.keys:,} keys>"
-        )
-
-    def _repr_html_(self) -> str:
-        columns, *rows = cells(self)
-        reason = f"<p>{escape(self.best.reason)}</p>" if self.choices else ""
-        return table_html(head(self), columns, rows) + reason
 
 
 def advise(
@@ -213,9 +84,9 @@ def advise(
     "64MB". With ``fpr`` instead, each filter is the smallest with at most this rate, and the
     smallest is first. Costs are durations in seconds, or text such as "1ms": ``miss_cost`` of a
     wasted read, ``denial_cost`` of rejecting a key that is in the set (default: ``miss_cost``),
-    ``check_cost`` of a query of a standard Bloom filter on your machine (default: that of
+    ``check_cost`` of a query of a standard Bloom filter on your machine (default: from
     `tamis.planning.kinds`). ``present`` is the fraction of queries for keys in the set (default:
-    that of the workload). ``expected_queries`` is the number of queries for absent keys to plan
+    from the workload). ``expected_queries`` is the number of queries for absent keys to plan
     for (default: as many as the workload counted). ``turnover`` is how many keys are replaced
     during these queries, before the next rebuild, as a fraction of the keys (default: 0): with
     2,000 of 10,000 keys it is 0.2. It implies the needs "insert" and "delete".
@@ -226,9 +97,9 @@ def advise(
     of their ``features`` with one row per key, and of ``nonmembers``, absent keys or their
     features (default: the values of the workload).
 
-    ``log`` is the queries in order. It shows what a workload cannot: how many later queries are for
-    keys not queried before, and in a stream, after how many records values are repeated. Without
-    it, queries are assumed to be independent of each other.
+    ``log`` is the queries in order. Unlike a workload, it shows how many later queries are for keys
+    not queried before, and in a stream, after how many records values are repeated. Without it,
+    queries are assumed to be independent of each other.
 
     If ``keys`` is a mapping of names to sets, the advice is for a `tamis.Collection`; ``utility``
     is how often each set is queried.
@@ -259,29 +130,29 @@ def advise(
     if replaced:
         wanted |= {"insert", "delete"}
     gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
-    there = _present(workload, present, gaps, n)
+    present_share = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
         known: Any = None if isinstance(keys, int | np.integer) else keys
         workload = workload.with_log(log, keys=known)
-    if workload is not None and workload.present != there:
+    if workload is not None and workload.present != present_share:
         workload = copy.copy(workload)
-        workload.present = there
+        workload.present = present_share
     situation = Situation(
-        n, bits, workload, wanted, there, queries, miss, denial, scale, gaps, fpr, replaced
+        n, bits, workload, wanted, present_share, queries, miss, denial, scale, gaps, fpr, replaced
     )
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
-        unjudged = [_NO_UTILITY] if utility is None else []
+        unknowns = [_NO_UTILITY] if utility is None else []
     else:
         found = list(_single(situation, keys, features, nonmembers))
-        unjudged = list(_unjudged(situation, counted, present, log))
+        unknowns = list(_unknowns(situation, counted, present, log))
         if turnover is None and workload is not None and {"insert", "delete"} <= wanted:
-            unjudged.append(_NO_TURNOVER)
+            unknowns.append(_NO_TURNOVER)
     return Advice(
         situation,
         tuple(ranked(situation, [each for each in found if isinstance(each, Choice)])),
         tuple(each for each in found if isinstance(each, RuledOut)),
-        tuple(unjudged),
+        tuple(unknowns),
     )
 
 
@@ -290,7 +161,7 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
     alike = list(plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
-    # Where the smallest is first, a slower stack is not ruled out by its time.
+    # If choices are ranked by size, a slow stack is not ruled out.
     yield from stacked(
         situation, min(costs, default=math.inf) if situation.fpr is None else math.inf
     )
@@ -313,9 +184,11 @@ def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float
     if turnover is None:
         return 0.0
     if "stream" in needs or isinstance(keys, Mapping):
-        what = "a stream" if "stream" in needs else "a mapping of sets"
-        raise ValueError(f"turnover cannot be combined with {what}")
-    return check_number("turnover", turnover, "a number from 0 to 10,000", least=0, most=MOST)
+        other = "a stream" if "stream" in needs else "a mapping of sets"
+        raise ValueError(f"turnover cannot be combined with {other}")
+    return check_number(
+        "turnover", turnover, "a number from 0 to 10,000", least=0, most=MAX_TURNOVER
+    )
 
 
 def _count(keys: Any) -> int:
@@ -354,7 +227,7 @@ def _present(
     return 0.0 if workload is None else workload.present
 
 
-def _unjudged(
+def _unknowns(
     situation: Situation, counted: bool, present: float | None, log: Any
 ) -> Iterator[str]:
     w, needs = situation.workload, situation.needs
@@ -391,14 +264,3 @@ def _unjudged(
             "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
             "in order, or run measure(keys, queries) on later ones."
         )
-
-
-def _plain_fields(choice: Choice) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        name: value
-        for name, value in vars(choice).items()
-        if name not in ("plan", "arguments") and value is not None
-    }
-    fields["bits_per_key"] = choice.bits_per_key
-    fields["plan"] = None if choice.plan is None else json.loads(choice.plan.to_json())
-    return fields

@@ -18,13 +18,13 @@ from tamis.planning.kinds import KINDS, fingerprint_layer
 
 NAME = LearnedBloom.__name__
 SAMPLE = 20_000
-"""Members, and non-members, to train with. Half as many non-members again are to plan with."""
+"""Members, and non-members, to train with. Half as many other non-members are used to plan."""
 
 BUCKETS = (512, 4096)
 """Sizes of text models to try; the model is part of the budget."""
 
 LEVELS = (8, 32)
-"""The same for models of tables: levels of each column."""
+"""Levels of each column to try, for models of tables."""
 
 _HELD_OUT = 3
 """One in this many non-members is used to plan, and the others to train: more rows improve
@@ -58,11 +58,11 @@ def learned(
     rows = column(keys) if features is None else features
     order = rng.permutation(len(rows))
     members = _rows(rows, order[:SAMPLE])
-    # The model knows those that it was trained on better than others: plan with any of them.
-    anyone = members if len(rows) <= SAMPLE else _rows(rows, order[-SAMPLE:])
+    # A model scores its training rows better than others, so plan with rows drawn from all keys.
+    planned = members if len(rows) <= SAMPLE else _rows(rows, order[-SAMPLE:])
     found = []
     for model in _models(members, trained, features is not None, seed):
-        choice = _predicted(situation, model, anyone, held)
+        choice = _predicted(situation, model, planned, held)
         if choice is not None:
             found.append(choice)
     if not found:
@@ -140,10 +140,10 @@ def _scoring(rows: Any) -> float:
 
 
 def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return absent keys to train and to plan with: as given, or drawn by frequency.
+    """Return absent keys to train with and to plan with: as given, or drawn by frequency.
 
-    No value of a workload is in both: a model knows the values that it was trained on, and a plan
-    on them would promise too much for others.
+    No value of a workload is in both: a model scores its training values too well, and a plan made
+    with them would predict too low a rate.
     """
     if given is not None:
         trained, held = _split(len(given), rng)
@@ -160,17 +160,17 @@ def _nonmembers(situation: Situation, given: Any, rng: np.random.Generator) -> t
 
 
 def _split(count: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return places to train with, and to plan with."""
+    """Return positions to train with, and positions to plan with."""
     order = rng.permutation(count)
     held = np.arange(count) % _HELD_OUT == 0
     return order[~held], order[held]
 
 
-def _drawn(places: Any, counts: Any, most: int, rng: np.random.Generator) -> Any:
-    """Draw places by frequency."""
+def _drawn(places: Any, counts: Any, limit: int, rng: np.random.Generator) -> Any:
+    """Draw positions by frequency."""
     if not counts.sum():
         return places
-    return rng.choice(places, min(2 * len(places), most), p=counts / counts.sum())
+    return rng.choice(places, min(2 * len(places), limit), p=counts / counts.sum())
 
 
 def _rows(rows: Any, places: Any) -> Any:

@@ -22,7 +22,7 @@ TIMED = 2000
 """Queries timed per round: few enough that a round is rarely interrupted."""
 
 _BATCH = 256
-"""Queries between two adaptations: few enough that hardly any is repeated among them."""
+"""Queries between two adaptations: few, so that a query is rarely repeated among them."""
 
 _SUBROUNDS, _ROUNDS = 10, 50
 """An adversary repeats a false positive ten times per round, for up to fifty rounds, until it is
@@ -85,8 +85,8 @@ def measured(
         times = [(min(t.time for t in each),) * 2 for each in trials]
     else:
         times = _timed([each[0].filter for each in trials], sample)
-    for each, some, (absent, there) in zip(choices, trials, times, strict=True):
-        yield _with_measurements(situation, each, some, share, absent, there)
+    for each, some, (absent, present) in zip(choices, trials, times, strict=True):
+        yield _with_measurements(situation, each, some, share, absent, present)
 
 
 def _with_measurements(
@@ -95,11 +95,11 @@ def _with_measurements(
     trials: list[Trial],
     share: float,
     absent: float,
-    there: float,
+    present: float,
 ) -> Choice:
     rates = np.array([each.rate for each in trials])
     wrong, lost = float(rates.mean()), float(np.mean([each.lost for each in trials]))
-    spent = share * there + (1 - share) * absent
+    spent = share * present + (1 - share) * absent
     wasted = share * lost * situation.denial_cost + (1 - share) * wrong * situation.miss_cost
     error = float(rates.std(ddof=1) / math.sqrt(len(rates))) if len(rates) > 1 else None
     return replace(
@@ -172,7 +172,7 @@ def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
                 f.contains(queries)
                 spent = (time.perf_counter() - begin) / len(queries)
                 best[row, place] = min(best[row, place], spent)
-    return [(float(absent), float(there)) for absent, there in best]
+    return [(float(absent), float(present)) for absent, present in best]
 
 
 def _of_stream(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tamis.advice.text import cells, explained, head
+from tamis.advice.explanation import explain
+from tamis.advice.text import cells, head
 from tamis.plotting import compare, draw_costs, figure_axes
 from tamis.report import Report
 
 if TYPE_CHECKING:
-    from tamis.advice.advise import Advice
+    from tamis.advice.advice import Advice
 
 
 def page(advice: Advice) -> Report:
@@ -25,22 +26,20 @@ def page(advice: Advice) -> Report:
     if advice.ruled_out:
         report.heading("Ruled out")
         report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
-    if advice.unjudged:
+    if advice.unknowns:
         report.heading("Unknown")
-        report.bullets(advice.unjudged)
+        report.bullets(advice.unknowns)
     report.heading("How the numbers are derived")
-    return report.lines("\n".join(explained(advice, brief=True)))
+    return report.lines("\n".join(explain(advice, with_table=False)))
 
 
 def _charts(report: Report, advice: Advice) -> None:
     """Plot costs, rates and sizes."""
     costs = draw_costs(advice.choices, figure_axes(7, 1 + 0.32 * len(advice.choices)))
     report.heading("Cost of a query")
-    report.picture(
-        costs, "The time of the filter plus its wasted reads, averaged over all queries."
-    )
+    report.figure(costs, "The time of the filter plus its wasted reads, averaged over all queries.")
     report.heading("False-positive rate and size")
-    report.picture(
+    report.figure(
         compare(advice.choices, ax=figure_axes(6, 4.2)),
         "Lower left is better; the line is the Pareto front.",
     )
@@ -48,15 +47,15 @@ def _charts(report: Report, advice: Advice) -> None:
 
 
 def _known(report: Report, advice: Advice) -> None:
-    """Plot the workload, and how the stack depends on it."""
+    """Plot the workload, and the rate of the stack by the workload."""
     w = advice.situation.workload
     if w is None or not len(w):
         return
     report.heading("The queries")
-    report.picture(w.plot(figure_axes(7, 4)), "How often each absent key is queried, by rank.")
+    report.figure(w.plot(figure_axes(7, 4)), "How often each absent key is queried, by rank.")
     plan: Any = advice.best.plan
     if plan is not None:
-        report.picture(
+        report.figure(
             plan.plot(figure_axes(7, 4)),
-            "The false-positive rate if other keys are queried than those known.",
+            "The false-positive rate, by the fraction of queries for known keys.",
         )

@@ -21,6 +21,7 @@ FPR = 1e-4
 """The false-positive rate of the full filters."""
 
 _PROBE = 64
+"""Sets of the collection whose overhead is measured."""
 
 _KINDS = {
     "auto": "each set has the kind that suits its size",
@@ -31,9 +32,9 @@ _KINDS = {
 
 
 def overhead(sets: Mapping[str, Keys]) -> int:
-    """Return the bits that a collection of these sets takes apart from its filters.
+    """Return the bits that a collection of these sets takes in addition to its filters.
 
-    Each set takes the same, except for its name, so it is measured on a collection of a few.
+    They are the same for each set, except for its name, so a collection of a few is measured.
     """
     few = dict.fromkeys(list(sets)[:_PROBE], range(1000))
     probe = Collection.build(few)

@@ -45,7 +45,7 @@ NEEDS = (
     "store",
     "stream",
 )
-"""What a filter may have to support, or may use."""
+"""Operations that a filter must support, and facts that it may use."""
 
 
 class Gaps(NamedTuple):
@@ -54,9 +54,9 @@ class Gaps(NamedTuple):
     records: Floats
     shares: Floats
 
-    def within(self, most: float) -> float:
-        """Return the fraction of records whose value occurred in the previous ``most`` records."""
-        return float(self.shares[self.records <= most].sum())
+    def within(self, limit: float) -> float:
+        """Return the fraction of records whose value occurred in the previous ``limit`` records."""
+        return float(self.shares[self.records <= limit].sum())
 
     def distinct(self, records: float) -> float:
         """Predict the number of distinct values in a run of ``records`` records.
@@ -69,13 +69,13 @@ class Gaps(NamedTuple):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known: keys, budget, queries and costs.
+    """The inputs of an advice: keys, budget, queries and costs.
 
     ``queries`` (H) is the expected number of queries for absent keys, ``scale`` how much slower
     this machine is than the table of times, ``gaps`` after how many records of a stream values are
     repeated. With ``fpr``, each filter is the smallest with at most this rate, and ``budget`` is
-    only the most that is tried. ``turnover`` (τ) is how many keys are replaced during the queries,
-    per key; see `tamis.advice.turnover`.
+    only an upper limit. ``turnover`` (τ) is how many keys are replaced during the queries, per key;
+    see `tamis.advice.turnover`.
     """
 
     keys: int
@@ -124,16 +124,16 @@ class Situation:
 
     def cost(self, choice: Choice) -> float:
         """Predict the mean cost of a query, in seconds."""
-        there = choice.present_time + choice.expected_fnr * self.denial_cost
+        present = choice.present_time + choice.expected_fnr * self.denial_cost
         absent = choice.absent_time + choice.weighted_fpr * self.miss_cost
-        return self.present * there + (1 - self.present) * absent
+        return self.present * present + (1 - self.present) * absent
 
 
 @dataclass(frozen=True, repr=False)
 class Choice:
     """A filter that can be built, and its predicted size, rate and cost.
 
-    ``expected_fpr`` is the rate under the workload, and ``fpr_bound`` that under any other;
+    ``expected_fpr`` is the rate under the workload, ``fpr_bound`` the bound under any workload;
     ``expected_fnr`` is the fraction of keys rejected by a filter that forgets; ``bits`` is the
     size, after adapting if the filter grows by it. Times and ``cost``, the mean cost of a query,
     are in seconds. ``plan`` is set for stacked filters. `Advice.measure` sets the ``measured_``
@@ -168,7 +168,7 @@ class Choice:
 
     @property
     def weighted_fpr(self) -> float:
-        """The expected rate, where the workload has costs weighted by them."""
+        """The expected rate; if the workload has costs, weighted by them."""
         if self.plan is None or self.plan.expected_cost is None or self.plan.workload is None:
             return self.expected_fpr
         return self.plan.expected_cost / (self.plan.workload.mean_cost or 1.0)
@@ -184,7 +184,7 @@ class Choice:
     @overload
     def build(self, keys: Keys, **arguments: Any) -> Filter: ...
     def build(self, keys: Any, **arguments: Any) -> Filter | Collection:
-        """Build the filter of these keys; other arguments are those of the class's ``build``.
+        """Build the filter of these keys; other arguments are passed to the ``build`` of its class.
 
         >>> import tamis
         >>> f = tamis.advise(1000, bits_per_key=10, needs={"delete"}).best.build(range(1000))
@@ -252,7 +252,7 @@ def secret(situation: Situation) -> str:
     return ""
 
 
-def line(choice: Choice, situation: Situation) -> str:
+def cost_sum(choice: Choice, situation: Situation) -> str:
     """Write the cost of a choice as a sum."""
     absent = (
         f"{format_rate(1 - situation.present)} × ({format_duration(choice.absent_time)} + "
@@ -260,12 +260,12 @@ def line(choice: Choice, situation: Situation) -> str:
     )
     if not situation.present:
         return f"{absent} = {format_duration(choice.cost)}"
-    there = format_duration(choice.present_time)
+    present = format_duration(choice.present_time)
     if choice.expected_fnr:
         denied = format_rate(choice.expected_fnr)
-        there = f"({there} + {denied} × {format_duration(situation.denial_cost)})"
-    present = format_rate(situation.present)
-    return f"{present} × {there} + {absent} = {format_duration(choice.cost)}"
+        present = f"({present} + {denied} × {format_duration(situation.denial_cost)})"
+    share = format_rate(situation.present)
+    return f"{share} × {present} + {absent} = {format_duration(choice.cost)}"
 
 
 def groups(workload: Workload) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from tamis.advice.situation import (
     secret,
     unfit,
 )
-from tamis.advice.turnover import fading
+from tamis.advice.turnover import recognized_workload
 from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan
@@ -30,7 +30,7 @@ def stacked(situation: Situation, plain_cost: float) -> Iterator[Found]:
     ``plain_cost`` is the cost of a query with the best plain filter; kinds whose layers alone cost
     more are skipped.
     """
-    w = fading(situation)
+    w = recognized_workload(situation)
     if w is None or not len(w) or w.unseen >= 1:
         why = "no workload is given" if w is None else "no query is repeated in the sample"
         yield RuledOut("Stacked", f"{why}, so there are no frequent negatives to store")
@@ -58,13 +58,13 @@ def _stack(
 ) -> Found:
     timed = kind.layer
     assert timed is not None
-    # Keys meet two layers at least, absent keys one.
-    least = situation.present * 2 * situation.check(timed, present=True)
-    least += (1 - situation.present) * situation.check(timed, present=False)
-    if least >= plain_cost:
+    # A key in the set passes at least two layers, an absent key at least one.
+    fastest = situation.present * 2 * situation.check(timed, present=True)
+    fastest += (1 - situation.present) * situation.check(timed, present=False)
+    if fastest >= plain_cost:
         return RuledOut(
             name,
-            f"its layers alone take {format_duration(least)}; a plain filter costs less in total",
+            f"its layers alone take {format_duration(fastest)}; a plain filter costs less in total",
         )
     try:
         found = plan(
@@ -72,7 +72,7 @@ def _stack(
             w,
             layer=cast(LayerKind, kind.name),
             last=last,
-            rates="equal",  # varied rates save a few percent, and take a second to find
+            rates="equal",  # varied rates save a few percent, but take a second to optimize
             **_goal(situation),
         )
     except ValueError as error:
@@ -86,8 +86,8 @@ def _stack(
     if last == "exact":
         why = f"none of the {found.negatives:,} most frequent negatives is ever a false positive"
     else:
-        most = f"{found.negatives:,} most frequent negatives"
-        why = f"the {most} have a rate of {format_rate(found.frequent_fpr)}"
+        rate = format_rate(found.frequent_fpr)
+        why = f"the {found.negatives:,} most frequent negatives have a rate of {rate}"
     return Choice(
         name,
         "exact" if last == "exact" else "stacked",
@@ -110,9 +110,9 @@ def _known(situation: Situation, found: Plan) -> str:
 
 
 def _goal(situation: Situation) -> dict[str, Any]:
-    """Return what the plan minimizes: its size for a rate, or the cost of a query in a budget.
+    """Return the goal of the plan: the smallest size for a rate, or the lowest cost for a budget.
 
-    The times of other layers are relative to that of a Bloom layer.
+    ``check_cost`` is the time of a Bloom layer, to which the times of other layers are relative.
     """
     if situation.fpr is not None:
         return situation.sizing

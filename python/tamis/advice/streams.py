@@ -54,11 +54,11 @@ def streams(situation: Situation) -> Iterator[Found]:
     yield from (RuledOut(name, why) for name in names)
 
 
-def drawn_gaps(workload: Workload | None, most: int) -> Gaps:
-    """Predict gaps up to ``most``, assuming that records are independent of each other.
+def drawn_gaps(workload: Workload | None, max_gap: int) -> Gaps:
+    """Predict gaps up to ``max_gap``, assuming that records are independent of each other.
 
     A value of frequency f is repeated within g records with probability 1 − (1 − f)^g. Without a
-    workload, every gap is ``most``. If records come in bursts, use a log: `logged_gaps`.
+    workload, every gap is ``max_gap``. If records come in bursts, use a log: `logged_gaps`.
 
     >>> import tamis
     >>> found = drawn_gaps(tamis.Workload.from_counts(["a", "b"], [1, 1]), 100)
@@ -66,23 +66,23 @@ def drawn_gaps(workload: Workload | None, most: int) -> Gaps:
     (1.0, 0.5)
     """
     if workload is None or not len(workload):
-        return Gaps(np.array([float(most)]), np.array([1.0]))
+        return Gaps(np.array([float(max_gap)]), np.array([1.0]))
     counts, mass = groups(workload)
-    edges = np.unique(np.geomspace(1, max(most, 1), 64).astype(np.int64))
+    edges = np.unique(np.geomspace(1, max(max_gap, 1), 64).astype(np.int64))
     with np.errstate(divide="ignore"):
         stays = np.log1p(-np.clip(mass / counts, 0.0, 1.0))
     within = np.array([mass @ -np.expm1(edge * stays) for edge in edges])
     return Gaps(edges.astype(float), np.diff(within, prepend=0.0))
 
 
-def logged_gaps(hashes: npt.NDArray[np.uint64], most: int) -> Gaps:
-    """Count the gaps up to ``most`` in a log, given as the hashes of its records in order.
+def logged_gaps(hashes: npt.NDArray[np.uint64], max_gap: int) -> Gaps:
+    """Count the gaps up to ``max_gap`` in a log, given as the hashes of its records in order.
 
     >>> logged_gaps(np.array([7, 7, 9, 7], dtype=np.uint64), 100).within(1)
     0.25
     """
     found = since_last(hashes)
-    edges = np.unique(np.geomspace(1, max(most, 1), 256).astype(np.int64))
+    edges = np.unique(np.geomspace(1, max(max_gap, 1), 256).astype(np.int64))
     within = np.searchsorted(np.sort(found[found > 0]), edges, side="right") / max(len(found), 1)
     return Gaps(edges.astype(float), np.diff(within, prepend=0.0))
 
@@ -107,8 +107,8 @@ def _scores(situation: Situation) -> str:
     if "classifier" not in situation.needs:
         return "no classifier may be used (needs: 'classifier')"
     return (
-        "a classifier cannot tell new records from repeated ones; if it can tell members from "
-        "other keys, use StableLearned.plan with its scores"
+        "a classifier cannot distinguish new from repeated records; if it can separate members "
+        "from other keys, use StableLearned.plan with its scores"
     )
 
 

@@ -1,4 +1,4 @@
-"""Advice as text: a table, and the derivation of its numbers."""
+"""Advice as text: a table, the filters that were ruled out, and missing facts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tamis._format import format_duration, format_rate
-from tamis.advice.situation import line
-from tamis.advice.theory import figure_12, theorem_3
-from tamis.advice.turnover import kept
-from tamis.planning import bloom
 
 if TYPE_CHECKING:
-    from tamis.advice.advise import Advice
+    from tamis.advice.advice import Advice
 
 WIDTH = 80
 """Columns of a line of text."""
@@ -54,22 +50,23 @@ def cells(advice: Advice) -> list[list[str]]:
 
 
 def table(advice: Advice) -> Iterable[str]:
-    """Yield the lines of the table, followed by what was ruled out and what is unknown."""
-    yield from _wrapped(head(advice))
+    """Yield the lines of the table, followed by the filters ruled out and the missing facts."""
+    yield from wrap(head(advice))
     yield ""
     yield from _aligned(cells(advice))
     if advice.choices:
         yield ""
-        yield from _wrapped(f"{advice.best.name}: {advice.best.reason}")
+        yield from wrap(f"{advice.best.name}: {advice.best.reason}")
     yield from _listed("Ruled out:", (f"{each.name}: {each.reason}" for each in advice.ruled_out))
-    yield from _listed("Unknown:", advice.unjudged)
+    yield from _listed("Unknown:", advice.unknowns)
 
 
 def _rate(value: float | None) -> str:
     return "–" if value is None else format_rate(value)
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def wrap(text: str, indent: str = "") -> list[str]:
+    """Break a paragraph into lines of at most `WIDTH` characters."""
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
@@ -87,48 +84,4 @@ def _listed(head: str, lines: Iterable[str]) -> Iterable[str]:
         yield ""
         yield head
         for each in lines:
-            yield from _wrapped(f"- {each}", "  ")
-
-
-def explained(advice: Advice, *, brief: bool = False) -> Iterable[str]:
-    """Yield the lines of the table, unless ``brief``, and of the derivation of its numbers."""
-    s = advice.situation
-    if not brief:
-        yield from table(advice)
-        yield ""
-    yield "Suitable kinds (Liu et al. 2020, figure 12):"
-    yield from figure_12(s)
-    w = s.workload
-    if w is not None and len(w) and s.bits_per_key > 0 and "stream" not in s.needs:
-        size = bloom.size(s.keys, layout="standard", **s.sizing)
-        rate = size.rate(s.keys)
-        if rate < 0.5:
-            yield ""
-            yield from _wrapped(
-                f"When a stack of Bloom layers is smaller than one Bloom filter at its rate of "
-                f"{format_rate(rate)} (Deeds et al. 2021, theorem 3 and figure 2c):"
-            )
-            yield from theorem_3(s, rate)
-    if "store" in s.needs:
-        yield ""
-        yield from _wrapped(
-            f"Of {s.queries:,.0f} queries for absent keys, {s.distinct:,.0f} are expected to be "
-            f"for distinct keys: c = {s.distinct / max(s.keys, 1):.3g} per stored key. An adaptive "
-            "filter has e^(c·rate) − 1 false positives per stored key in total (Lee et al. 2021)."
-        )
-    if s.turnover and w is not None:
-        yield ""
-        yield from _wrapped(
-            f"While {s.turnover:.3g} of the keys are replaced, a stack recognizes "
-            f"{format_rate(kept(s.turnover, s.present))} of the queries for known negatives on "
-            "average: its layers do not know the negatives that new keys collide with, nor the "
-            "keys that have left. An adaptive filter forgets what it fixed for them."
-        )
-    yield ""
-    yield "Cost of a query (present × time + absent × (time + rate × wasted read)):"
-    for each in advice.choices:
-        yield from _wrapped(f"  {each.name}: {line(each, s)}", "    ")
-    for each in advice.choices:
-        if each.plan is not None and each is advice.choices[0]:
-            yield ""
-            yield str(each.plan)
+            yield from wrap(f"- {each}", "  ")

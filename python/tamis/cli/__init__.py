@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from tamis import __version__
-from tamis.cli._output import colours, drop_output, note, say
+from tamis.cli._output import colours, drop_output, print_stderr, say
 
 _GROUPS = {
     "Choose a filter": {
@@ -68,7 +68,7 @@ class _Context(click.Context):
 
 
 def _with_colours(command: click.Command) -> click.Command:
-    """Let the command, and those of a group, write their help with colours."""
+    """Make the command, or all commands of a group, print their help with colours."""
     command.context_class = _Context
     for each in getattr(command, "commands", {}).values():
         each.context_class = _Context
@@ -102,7 +102,7 @@ class _Commands(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in group.items()])
 
 
-# Not a raw docstring: click recognizes the character \b, which keeps a paragraph as it is.
+# Not a raw string: click does not rewrap a paragraph that starts with the character \b.
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
@@ -151,7 +151,7 @@ def _run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        note("tamis: interrupted")
+        print_stderr("tamis: interrupted")
         return 130
     except BrokenPipeError:
         drop_output()
@@ -170,11 +170,11 @@ _INPUT_ERRORS = (
     ValueError, TypeError, LookupError, ArithmeticError, OSError, ImportError,
     MemoryError, sqlite3.Error,
 )  # fmt: skip
-"""What invalid input raises; with `TAMIS_TRACEBACK=1` the traceback is shown."""
+"""Errors that invalid input raises; with `TAMIS_TRACEBACK=1` the traceback is shown."""
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    note(f"tamis: {message}")
+    print_stderr(f"tamis: {message}")
 
 
 def _about_input(error: Exception) -> bool:
@@ -231,5 +231,5 @@ def _command(arguments: Sequence[str]) -> click.Command:
 
 
 def _fail(message: str) -> int:
-    note(click.style("tamis:", fg="red") + " " + " ".join(message.split()))
+    print_stderr(click.style("tamis:", fg="red") + " " + " ".join(message.split()))
     return 2

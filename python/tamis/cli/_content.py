@@ -20,8 +20,8 @@ class IndexContent(NamedTuple):
 def open_content(path: str, key: bytes | None) -> Any:
     """Check every checksum of a file and return its content.
 
-    That is a filter (also that of a guard's snapshot), static function, classifier, `Collection`,
-    `Runs`, `SearchIndex` or `IndexContent`. Damage raises `FormatError`.
+    The content is a filter (of a file or a guard's snapshot), static function, classifier,
+    `Collection`, `Runs`, `SearchIndex` or `IndexContent`. A damaged file raises `FormatError`.
     """
     kind = _kind(path)
     if kind in _OPEN:
@@ -34,7 +34,7 @@ def open_content(path: str, key: bytes | None) -> Any:
 
 
 def _kind(path: str) -> str | None:
-    """Return the kind of a file, or None for anything that `tamis.load` refuses."""
+    """Return the kind of a file, or None if it is not a file of tamis."""
     try:
         with open_regular(path) as file:
             return Frame.of_file(file).kind
@@ -54,7 +54,7 @@ def _open_text(path: str, key: bytes | None) -> Any:
     except ValueError as error:
         if isinstance(error, tamis.FormatError):
             raise
-        return SearchIndex.open(path, key=key, tokenizer=str.split)  # nothing is searched
+        return SearchIndex.open(path, key=key, tokenizer=str.split)  # the content is not searched
 
 
 def _open_index(path: str, key: bytes | None) -> IndexContent:

@@ -1,8 +1,8 @@
 """Input records: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
 
-Records are read in batches: lists of lines (bytes) or Arrow record batches, large enough that the
-cost per batch does not matter and nothing here runs once per key in Python, except a regular
-expression, and CSV without pyarrow (`tamis.cli._rows`).
+Records are read in batches: lists of lines (bytes), Arrow record batches, or without pyarrow
+`CsvBatch`. Batches are large, so that only a regular expression, and CSV without pyarrow, run
+Python code for each key.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import csv
 import io
 import os
 import re
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from tamis._columns import drop_null, join, pyarrow
-from tamis._compressed import DAMAGED, MAX_LINE, decompress
-from tamis.cli._output import note, progress
-from tamis.cli._rows import Rows, names_of, read_rows
+from tamis._compressed import DAMAGED, decompress
+from tamis.cli._csv import CsvBatch, column_names, read_csv
+from tamis.cli._integers import parse_column, parse_integers
+from tamis.cli._output import print_stderr, progress
+from tamis.cli._stream import BLOCK, open_stream, read_lines, seekable
 
 Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
 
@@ -36,11 +35,8 @@ _ACCESS_LOG = re.compile(
 )
 """A line of a web server's log, in the common log format or the longer combined one."""
 
-_BLOCK = 4 << 20
-"""Bytes of text read at a time."""
-
-_ROWS = 1 << 16
-"""Rows of a table read at a time."""
+_BATCH_ROWS = 1 << 16
+"""CsvBatch of a table read at a time."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +49,16 @@ class Source:
     format: Format = "auto"
     integers: bool = False
     default_columns: tuple[str, ...] = ()
-    """The columns to read if ``columns`` is empty and the table has columns of these names."""
+    """The columns to read if ``columns`` is empty and the table has all of these."""
     column_option: str = "--column"
     """The option that sets ``columns``, for error messages."""
     regex: str | None = None
-    """Finds the key in a line: its first group, or all of it if it has none."""
+    """Finds the key in a line: the first group, or the whole match if there is no group."""
     log_format: LogFormat | None = None
     """The format of a web server's log; ``columns`` are fields of it."""
     is_log: bool = False
-    """Whether ``regex`` and ``log_format`` can be given, and a web server's log is refused unless
-    one of them is."""
+    """Whether the command has --regex and --log-format; a web server's log is then refused unless
+    one of them is set."""
     prints: bool = False
     """Whether results are printed while reading: then there is no progress bar."""
 
@@ -71,37 +67,39 @@ class Source:
         """The name used in messages."""
         return "standard input" if self.path == "-" else self.path
 
-    def batches(self, *, whole: bool = True) -> Iterator[Any]:
+    def batches(self, *, all_columns: bool = True) -> Iterator[Any]:
         """Read the records, or only the key columns; raise ValueError if there are none."""
-        some = False
+        empty = True
         try:
-            for batch in self._read(whole):
+            for batch in self._read(all_columns):
                 if len(batch):
-                    some = True
+                    empty = False
                     yield batch
         except DAMAGED as error:
             raise ValueError(f"{self.name} is damaged or truncated: {error}") from None
-        if not some:
+        if empty:
             raise ValueError(f"{self.name} is empty: expected at least one record")
 
     def read_keys(self) -> Iterator[Any]:
         """Read the keys; empty lines and nulls are skipped."""
-        some = False
-        for batch in self.batches(whole=False):
+        empty = True
+        for batch in self.batches(all_columns=False):
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
-            if not some and self.format == "auto" and self._looks_like_a_log(filled):
-                note(f"tamis: {self.name} looks like the log of a web server: each line is a key")
+            if empty and self.format == "auto" and self._looks_like_a_log(filled):
+                print_stderr(
+                    f"tamis: {self.name} looks like the log of a web server: each line is a key"
+                )
             column = self.key_column(filled)
             if not isinstance(column, list):
                 column = drop_null(column)
             if len(column):
-                some = True
+                empty = False
                 yield column
-        if not some:
+        if empty:
             raise ValueError(f"{self.name} has no keys: expected at least one")
 
     def _looks_like_a_log(self, lines: Any) -> bool:
-        """Whether whole lines of a web server's log are read as keys."""
+        """Return whether whole lines of a web server's log are read as keys."""
         lines = lines if isinstance(lines, list) and self._pattern() is None else []
         return bool(lines and isinstance(lines[0], bytes) and _ACCESS_LOG.match(lines[0]))
 
@@ -113,11 +111,11 @@ class Source:
                     f"--cost-column is {column!r}, but {self.name} is text, which has no columns; "
                     "use a table"
                 )
-            if column not in names_of(batch):
-                columns = ", ".join(names_of(batch))
+            if column not in column_names(batch):
+                columns = ", ".join(column_names(batch))
                 raise ValueError(f"{self.name} has no column {column!r}; its columns are {columns}")
             keys, costs = self.key_column(batch), batch.column(column)
-            if isinstance(batch, Rows):
+            if isinstance(batch, CsvBatch):
                 yield keys, self._costs(column, costs)
                 continue
             filled = keys.is_valid()
@@ -156,19 +154,19 @@ class Source:
                     columns = [list(values) for values in zip(*batch, strict=True)]
                     return list(zip(*map(self._values, columns), strict=True))
             return self._values(batch)
-        names = self.columns_of(names_of(batch))
+        names = self.columns_of(column_names(batch))
         columns = [self._values(batch.column(name)) for name in names]
         if len(columns) == 1:
             return columns[0]
-        if isinstance(batch, Rows):
+        if isinstance(batch, CsvBatch):
             return list(zip(*columns, strict=True))
-        return _rows_of(columns, names)
+        return _struct_column(columns, names)
 
     def _values(self, column: Any) -> Any:
-        """Return the values of a column of keys, as integers if those are asked for."""
+        """Return the values of a column of keys, with ``integers`` as integers."""
         if isinstance(column, list):
             keys = [key.encode() if isinstance(key, str) else key for key in column]
-            return _integers(self.name, keys) if self.integers else keys
+            return parse_integers(self.name, keys) if self.integers else keys
         if not self.integers:
             return column
         types = pyarrow("a table").types
@@ -179,7 +177,7 @@ class Source:
             test(column.type)
             for test in (types.is_string, types.is_large_string, types.is_string_view)
         )
-        return _cast(self.name, column) if text else column
+        return parse_column(self.name, column) if text else column
 
     def columns_of(self, names: list[str]) -> list[str]:
         """Return the names of the columns that hold the keys."""
@@ -196,25 +194,25 @@ class Source:
         missing = next(column for column in self.columns if column not in names)
         raise ValueError(f"{self.name} has no column {missing!r}; its columns are {listed}")
 
-    def _read(self, whole: bool) -> Iterator[Any]:
+    def _read(self, all_columns: bool) -> Iterator[Any]:
         size = None if self.path == "-" else os.stat(self.path).st_size
         with (
             progress(self.name, size, prints=self.prints) as advance,
-            _open(self.path, advance) as file,
+            open_stream(self.path, advance) as file,
         ):
             try:
-                yield from self._batches(decompress(file, _BLOCK), whole)
+                yield from self._batches(decompress(file, BLOCK), all_columns)
             except Exception as error:
-                # Those of pyarrow say what is wrong, but not in which file.
+                # The errors of pyarrow do not name the file.
                 if not type(error).__module__.startswith("pyarrow"):
                     raise
                 raise ValueError(f"{self.name}: {error}") from None
 
-    def _batches(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
+    def _batches(self, stream: io.BufferedReader, all_columns: bool) -> Iterator[Any]:
         pattern = self._pattern()
         match "text" if pattern is not None else self._detect(stream):
             case "text" if pattern is not None:
-                yield from self._matching(pattern, _lines(self.name, stream))
+                yield from self._matching(pattern, read_lines(self.name, stream))
             case "text":
                 if self.columns:
                     columns = ", ".join(map(repr, self.columns))
@@ -222,13 +220,13 @@ class Source:
                         f"{self.column_option} is {columns}, but {self.name} is text, "
                         "which has no columns; use --format csv to read it as a table"
                     )
-                yield from _lines(self.name, stream)
+                yield from read_lines(self.name, stream)
             case "csv":
-                yield from self._csv(stream, ",", whole)
+                yield from self._csv(stream, ",", all_columns)
             case "tsv":
-                yield from self._csv(stream, "\t", whole)
+                yield from self._csv(stream, "\t", all_columns)
             case "parquet":
-                yield from self._parquet(stream, whole)
+                yield from self._parquet(stream, all_columns)
             case _:
                 yield from self._arrow(stream)
 
@@ -249,35 +247,37 @@ class Source:
         endings = self.path.lower().split("/")[-1].split(".")[1:]
         return next((e for e in reversed(endings) if e in ("csv", "tsv", "parquet")), "text")
 
-    def _csv(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
+    def _csv(self, stream: io.BufferedReader, delimiter: str, all_columns: bool) -> Iterator[Any]:
         """Read every value as text, unchanged: 007 is not 7."""
         try:
             import pyarrow as arrow
             from pyarrow import csv as arrow_csv
         except ImportError:
-            yield from self._rows(stream, delimiter, whole)
+            yield from self._csv_without_pyarrow(stream, delimiter, all_columns)
             return
 
-        header = stream.peek(_BLOCK).split(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        header = stream.peek(BLOCK).split(b"\n")[0].decode("utf-8-sig").rstrip("\r")
         if not header:
             return
         names = next(csv.reader([header], delimiter=delimiter))
-        wanted = names if whole else self.columns_of(names)
-        if not whole or self.columns:
+        wanted = names if all_columns else self.columns_of(names)
+        if not all_columns or self.columns:
             self.columns_of(names)
         yield from arrow_csv.open_csv(
             stream,
-            arrow_csv.ReadOptions(block_size=_BLOCK, use_threads=False),
+            arrow_csv.ReadOptions(block_size=BLOCK, use_threads=False),
             arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, arrow.string()), include_columns=wanted
             ),
         )
 
-    def _rows(self, stream: io.BufferedReader, delimiter: str, whole: bool) -> Iterator[Any]:
+    def _csv_without_pyarrow(
+        self, stream: io.BufferedReader, delimiter: str, all_columns: bool
+    ) -> Iterator[Any]:
         """Read CSV without pyarrow."""
-        for batch in read_rows(self.name, stream, delimiter, _ROWS):
-            if not whole or self.columns:
+        for batch in read_csv(self.name, stream, delimiter, _BATCH_ROWS):
+            if not all_columns or self.columns:
                 self.columns_of(batch.names)
             yield batch
 
@@ -312,7 +312,7 @@ class Source:
     def _matching(
         self, pattern: re.Pattern[bytes], batches: Iterator[list[bytes]]
     ) -> Iterator[list[bytes]]:
-        """Yield the lines that match and have a key; say how many others there are."""
+        """Yield the lines that match and have a key; print how many do not."""
         groups, lines, skipped = self._groups(pattern), 0, 0
         for batch in batches:
             found = [
@@ -327,16 +327,18 @@ class Source:
         if skipped == lines > 0:
             raise ValueError(f"{self.name} has no line that matches {option}")
         if skipped:
-            note(f"tamis: {skipped:,} of {lines:,} lines of {self.name} do not match {option}")
+            print_stderr(
+                f"tamis: {skipped:,} of {lines:,} lines of {self.name} do not match {option}"
+            )
 
-    def _parquet(self, stream: io.BufferedReader, whole: bool) -> Iterator[Any]:
+    def _parquet(self, stream: io.BufferedReader, all_columns: bool) -> Iterator[Any]:
         pyarrow("a Parquet file")
         from pyarrow import parquet
 
-        with _seekable(stream) as file:
+        with seekable(stream) as file:
             table = parquet.ParquetFile(file)
-            columns = None if whole else self.columns_of(table.schema_arrow.names)
-            yield from table.iter_batches(_ROWS, columns=columns)
+            columns = None if all_columns else self.columns_of(table.schema_arrow.names)
+            yield from table.iter_batches(_BATCH_ROWS, columns=columns)
 
     def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
         pyarrow("an Arrow file")
@@ -346,13 +348,13 @@ class Source:
             for batch in ipc.open_stream(stream):
                 yield self._validated(batch)
             return
-        with _seekable(stream) as file:
+        with seekable(stream) as file:
             table = ipc.open_file(file)
             for i in range(table.num_record_batches):
                 yield self._validated(table.get_batch(i))
 
     def _validated(self, batch: Any) -> Any:
-        """Return the batch; pyarrow reads offsets and indices from a file without checking them."""
+        """Return the batch after checking offsets and indices, which pyarrow does not do."""
         try:
             batch.validate(full=True)
         except (ValueError, IndexError) as error:
@@ -360,7 +362,7 @@ class Source:
         return batch
 
 
-def _rows_of(columns: list[Any], names: list[str]) -> Any:
+def _struct_column(columns: list[Any], names: list[str]) -> Any:
     """Return Arrow columns as one column of rows; a row with a null is null."""
     arrow = pyarrow("a table")
     from pyarrow import compute
@@ -379,109 +381,3 @@ def split_log(log: Source) -> tuple[Any, Any]:
     if not half:
         raise ValueError(f"{log.name} has one query: expected at least two, to split it in halves")
     return queries[:half], queries[half:]
-
-
-class _Counted(io.RawIOBase):
-    """A file that reports to the progress bar how far it was read."""
-
-    def __init__(self, file: io.FileIO, advance: Callable[[int], None]) -> None:
-        self._file, self._advance = file, advance
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._file.seekable()
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer) or 0
-        self._advance(count)
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _open(path: str, advance: Callable[[int], None]) -> io.BufferedReader:
-    file = io.FileIO(sys.stdin.fileno(), closefd=False) if path == "-" else io.FileIO(path)
-    return io.BufferedReader(_Counted(file, advance), _BLOCK)
-
-
-def _seekable(stream: io.BufferedReader) -> Any:
-    """Return a seekable file: the stream itself if it is one, else a copy on disk."""
-    if isinstance(stream.raw, _Counted) and stream.seekable():
-        return stream
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-    shutil.copyfileobj(stream, copy, _BLOCK)
-    copy.seek(0)
-    return copy
-
-
-def _lines(name: str, stream: io.BufferedReader) -> Iterator[list[bytes]]:
-    """Split blocks of text into lines."""
-    rest = b""
-    # Pass on what is there: the writer of a pipe may wait for the answer.
-    while block := stream.read1(_BLOCK):
-        if b"\0" in block:
-            raise ValueError(f"{name} is not text: it contains zero bytes")
-        whole, newline, begun = block.rpartition(b"\n")
-        if not newline:
-            rest += block
-            if len(rest) > MAX_LINE:
-                limit = f"{MAX_LINE >> 20} MiB"
-                raise ValueError(f"{name} is not text: it has a line longer than {limit}")
-            continue
-        yield _split(rest + whole)
-        rest = begun
-    if rest:
-        yield _split(rest)
-
-
-def _split(block: bytes) -> list[bytes]:
-    return block.replace(b"\r\n", b"\n").removesuffix(b"\r").split(b"\n")
-
-
-def _integers(name: str, lines: list[bytes]) -> list[int]:
-    """Parse decimal integers, with or without a sign and spaces around them."""
-    try:
-        numbers = list(map(int, lines))
-    except ValueError as error:
-        wrong = str(error).partition(": ")[2]
-        raise ValueError(f"--integers is set, but {name} contains {wrong}") from None
-    if b"_" in b"".join(lines):  # Python accepts 1_000
-        wrong = next(repr(line) for line in lines if b"_" in line)
-        raise ValueError(f"--integers is set, but {name} contains {wrong}")
-    return numbers
-
-
-def _cast(name: str, column: Any) -> Any:
-    """Parse a column of text as `_integers` does."""
-    arrow = pyarrow("a table")
-    from pyarrow import compute
-
-    column = column.cast(arrow.large_string())
-    # Without the pattern, Arrow would accept 0x10.
-    if compute.all(compute.match_substring_regex(column, "^-?[0-9]+$"), min_count=0).as_py():
-        for kind in (arrow.int64(), arrow.uint64()):
-            try:
-                return column.cast(kind)
-            except arrow.ArrowInvalid:
-                continue
-    # What remains is an error, rare forms, or numbers that no integer type of Arrow holds together.
-    numbers = _integers(name, [text.encode() for text in column.drop_null().to_pylist()])
-    for number in numbers:
-        if not -(2**63) <= number < 2**64:
-            raise ValueError(
-                f"--integers is set, but {name} contains {number}: an integer key is from "
-                "-2**63 to 2**64-1"
-            )
-    found = iter(numbers)
-    integers = [next(found) if valid else None for valid in column.is_valid().to_pylist()]
-    return arrow.array(integers, arrow.decimal128(20, 0))  # equal to the integers as keys

@@ -58,7 +58,7 @@ def input_format(command: _F) -> _F:
 
 
 def key_input(command: _F) -> _F:
-    """Add the options that say how keys are read: column, format and type."""
+    """Add the column, format and type of the keys."""
     option = click.option(
         "-c",
         "--column",
@@ -115,7 +115,7 @@ def query_log(command: _F) -> _F:
 
 
 def query_costs(command: _F) -> _F:
-    """Add the column of a log that tells what a false positive would cost."""
+    """Add the column of a log with the cost of a false positive."""
     return click.option(
         "--cost-column",
         help="Column of the query log with the cost of a false positive (default: all cost 1).",
@@ -133,7 +133,7 @@ def read_workload(log: Source, keys: Any, cost_column: str | None) -> Workload:
 
 
 def zipf_shape(command: _F) -> _F:
-    """Add the shape of a workload, in place of a log."""
+    """Add a Zipf workload, as an alternative to a log."""
     return click.option(
         "--zipf",
         metavar="EXPONENT,UNIVERSE[,SAMPLE]",

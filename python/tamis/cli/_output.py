@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, records, and progress bars on a terminal."""
+"""Output of commands: tables, JSON, records, and progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 
 from tamis._columns import pyarrow
 from tamis._progress import progress_bar
-from tamis.cli._rows import Rows, names_of
+from tamis.cli._csv import CsvBatch, column_names
 
 
 def say(text: str) -> None:
@@ -33,16 +33,16 @@ def say(text: str) -> None:
 
 
 def drop_output() -> None:
-    """Discard what is still printed, since the flush at exit would fail once more."""
+    """Discard further output, because the flush at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def colours() -> bool | None:
-    """Return False if the environment asks for no colours, or None: only on a terminal."""
+    """Return False if NO_COLOR is set, else None: colours only on a terminal."""
     return False if os.environ.get("NO_COLOR") else None
 
 
-def note(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a message to standard error."""
     click.echo(text, err=True, color=colours())
 
@@ -92,10 +92,10 @@ def facts(pairs: Mapping[str, str]) -> str:
 
 
 def progress(
-    what: str, total: int | None, *, prints: bool = False
+    description: str, total: int | None, *, prints: bool = False
 ) -> AbstractContextManager[Callable[[int], None]]:
     """Show a progress bar, unless the command prints to the same terminal."""
-    return progress_bar(what, total, show=False if prints and sys.stdout.isatty() else None)
+    return progress_bar(description, total, show=False if prints and sys.stdout.isatty() else None)
 
 
 class Writer:
@@ -111,7 +111,7 @@ class Writer:
     def __exit__(self, wrong: type[BaseException] | None, *_: object) -> None:
         if self._table is not None:
             self._table.close()
-        # Without records the file is created empty; on an error an existing file is left as it is.
+        # Without records the file is created empty; on an error an existing file is not changed.
         if self._path is not None and (wrong is None or "_file" in vars(self)):
             self._file.close()
 
@@ -148,7 +148,7 @@ class Writer:
             from pyarrow import ipc
 
             return ipc.new_file(self._file, batch.schema)
-        return _CSV(self._file, names_of(batch), "\t" if self._extension == "tsv" else ",")
+        return _CSV(self._file, column_names(batch), "\t" if self._extension == "tsv" else ",")
 
 
 class _CSV:
@@ -160,7 +160,7 @@ class _CSV:
         self._rows.writerow(names)
 
     def write(self, batch: Any) -> None:
-        if isinstance(batch, Rows):
+        if isinstance(batch, CsvBatch):
             self._rows.writerows(batch.tolist())
             return
         self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))

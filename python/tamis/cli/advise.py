@@ -23,7 +23,7 @@ from tamis.cli._options import (
     read_workload,
     zipf_shape,
 )
-from tamis.cli._output import note, say
+from tamis.cli._output import print_stderr, say
 from tamis.cli.plan import read_zipf
 
 
@@ -135,7 +135,7 @@ def command(
     if output is not None:
         f = advice.best.build(known)
         f.save(output)
-        note(f"{output}: {f!r}")
+        print_stderr(f"{output}: {f!r}")
 
 
 _TYPED = {
@@ -148,7 +148,7 @@ _TYPED = {
     "needs={'classifier'}, the keys, and a workload with values":
         "--need classifier, the keys, and a query log",
 }  # fmt: skip
-"""What the advice says to pass in Python, and the options that do the same."""
+"""Python arguments in the hints of an advice, and the options that replace them."""
 
 
 def _with_options(advice: tamis.Advice) -> tamis.Advice:
@@ -156,7 +156,7 @@ def _with_options(advice: tamis.Advice) -> tamis.Advice:
     return replace(
         advice,
         ruled_out=tuple(replace(each, reason=_typed(each.reason)) for each in advice.ruled_out),
-        unjudged=tuple(map(_typed, advice.unjudged)),
+        unknowns=tuple(map(_typed, advice.unknowns)),
     )
 
 

@@ -92,7 +92,7 @@ def _rows(keys: int, fpr: float, seed: int) -> Iterator[tuple[str, ...]]:
 
 
 def _options() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Name each way to build a filter from keys and a rate alone, and say how."""
+    """Yield each option of a filter that is built from keys and a rate: its name and builder."""
     for kind in KINDS.values():
         for option in kind.options:
             if kind.sizes is not None:

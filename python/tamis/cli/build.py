@@ -32,14 +32,14 @@ from tamis.filters.sharded import SHARD_KEYS
 from tamis.planning.kinds import KINDS
 
 _MAX_PLAN = 1 << 20
-"""Characters of a plan that are read: far more than one has."""
+"""Maximum length of a plan in characters, far more than a plan needs."""
 
 BUILDABLE: dict[str, Any] = {
     name: CLASSES[name]
     for name, kind in sorted(KINDS.items())
     if kind.sizes is not None or name == "stacked"
 }
-"""What can be built from keys and a rate, or from keys and a log."""
+"""The kinds that can be built from keys and a rate, or from keys and a log."""
 
 
 @click.command(
@@ -179,7 +179,7 @@ def _stacked(
 
 
 def _read_plan(path: str) -> tamis.Plan:
-    """Read a plan, of at most as many layers as a stack has."""
+    """Read a plan from a file of limited length."""
     with Path(path).open() as file:
         text = file.read(_MAX_PLAN + 1)
     try:

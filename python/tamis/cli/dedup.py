@@ -11,10 +11,10 @@ import numpy as np
 import tamis
 from tamis._columns import pyarrow
 from tamis._format import format_rate
+from tamis.cli._csv import CsvBatch, column_names
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines
-from tamis.cli._output import Writer, note, show_json
-from tamis.cli._rows import Rows, names_of
+from tamis.cli._output import Writer, print_stderr, show_json
 
 
 @click.command(
@@ -89,7 +89,7 @@ def command(
         show_json(facts)
     else:
         outside = f"; about {s.outside_window:,.0f} duplicates are outside the window"
-        note(
+        print_stderr(
             f"tamis: dropped {s.dropped:,} of {s.records:,} records; expected errors: "
             f"{format_rate(s.expected_missed)} of duplicates kept, "
             f"{format_rate(s.expected_false_drops)} of new records dropped"
@@ -98,19 +98,19 @@ def command(
 
 
 def _times(first: Any, at: str | None) -> Any:
-    """Return the column of times, or a function that reads it as a batch like the first has it."""
+    """Return the column of times, or if it is text, a function that parses it."""
     if at is None:
         return None
-    if isinstance(first, list) or at not in names_of(first):
+    if isinstance(first, list) or at not in column_names(first):
         raise ValueError(f"--at is {at!r}, but the input has no such column")
-    if isinstance(first, Rows):
+    if isinstance(first, CsvBatch):
         return lambda batch: _parse_text(batch.column(at), at)
     text = str(first.schema.field(at).type) == "string"
     return (lambda batch: _parse(batch.column(at), at)) if text else at
 
 
 def _parse_text(column: list[str], name: str) -> Any:
-    """Read text as `_parse` does, without pyarrow."""
+    """Parse text like `_parse`, without pyarrow."""
     for kind in (float, "datetime64[us]"):
         try:
             return np.array(column, dtype=kind)
@@ -122,7 +122,7 @@ def _parse_text(column: list[str], name: str) -> Any:
 
 
 def _parse(column: Any, name: str) -> Any:
-    """Read text, as in a CSV file, as numbers of seconds or as timestamps in ISO 8601."""
+    """Parse the text of a CSV file as numbers of seconds or as ISO 8601 timestamps."""
     arrow = pyarrow("a table")
     for kind in (arrow.float64(), arrow.timestamp("us"), arrow.timestamp("us", tz="UTC")):
         try:

@@ -17,10 +17,10 @@ import tamis
 from tamis._columns import as_list, join
 from tamis._format import format_rate, format_size
 from tamis.advice.text import WIDTH, cells, head
+from tamis.cli._demo_data import DemoData, generate_data
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
-from tamis.cli._output import note, progress, say, show_json, table
-from tamis.cli._scene import Scene, scene
+from tamis.cli._output import print_stderr, progress, say, show_json, table
 from tamis.plotting import apart, figure_axes
 from tamis.report import Report
 
@@ -32,7 +32,7 @@ _BUDGETS = (0.6, 0.8, 1.0, 1.2, 1.4)
 
 
 class Run(NamedTuple):
-    """What one filter of one size did for all queries of the log."""
+    """The results of one filter of one size on all queries of the log."""
 
     filter: str
     bits_per_key: float
@@ -89,9 +89,9 @@ def command(
     say_text: Callable[[str], None] = (lambda text: None) if as_json else say
     if keys is not None and queries is not None:
         source = Source(keys, columns, format, integers)
-        data = _own(source, log_source(source, queries, queries_columns, regex, log_format))
+        data = _read_data(source, log_source(source, queries, queries_columns, regex, log_format))
     else:
-        data = scene(hosts, visits, seed)
+        data = generate_data(hosts, visits, seed)
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     database = _store(folder / "keys.db", data.keys)
@@ -103,28 +103,28 @@ def command(
         f"{len(data.keys):,} keys, stored in {database}. A log of {len(data.sample):,} queries:\n"
     )
     say_text(f"{workload}\n")
-    shown = replace(advice, ruled_out=(), unjudged=())
+    shown = replace(advice, ruled_out=(), unknowns=())
     say_text(f"Advice:\n\n{shown}\n")
-    # That a rate is above the expected one is what the table shows.
+    # The guard warns if a rate is above the expected one; the table shows it anyway.
     logging.getLogger("tamis.guard").setLevel(logging.ERROR)
     say_text(f"Each filter in front of the database, for {len(data.queries):,} other queries:\n")
     runs = list(_replay_all(data, workload, advice, database, bits_per_key, miss_cost))
-    here = [run for run in runs if run.bits_per_key == bits_per_key]
+    at_budget = [run for run in runs if run.bits_per_key == bits_per_key]
     if as_json:
         show_json({"queries": len(data.queries), "runs": [run._asdict() for run in runs]})
     else:
-        heads, *rows = _cells(here)
+        heads, *rows = _cells(at_budget)
         say(table(heads, rows) + "\n")
-        say(textwrap.fill(_verdict(here), WIDTH))
-    _save_report(runs, here, data, advice, workload, folder)
+        say(textwrap.fill(_verdict(at_budget), WIDTH))
+    _save_report(runs, at_budget, data, advice, workload, folder)
     if not as_json and keys is None:
         say("\nWith your own keys and query log:")
         say("  tamis build users.csv --column email --fpr 0.001 -o users.tamis")
         say("  tamis demo --keys users.csv --column email --queries log.csv")
 
 
-def _own(keys: Source, queries: Source) -> Scene:
-    return Scene(join(list(keys.read_keys())), *split_log(queries))
+def _read_data(keys: Source, queries: Source) -> DemoData:
+    return DemoData(join(list(keys.read_keys())), *split_log(queries))
 
 
 def _store(path: Path, keys: Any) -> Path:
@@ -141,7 +141,7 @@ def _store(path: Path, keys: Any) -> Path:
 
 
 def _replay_all(
-    data: Scene,
+    data: DemoData,
     workload: tamis.Workload,
     advice: Any,
     database: Path,
@@ -154,19 +154,19 @@ def _replay_all(
         kinds.setdefault(choice.filter, choice.name)
     with progress("replaying", len(_BUDGETS) * len(kinds)) as advance:
         for share_of_budget in _BUDGETS:
-            each = bits_per_key * share_of_budget
-            here = advice if share_of_budget == 1.0 else tamis.advise(
-                data.keys, workload, bits_per_key=each, miss_cost=miss_cost, needs={"store"}
+            budget = bits_per_key * share_of_budget
+            advised = advice if share_of_budget == 1.0 else tamis.advise(
+                data.keys, workload, bits_per_key=budget, miss_cost=miss_cost, needs={"store"}
             )  # fmt: skip
-            found = {choice.name: choice for choice in here.choices}
+            found = {choice.name: choice for choice in advised.choices}
             for name in kinds.values():
                 if name in found:
                     chosen = name == advice.best.name
-                    yield _replay(data, found[name], each, database, chosen)
+                    yield _replay(data, found[name], budget, database, chosen)
                 advance(1)
 
 
-def _replay(data: Scene, choice: Any, bits_per_key: float, database: Path, chosen: bool) -> Run:
+def _replay(data: DemoData, choice: Any, bits_per_key: float, database: Path, chosen: bool) -> Run:
     f = choice.build(data.keys, seed=0)
     store = tamis.stores.SQLite(database, table="keys", key="key", value="key")
     with tamis.Guard(store, f) as g:
@@ -204,15 +204,15 @@ def _verdict(runs: list[Run]) -> str:
             times = other.reads_wasted / chosen.reads_wasted
             lines.append(f"{other.filter} wastes {times:.1f} times as many")
     others = f"; {', '.join(lines)}" if lines else ""
-    asked = chosen.reads_saved + chosen.reads_wasted
-    rate = format_rate(chosen.reads_wasted / max(asked, 1))
+    queries = chosen.reads_saved + chosen.reads_wasted
+    rate = format_rate(chosen.reads_wasted / max(queries, 1))
     return f"{chosen.filter} wastes a read on {rate} of the queries for absent keys{others}."
 
 
 _STRONG, _MUTED = "#d9480f", "#98a2ae"
 """The colour of the recommended filter, and of the others; readable on light and dark pages."""
 
-_JUMPS = (
+_CAPTION = (
     "Lines: measured; dotted: predicted. Measured rates jump because a few hot keys get most of "
     "the queries: whether one of them is a false positive is chance, and counts thousands of times."
 )
@@ -270,36 +270,38 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
 
 
 def _save_report(
-    runs: list[Run], here: list[Run], data: Scene, advice: Any, workload: Any, folder: Path
+    runs: list[Run], at_budget: list[Run], data: DemoData, advice: Any, workload: Any, folder: Path
 ) -> None:
     """Save the report, with its charts if matplotlib is installed, and print where it is."""
-    heads, *rows = _cells(here)
+    heads, *rows = _cells(at_budget)
     report = Report("Filters in front of a database")
     report.text(
         f"{len(data.keys):,} keys in SQLite, {len(data.queries):,} queries, "
-        f"{here[0].bits_per_key:g} bits per key for each filter."
+        f"{at_budget[0].bits_per_key:g} bits per key for each filter."
     )
-    report.table(heads, rows, first=True).text(_verdict(here))
+    report.table(heads, rows, first=True).text(_verdict(at_budget))
     saved = "report: "
     try:
         ax = _draw(runs, len(data.queries))
     except ImportError as error:
-        note(f"tamis: {error}; the report has no charts")
+        print_stderr(f"tamis: {error}; the report has no charts")
     else:
-        # In a file of its own, the picture carries the note with it.
-        below = ax.get_figure().text(0.02, -0.03, textwrap.fill(_JUMPS, 96), fontsize=8.5, va="top")
+        # The image files include the explanation; the report has it as a caption.
+        below = ax.get_figure().text(
+            0.02, -0.03, textwrap.fill(_CAPTION, 96), fontsize=8.5, va="top"
+        )
         for ending in ("png", "svg"):
             path = folder / f"reads_wasted.{ending}"
             ax.get_figure().savefig(path, dpi=150, bbox_inches="tight")
         below.remove()
-        report.picture(ax, f"Lower is better. {_JUMPS}")
+        report.figure(ax, f"Lower is better. {_CAPTION}")
         saved = f"chart: {folder / 'reads_wasted.png'} (and .svg); report: "
     report.heading("Workload").text(str(workload).splitlines()[0] + ".")
     with suppress(ImportError):
-        report.picture(workload.plot(figure_axes(7, 4)))
+        report.figure(workload.plot(figure_axes(7, 4)))
     heads, *rows = cells(advice)
     report.heading("Advice").text(head(advice) + ".").table(heads, rows, first=True)
     report.text(f"{advice.best.name}: {advice.best.reason}")
     report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
     report.save(folder / "report.html")
-    note(f"{saved}{folder / 'report.html'}")
+    print_stderr(f"{saved}{folder / 'report.html'}")

@@ -22,7 +22,7 @@ from tamis.cli._options import (
     sizing,
     zipf_shape,
 )
-from tamis.cli._output import note, say
+from tamis.cli._output import print_stderr, say
 from tamis.planning.kinds import LayerKind
 from tamis.planning.planner import Last
 
@@ -83,7 +83,7 @@ def command(
     plan = tamis.plan(count, workload, **constraints)
     if output is not None:
         Path(output).write_text(plan.to_json())
-        note(f"plan written to {output}")
+        print_stderr(f"plan written to {output}")
     say(plan.to_json() if as_json else str(plan))
 
 

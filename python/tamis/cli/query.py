@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 import tamis
 from tamis._columns import drop_null, keep
+from tamis.cli._csv import CsvBatch, column_names
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines, secret
 from tamis.cli._output import Writer, say, show_json
-from tamis.cli._rows import Rows, names_of
 
 _ANSWERS = np.array(["no", "maybe"])
 
@@ -89,7 +89,7 @@ def command(
         if as_json:
             show_json(totals)
         else:
-            say("\n".join(f"{number:>12,} {what}" for what, number in totals.items()))
+            say("\n".join(f"{number:>12,} {name}" for name, number in totals.items()))
     return 0 if maybe else 1
 
 
@@ -111,13 +111,13 @@ def _annotate(batch: Any, answers: npt.NDArray[np.bool_], only: str | None, name
         wanted = np.flatnonzero(answers == (only == "maybe"))
         return np.array(batch, dtype=object)[wanted].tolist()
     if only is None:
-        if name in names_of(batch):
+        if name in column_names(batch):
             raise ValueError(f"--answer-column is {name!r}, but the table already has that column")
-        if isinstance(batch, Rows):
+        if isinstance(batch, CsvBatch):
             return batch.append_column(name, words)
         import pyarrow as pa
 
         return batch.append_column(name, pa.array(words))
-    if isinstance(batch, Rows):
+    if isinstance(batch, CsvBatch):
         return batch[answers == (only == "maybe")]
     return keep(batch, answers == (only == "maybe"))

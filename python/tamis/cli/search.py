@@ -11,10 +11,10 @@ import click
 import tamis
 from tamis._columns import as_list
 from tamis._format import format_size
+from tamis.cli._csv import column_names
 from tamis.cli._input import Source
 from tamis.cli._options import FILE, as_json, example
 from tamis.cli._output import say, show_json
-from tamis.cli._rows import names_of
 
 
 @click.group(
@@ -135,13 +135,13 @@ def _documents(
             if name is None or text is None:
                 raise ValueError(
                     f"{path} is a table: --name and --text must name two of its columns "
-                    f"{', '.join(names_of(batch))}"
+                    f"{', '.join(column_names(batch))}"
                 )
             columns = [
-                Source(path, (each,)).columns_of(names_of(batch))[0] for each in (name, text)
+                Source(path, (each,)).columns_of(column_names(batch))[0] for each in (name, text)
             ]
             if utility is not None:
-                (found,) = Source(path, (utility,)).columns_of(names_of(batch))
+                (found,) = Source(path, (utility,)).columns_of(column_names(batch))
                 column = batch.column(found)
                 weights += map(float, as_list(column))
             names, texts = (as_list(batch.column(each)) for each in columns)

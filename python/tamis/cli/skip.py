@@ -12,7 +12,7 @@ import click
 import tamis
 from tamis._format import format_rate, format_size
 from tamis.cli._options import FILE, as_json, example
-from tamis.cli._output import Writer, facts, note, say, show_json
+from tamis.cli._output import Writer, facts, print_stderr, say, show_json
 
 _READ: dict[str, Callable[[str], Any]] = {
     "text": str,
@@ -92,7 +92,7 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
     opened.save(index)
     _note_unreadable(opened)
     if not as_json:
-        note(f"files read: {read:,}")
+        print_stderr(f"files read: {read:,}")
     _print_summary(opened, index, as_json)
 
 
@@ -152,7 +152,7 @@ def query(
     if as_json:
         show_json({"rows": rows.num_rows, **_summary(stats)})
     else:
-        note(
+        print_stderr(
             f"tamis: {rows.num_rows:,} rows; {stats.skipped:,} of {stats.considered:,} row groups "
             f"skipped, {stats.wasted:,} read without a match"
         )
@@ -176,7 +176,7 @@ def stats(index: str, source: tuple[str, ...], memory: str | None, as_json: bool
 
 def _note_unreadable(index: Any) -> None:
     for reason in index.stats.unreadable.values():
-        note(f"tamis: not read: {reason}")
+        print_stderr(f"tamis: not read: {reason}")
 
 
 def _summary(stats: Any) -> dict[str, int]:

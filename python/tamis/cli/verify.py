@@ -46,9 +46,9 @@ def command(
 
     Of a collection, an index or a classifier, only the checksums are verified.
 
-    The false-positive rate is measured on a million random keys, or on those of --absent, each
-    counted as often as it occurs; those that are also among --keys are set aside. The exit code is
-    1 if a key is missing or if the rate is significantly higher than the filter predicts for any
+    The false-positive rate is measured on a million random keys, or on the keys of --absent, each
+    counted as often as it occurs; keys that are also among --keys are set aside. The exit code is 1
+    if a key is missing or if the rate is significantly higher than the filter predicts for any
     absent keys, and 2 if the file is damaged.
     """
     f = open_content(filter, secret)
@@ -74,53 +74,53 @@ def command(
 
 
 def _denied(f: Any, source: Source, remember: bool) -> tuple[dict[str, Any], Hashes]:
-    """Look up every key; return the hashes of all of them if they are to be remembered."""
-    asked = denied = 0
+    """Look up every key; return the result and, with ``remember``, the hashes of all keys."""
+    queried = denied = 0
     first: list[Any] = []
     seen: list[Hashes] = []
     for batch in source.read_keys():
         missing = np.flatnonzero(~f.contains(batch))
-        asked, denied = asked + len(batch), denied + len(missing)
+        queried, denied = queried + len(batch), denied + len(missing)
         first += as_list(take(batch, missing[: 5 - len(first)]))
         if remember:
             seen.append(np.unique(hashes(batch)))
     present = np.unique(np.concatenate(seen)) if seen else np.zeros(0, np.uint64)
-    return {"keys": asked, "denied": denied, "first_denied": first}, present
+    return {"keys": queried, "denied": denied, "first_denied": first}, present
 
 
 def _random_rate(f: Any) -> dict[str, Any]:
     """Measure the rate on random keys."""
     keys = np.random.default_rng().integers(0, 2**64, _RANDOM_KEYS, dtype=np.uint64)
-    accepted, asked = int(np.count_nonzero(f.contains(keys))), _RANDOM_KEYS
-    low, _ = interval(accepted, asked, float(accepted))
+    accepted, queried = int(np.count_nonzero(f.contains(keys))), _RANDOM_KEYS
+    low, _ = interval(accepted, queried, float(accepted))
     expected = f.fpr_bound
     return {
-        "measured_on": f"{asked:,} random keys",
-        "measured_fpr": accepted / asked,
+        "measured_on": f"{queried:,} random keys",
+        "measured_fpr": accepted / queried,
         "expected_fpr": expected,
         "rate_as_expected": bool(low <= expected),
     }
 
 
 def _rate(f: Any, absent: Source, present: Hashes) -> dict[str, Any]:
-    """Measure the rate on the absent keys of a file, without those that are present."""
-    asked = set_aside = 0
+    """Measure the rate on the absent keys of a file, setting aside keys in ``present``."""
+    queried = set_aside = 0
     wrong: list[Hashes] = []
     for batch in absent.read_keys():
         found = hashes(batch)
         keep = ~np.isin(found, present)
-        asked, set_aside = asked + int(keep.sum()), set_aside + int((~keep).sum())
+        queried, set_aside = queried + int(keep.sum()), set_aside + int((~keep).sum())
         wrong.append(found[keep & f.contains(batch)])
-    if not asked:
+    if not queried:
         raise ValueError(f"{absent.name} has no absent keys: all {set_aside:,} are among --keys")
     # A filter errs per key, so a false positive that is queried often is wrong as often.
     _, times = np.unique(np.concatenate(wrong), return_counts=True)
     accepted = int(times.sum())
-    low, _ = interval(accepted, asked, float((times.astype(float) ** 2).sum()))
+    low, _ = interval(accepted, queried, float((times.astype(float) ** 2).sum()))
     return {
-        "measured_on": f"{asked:,} keys of {absent.name}",
+        "measured_on": f"{queried:,} keys of {absent.name}",
         "set_aside": set_aside,
-        "measured_fpr": accepted / asked,
+        "measured_fpr": accepted / queried,
         "expected_fpr": f.expected_fpr,
         "rate_as_expected": bool(low <= max(f.expected_fpr, f.fpr_bound)),
     }
@@ -140,5 +140,5 @@ def _lines(result: dict[str, Any]) -> dict[str, str]:
     if result.get("set_aside"):
         lines["set aside"] = f"{result['set_aside']:,} keys that are not absent"
     if not result.get("rate_as_expected", True) and "set_aside" in result:
-        lines["hint"] = "are some of the absent keys in the set? --keys sets those aside"
+        lines["hint"] = "are some of the absent keys in the set? --keys sets them aside"
     return lines

@@ -53,7 +53,6 @@ from tamis.planning.collection.curves import Floats, Ints, Weights
 from tamis.planning.collection.reads import Reads
 from tamis.planning.collection.row_costs import TAIL_READ
 from tamis.planning.costs import duration
-from tamis.plotting import draw_collection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -597,6 +596,8 @@ class Collection:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Plot bits per key against utility; needs ``pip install tamis[plot]``."""
+        from tamis.plotting import draw_collection
+
         drawn: Axes = draw_collection(self, ax)
         return drawn
 

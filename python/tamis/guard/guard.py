@@ -31,7 +31,6 @@ from tamis.guard.statistics import (
 )
 from tamis.guard.trust import OnFailure, Trust
 from tamis.planning.costs import duration
-from tamis.plotting import draw_history
 from tamis.stores.contract import GivenKey, GivenKeys, HashRows, PlainKey, Store, Value
 
 if TYPE_CHECKING:
@@ -414,6 +413,8 @@ class Guard:
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the observed and the expected false-positive rate over time; return the axes."""
+        from tamis.plotting import draw_history
+
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
     def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:

@@ -16,7 +16,7 @@ class Classifier(Protocol):
     """The interface of scikit-learn, LightGBM, CatBoost and others: probabilities per class."""
 
     def predict_proba(self, rows: Any, /) -> Any:
-        """Return the class probabilities of each row; the last class is that of the members."""
+        """Return the class probabilities of each row; members are the last class."""
         ...
 
 
@@ -39,30 +39,30 @@ class Scorer:
 
     def scores(self, rows: Any) -> npt.NDArray[np.float32]:
         """Return the probability that each row is a member; ValueError if one is out of range."""
-        found = np.asarray(self.classifier.predict_proba(rows))
+        returned = np.asarray(self.classifier.predict_proba(rows))
         name = f"{type(self.classifier).__name__}.predict_proba"
-        if found.ndim == 2 and found.shape[1] in (1, 2):
-            found = found[:, -1]
-        if found.ndim != 1:
+        if returned.ndim == 2 and returned.shape[1] in (1, 2):
+            returned = returned[:, -1]
+        if returned.ndim != 1:
             raise ValueError(
                 f"{name} must return one score per row or the probabilities of two classes, not "
-                f"an array of shape {found.shape}"
+                f"an array of shape {returned.shape}"
             )
         count = _length(rows)
-        if len(found) != count:
-            raise ValueError(f"{name} must return {count} scores, one per row, not {len(found)}")
-        scores = found.astype(np.float32)
+        if len(returned) != count:
+            raise ValueError(f"{name} must return {count} scores, one per row, not {len(returned)}")
+        scores = returned.astype(np.float32)
         wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
         if wrong.size:
             first = wrong[0]
             raise ValueError(
-                f"{name} must return scores from 0 to 1, not {found[first]} (row {first})"
+                f"{name} must return scores from 0 to 1, not {returned[first]} (row {first})"
             )
         return scores
 
 
 def scorer(model: Any) -> Model | Scorer:
-    """Return an object that scores with this model; TypeError if it is not a model.
+    """Return the `Model`, or a `Scorer` for any other classifier; TypeError if it is neither.
 
     >>> scorer("forest")
     Traceback (most recent call last):

@@ -70,9 +70,9 @@ class Grams:
 class Tree:
     """A tree: its nodes, and the value of each leaf.
 
-    A node is (feature, level, left place, right place); the place of node i is i, that of leaf i
-    is 255 − i, and children come after their parents. In an oblivious tree, node i is the (feature,
-    level) of depth i, and its answer is bit i of the leaf's number.
+    A node is (feature, level, left place, right place). Node i has place i, and leaf i has place
+    255 − i; children come after their parents. In an oblivious tree, node i is the (feature, level)
+    of depth i, and its answer is bit i of the leaf's number.
     """
 
     nodes: list[tuple[int, ...]]
@@ -88,14 +88,14 @@ class Forest:
     oblivious: bool = False
 
 
-def quantize(weights: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], float]:
-    """Round weights to integers of at most ``most``; return them and their scale.
+def quantize(weights: npt.NDArray[np.float64], limit: int) -> tuple[npt.NDArray[np.float64], float]:
+    """Round weights to integers from −``limit`` to ``limit``; return them and their scale.
 
     >>> quantize(np.array([-1.0, 0.26, 0.5]), 127)
     (array([-127.,   33.,   64.]), 0.007874015748031496)
     """
     largest = float(np.abs(weights).max(initial=0.0))
-    scale = largest / most if largest else 1.0
+    scale = largest / limit if largest else 1.0
     return np.round(weights / scale), scale
 
 
@@ -107,8 +107,8 @@ def linear(
     slope: float = 1.0,
 ) -> _native.Handle:
     """Return the model with a weight for each level of each feature, or for each bucket of text."""
-    whole, scale = quantize(weights, 127)
-    flat = _input(features) + whole.astype(np.int8).tobytes()
+    quantized, scale = quantize(weights, 127)
+    flat = _input(features) + quantized.astype(np.int8).tobytes()
     count = 0 if isinstance(features, Grams) else len(features)
     reads = TEXT if isinstance(features, Grams) else TABLE
     return _native.Classifier._from_flat(reads, LINEAR, count, scale * slope, bias, rows, flat)
@@ -122,7 +122,7 @@ def forest(
 ) -> _native.Handle:
     """Return the model of trees over features, or over the used buckets of text."""
     leaves = np.array([leaf for tree in forest.trees for leaf in tree.leaves], dtype=np.float64)
-    whole, scale = quantize(leaves, 32_767)
+    quantized, scale = quantize(leaves, 32_767)
     parts = [_input(features)]
     text = isinstance(features, Grams)
     if text:
@@ -134,7 +134,7 @@ def forest(
         parts.append(struct.pack("<B", len(tree.nodes)))
         parts += [struct.pack(node, *fields) for fields in tree.nodes]
         stop = start + len(tree.leaves)
-        parts.append(whole[start:stop].astype("<i2").tobytes())
+        parts.append(quantized[start:stop].astype("<i2").tobytes())
         start = stop
     count = len(used) if isinstance(features, Grams) else len(features)
     reads, head = TEXT if text else TABLE, OBLIVIOUS if forest.oblivious else TREES

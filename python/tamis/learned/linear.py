@@ -44,19 +44,19 @@ def fit(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
 
 
 def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_Vector, float]:
-    from scipy import sparse, special  # slow to import and seldom needed, as the next
+    from scipy import sparse, special  # slow to import, and rarely needed
     from scipy.optimize import minimize
 
     count, width = matrix.shape
-    # Some levels occur in half of the rows, others in one of thousands. In units between those of
-    # the weights and those in which all have the same curvature, a fourth of the steps suffices.
+    # Some levels occur in half of the rows, others in one of thousands. Scaled halfway to equal
+    # curvature (on a log scale), the weights need a fourth of the steps.
     squares = matrix.multiply(matrix) if sparse.issparse(matrix) else matrix**2
     units = (np.append(np.asarray(squares.mean(axis=0)), 1.0) / 4 + 1e-5) ** -0.25
 
     def loss(point: _Vector) -> tuple[float, _Vector]:
         point = point * units
         weights = point[:width]
-        # In the precision of the matrix: SciPy would make a wider copy of it for each product.
+        # In the precision of the matrix, or SciPy would copy the matrix for each product.
         margins = signs * (matrix @ weights.astype(matrix.dtype) + point[width])
         if kind == "logistic":
             value = -special.log_expit(margins).mean()

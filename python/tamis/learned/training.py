@@ -12,9 +12,9 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._checks import check_int, check_number
 from tamis.learned import flat, linear
-from tamis.learned.boosting import LIBRARIES, Library, grow_trees
-from tamis.learned.columns import Column, read_columns
+from tamis.learned.levels import Column, read_columns
 from tamis.learned.model import Model
+from tamis.learned.trees import LIBRARIES, Library, grow_trees
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -154,8 +154,8 @@ def _text_counts(
             counts = sparse.csr_matrix((values, found, ends), shape=(len(lengths), buckets + 1))
             counts.sum_duplicates()
             grams_only = counts.indices < buckets
-            most = np.float32(flat.MAX_LEVELS - 1)
-            np.minimum(counts.data, most, out=counts.data, where=grams_only)
+            limit = np.float32(flat.MAX_LEVELS - 1)
+            np.minimum(counts.data, limit, out=counts.data, where=grams_only)
         else:
             totals = np.maximum(np.diff(ends), 1)
             values = np.repeat(1 / np.sqrt(totals, dtype=np.float32), np.diff(ends))

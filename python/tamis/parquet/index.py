@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tamis import _forks
 from tamis._checks import (
     check_int,
     check_number,
     check_parts,
     parse_budget,
 )
+from tamis._locks import fork_safe_lock
 from tamis._objects import save_path, storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
@@ -83,7 +83,7 @@ class SkippingIndex:
         self._usage.replace_groups(np.ones(0, np.bool_), len(state.utility))
         self._rewrite = False
         """Whether the file of the index is damaged, so that an update has to write it."""
-        self._updating = _forks.lock()
+        self._updating = fork_safe_lock()
         self.stats = self._usage.stats
 
     @classmethod

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tamis import _forks
+from tamis._locks import fork_safe_lock
 from tamis.errors import FormatError
 from tamis.parquet import column_types
 from tamis.parquet.predicate import Predicate
@@ -33,7 +33,7 @@ class Footers:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], pq.FileMetaData] = {}
-        self._lock = _forks.lock()
+        self._lock = fork_safe_lock()
 
     def of(self, state: State, owner: int) -> pq.FileMetaData:
         """Return the footer of an indexed file."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tamis import _forks
+from tamis._locks import fork_safe_lock
 from tamis.collection.utility import HALF_LIFE, Accesses, with_unseen
 from tamis.parquet.file_set import FileCheck
 from tamis.parquet.state import Answer, Flags
@@ -51,7 +51,7 @@ class Usage:
     def __init__(self) -> None:
         self.stats = SkippingStats()
         self._accesses, self._groups = Accesses(), 0
-        self._lock = _forks.lock()
+        self._lock = fork_safe_lock()
 
     @property
     def accesses(self) -> Floats:

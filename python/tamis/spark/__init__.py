@@ -1,14 +1,15 @@
 """`tamis.spark`: build and use filters in Apache Spark.
 
-* `building`: filters, in shards or merged
+* `filters`: filters, in shards or merged
 * `sets`: collections, with a set per value of a column
 * `indexes`: skipping indexes, a file per task
-* `queries`: rows and joins that a filter thins
+* `queries`: rows and joins reduced by a filter
 * `logs`: workloads from logs
+* `key_columns`: checks and batches of the columns of keys
 
 Keys are hashed where they are, and only their hashes, 16 bytes per key, cross the shuffle. Each
 shard of a filter is built by one task, so the memory of a task depends on the size of a shard, not
-on the number of keys. The result has the same bytes as that of `tamis.Sharded.build`.
+on the number of keys. The result has the same bytes as one of `tamis.Sharded.build`.
 """
 
 try:
@@ -17,7 +18,7 @@ try:
 except ImportError:
     raise ImportError("tamis.spark needs pyspark and pyarrow: pip install tamis[spark]") from None
 
-from tamis.spark.building import build
+from tamis.spark.filters import build
 from tamis.spark.indexes import index
 from tamis.spark.logs import workload
 from tamis.spark.queries import keep, register, semi_join

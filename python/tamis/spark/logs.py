@@ -8,7 +8,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import DatetimeType, IntegralType, NumericType
 
 from tamis._checks import MAX_KEYS, check_int
-from tamis.spark.columns import key_column, quoted, type_of
+from tamis.spark.key_columns import key_column, quoted, type_of
 from tamis.workload import Workload
 from tamis.workload.unseen import LogStatistics
 
@@ -28,7 +28,7 @@ def workload(
 
     ``keys`` has the keys of the set in a column of the same name; queries for them are removed, and
     counted. Null queries are ignored. The fraction of unseen values is estimated from all counts,
-    also of values that are not kept: by leaving one out and, if ``order_by`` is a column of times
+    including values that are not kept: by leaving one out and, if ``order_by`` is a column of times
     or numbers that grow with time, by splitting the log, as `tamis.Workload.from_queries` does.
     """
     top = check_int("top", top, MAX_KEYS, least=1)
@@ -68,12 +68,12 @@ def _times(df: DataFrame, order_by: str) -> Column:
 
 
 def _stored(keys: DataFrame, df: DataFrame, column: str) -> DataFrame:
-    """Return the distinct keys of the set, which must be of the type of the queries."""
+    """Return the distinct keys of the set; TypeError if the queries are of another type."""
     queried, stored = type_of(df, column), type_of(keys, column, frame="keys")
     if stored != queried and not (
         isinstance(stored, IntegralType) and isinstance(queried, IntegralType)
     ):
-        # Spark would cast one of them, and take values for equal that are different keys.
+        # Spark would cast one of them, and consider different keys equal.
         raise TypeError(
             f"keys must have a column of the type of the log; {column!r} is "
             f"{stored.simpleString()} in keys and {queried.simpleString()} in df: cast one of them"
@@ -82,7 +82,7 @@ def _stored(keys: DataFrame, df: DataFrame, column: str) -> DataFrame:
 
 
 def _log_statistics(counts: DataFrame) -> LogStatistics:
-    """Add up what the estimate of the unseen fraction needs, over all values of a log."""
+    """Compute the statistics for the estimate of the unseen fraction, over all values."""
     queries, before = functions.col("queries"), functions.col("before")
     row = counts.select(
         functions.count("*"),

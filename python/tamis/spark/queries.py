@@ -1,4 +1,4 @@
-"""Rows and joins that a filter thins."""
+"""Rows and joins reduced by a filter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 
 from tamis import filters
 from tamis.filters.contract import Filter
-from tamis.spark.building import SHARDS, build
-from tamis.spark.columns import is_collated, key_column, quoted, type_of
+from tamis.spark.filters import SHARDS, build
+from tamis.spark.key_columns import is_collated, key_column, quoted, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,12 +69,12 @@ def semi_join(
         _check_joined(of_left, type_of(right, name, frame="right", argument="on"), name)
     hashed = _join_key(names)
     built = build(right.select(hashed.alias("key")), "key", fpr=fpr, shards=shards)
-    thinned = left.where(_condition(left.sparkSession, built, None)(hashed))
-    return thinned.join(right.select(*map(quoted, names)), names, "left_semi")
+    reduced = left.where(_condition(left.sparkSession, built, None)(hashed))
+    return reduced.join(right.select(*map(quoted, names)), names, "left_semi")
 
 
 def _check_joined(left: DataType, right: DataType, name: str) -> None:
-    """Refuse columns in which values that Spark takes for equal may have different hashes."""
+    """Refuse columns in which values that Spark considers equal may have different hashes."""
     if left != right:
         raise TypeError(
             f"on must name columns of equal types; {name!r} is {left.simpleString()} on the left "

@@ -19,7 +19,7 @@ from tamis._types import FilePath
 from tamis.collection import Collection
 from tamis.collection.storage import full_filter
 from tamis.filters.sharded import split
-from tamis.spark.columns import collected, key_column, quoted, type_of
+from tamis.spark.key_columns import collected, key_column, quoted, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,9 +1,10 @@
-"""What is known about the queries, and how it drifts.
+"""The queries that a filter gets: which absent keys, how often, and how they drift.
 
 * `workload`: `tamis.Workload`, which absent keys are queried and how often
-* `drift`: how far a workload moved, and what that does to a plan
-* `counts`: values and their counts, in one pass and bounded memory
-* `unseen`: what fraction of later queries is for values not in a log, and smoothed counts
+* `counts`: counts and costs of values, in one pass and bounded memory
+* `unseen`: estimates of the fraction of later queries for unseen values, and smoothed counts
+* `drift`: the distance of two workloads, and its effect on a plan
+* `file`: workloads saved as Parquet
 """
 
 from tamis.workload.drift import Drift

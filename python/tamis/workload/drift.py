@@ -1,4 +1,4 @@
-"""How far a workload has drifted, and what that does to a plan made for the earlier one."""
+"""The distance between two workloads, and the rate of a plan made for the earlier one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Drift:
     ``total_variation`` (δ) is the largest change in the fraction of queries for any set of values,
     so it bounds the change of ψ. ``kl`` is the relative entropy, which bounds δ by Pinsker's
     inequality: δ ≤ √(kl/2) (Deeds, Hentschel, Idreos 2020, 4.5). The unseen fraction of a workload
-    is split evenly among the values that only the other one knows, and one part for all the rest.
+    is split evenly among the values that only the other one has, and one part for all others.
     """
 
     total_variation: float
@@ -44,7 +44,7 @@ class Drift:
         return plan.rate_at(min(1.0, self.psi(plan.negatives)[1]))
 
     def rate_bound(self, plan: Plan) -> float:
-        """Bound that rate by the total variation: it is linear in ψ, which changes by at most δ."""
+        """Bound `rate` by the total variation: it is linear in ψ, which changes by at most δ."""
         return plan.rate_at(max(0.0, plan.psi - self.total_variation))
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ def by_value(a_values: Any, a: Array, b_values: Any, b: Array) -> Drift:
     left, right = hashes(a_values), hashes(b_values)
     _, in_a, in_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
     only_a, only_b = len(left) - len(in_a), len(right) - len(in_b)
-    # What each workload has not seen: the values that only the other has, and everything else.
+    # Split each unseen fraction among the values that only the other has, and one for the rest.
     a_share = max(0.0, 1 - a.sum()) / (only_b + 1)
     b_share = max(0.0, 1 - b.sum()) / (only_a + 1)
     b_at_a = np.full(len(left), b_share)
@@ -74,8 +74,8 @@ def by_value(a_values: Any, a: Array, b_values: Any, b: Array) -> Drift:
 
 def by_rank(a: Frequencies, b: Frequencies) -> Drift:
     """Compare shapes, as if every value kept its rank; high ranks are compared in blocks."""
-    most = max(a.size, b.size, 1)
-    ends = np.unique(np.geomspace(1, most, _BLOCKS).astype(np.int64))
+    ranks = max(a.size, b.size, 1)
+    ends = np.unique(np.geomspace(1, ranks, _BLOCKS).astype(np.int64))
     before, after = (np.diff(curve.psi(ends), prepend=0.0) for curve in (a, b))
     before = np.concatenate((before, [1 - before.sum()]))
     after = np.concatenate((after, [1 - after.sum()]))

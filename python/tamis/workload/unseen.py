@@ -1,4 +1,4 @@
-"""What fraction of later queries is for values that a log does not contain, and smoothed counts.
+"""Estimates of the fraction of later queries for values not in a log, and smoothed counts.
 
 *Leave-one-out.* Leave out each query in turn; it is for an unseen value if its value is not among
 the others. This is the fraction of queries whose value occurs once (Good 1953; Deeds, Hentschel,
@@ -45,7 +45,7 @@ class Unseen(NamedTuple):
 
 
 class LogStatistics(NamedTuple):
-    """What the estimates need of a log: counts of queries and values, by half of the log.
+    """The statistics of a log that the estimates use: numbers of queries and values, by half.
 
     ``values`` distinct values have ``total`` queries, ``early`` of them in the first half. ``once``
     values occur once in the log, ``once_early`` once in the first half; ``new`` queries of the
@@ -71,10 +71,10 @@ class LogStatistics(NamedTuple):
         split = self.new / late
         drift = max(0.0, split - self.once_early / self.early)
         continued = min(1.0, left_out + drift)
-        # One more of each, so that a log of nothing but pairs is not taken to be complete.
+        # Add one to both, so that a log in which every value occurs twice does not give 0.
         fewer = (self.once + 1) / self.total / ((self.once_early + 1) / self.early)
         later = math.sqrt(continued * split * min(1.0, fewer))
-        if later > left_out * (1 + 1e-9):  # more than by rounding
+        if later > left_out * (1 + 1e-9):  # beyond rounding errors
             return Unseen(later, "split in time", discount)
         return Unseen(left_out, "leave-one-out", discount)
 

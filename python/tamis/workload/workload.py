@@ -1,11 +1,10 @@
-"""`tamis.Workload`: what is known about the queries."""
+"""`tamis.Workload`: which absent keys are queried, and how often."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +15,13 @@ from tamis._checks import (
     check_iterable,
     check_number,
     check_parts,
-    check_path,
     check_share,
     check_workload,
 )
-from tamis._columns import as_list, pyarrow, show_key
-from tamis._files import open_regular, save_whole
+from tamis._columns import as_list, show_key
 from tamis._format import facts_html, format_rate
-from tamis.errors import FormatError
-from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
-from tamis.plotting import axes
-from tamis.workload.costs import QueryCosts
-from tamis.workload.counts import ValueCounts
+from tamis.workload.counts import QueryCosts, ValueCounts, check_weights
 from tamis.workload.drift import Drift, by_rank, by_value
 from tamis.workload.unseen import LogStatistics, Method, Unseen
 
@@ -51,8 +44,8 @@ class Workload:
     the fraction of all queries that are for keys in the set, and ``removed`` their number;
     ``error`` is by how much a count may be too low. ``unseen_method`` says how ℓ was estimated,
     and ``discount`` is subtracted from each count to smooth the frequencies. If false positives
-    differ in what they cost, ``costs`` are the mean costs of those of each value. The values that
-    cost most in total then come first, and plans minimize the expected cost.
+    differ in cost, ``costs`` has the mean cost of a false positive of each value. Values are then
+    ordered by their total cost, and plans minimize the expected cost.
 
     >>> w = Workload.from_queries(["a", "b", "a", "k", "a", "b", "c"], keys=["k"])
     >>> w.head(2), w.removed, round(w.unseen, 3)
@@ -94,15 +87,15 @@ class Workload:
     ) -> Self:
         """Count the queries of a log, oldest first; queries for ``keys`` are removed.
 
-        ``costs`` is what a false positive costs for each query, in any unit.
+        ``costs`` has the cost of a false positive of each query, in any unit.
 
         The fraction ℓ of later queries for unseen values is estimated by leaving one out and by
         splitting the log in time. The larger estimate is used; ``unseen_method`` says which it is.
         The values share the remaining 1 − ℓ in proportion to their smoothed counts
         (`tamis.workload.unseen`).
         """
-        given = None if costs is None else [costs]
-        return cls.from_batches([queries], keys=keys, costs=given, max_distinct=MAX_KEYS)
+        batch = None if costs is None else [costs]
+        return cls.from_batches([queries], keys=keys, costs=batch, max_distinct=MAX_KEYS)
 
     @classmethod
     def from_batches(
@@ -117,8 +110,8 @@ class Workload:
 
         At most about twice ``max_distinct`` values are held in memory. If there are more, counts
         are too low by up to ``error``, which is at most the number of queries divided by
-        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` are batches
-        of the costs of the same queries.
+        ``max_distinct``, and the queries not counted are part of ``unseen``. ``costs`` has the
+        costs of the same queries, in the same batches.
 
         >>> w = Workload.from_batches([[1, 1, 2], [1, 3, 4]], max_distinct=2)
         >>> w.head(1), w.error, round(w.unseen, 2)
@@ -129,14 +122,16 @@ class Workload:
             raise ValueError(f"max_distinct must be from 1 to {MAX_KEYS}, not 0")
         check_iterable("batches", batches, "an iterable of batches of queries")
         counter = ValueCounts(max_distinct, keys)
-        spent = None if costs is None else QueryCosts(max_distinct, keys)
-        if spent is not None and costs is not None:
+        query_costs = None if costs is None else QueryCosts(max_distinct, keys)
+        if query_costs is not None and costs is not None:
             check_iterable("costs", costs, "an iterable of batches of costs, or None")
-            batches = spent.counting(batches, (_weights("costs", each) for each in costs))
+            batches = query_costs.add_batches(
+                batches, (check_weights("costs", each) for each in costs)
+            )
         for batch in batches:
             counter.add(batch)
         counts, values = counter.ranked()
-        return cls._counted(counter, counts, values, counter.unseen(), spent)
+        return cls._counted(counter, counts, values, counter.unseen(), query_costs)
 
     @classmethod
     def from_counts(
@@ -153,7 +148,7 @@ class Workload:
         ``counts`` can be any numbers in proportion to the frequencies; they are not smoothed.
         ``unseen`` is the fraction of queries for other values; counts have no order in time, and it
         is not estimated from them. The counts of equal values are added up; values with a count
-        of 0 are dropped. ``costs`` is what a false positive costs for each value, in any unit.
+        of 0 are dropped. ``costs`` has the cost of a false positive of each value, in any unit.
 
         >>> Workload.from_counts(["a", "b"], [1, 3], unseen=0.2).psi(1)
         0.6000000000000001
@@ -161,28 +156,28 @@ class Workload:
         >>> w.head(1), w.psi(1), w.mean_cost
         (['a'], 0.25, 22.5)
         """
-        weights = _weights("counts", counts)
+        weights = check_weights("counts", counts)
         unseen = check_share("unseen", unseen)
         counter = ValueCounts(MAX_KEYS, keys)
         try:
             counter.add(values, weights)
         except IndexError:
             raise ValueError(_lengths(values, weights)) from None
-        ranked, found = counter.ranked()
+        ranked, distinct = counter.ranked()
         if counter.counted != len(weights):
             raise ValueError(_lengths(values, weights))
         queried = int(np.count_nonzero(ranked))
-        known = Unseen(unseen, "given", 0.0)
-        spent = None
+        given = Unseen(unseen, "given", 0.0)
+        query_costs = None
         if costs is not None:
-            spent = QueryCosts(MAX_KEYS, keys)
-            each = _weights("costs", costs)
+            query_costs = QueryCosts(MAX_KEYS, keys)
+            each = check_weights("costs", costs)
             if len(each) != len(weights):
                 raise ValueError(
                     f"costs must have one item per value, not {len(each)} for {len(weights)}"
                 )
-            spent.add(values, weights * each)
-        return cls._counted(counter, ranked[:queried], found[:queried], known, spent)
+            query_costs.add(values, weights * each)
+        return cls._counted(counter, ranked[:queried], distinct[:queried], given, query_costs)
 
     @classmethod
     def from_shape(cls, frequencies: npt.ArrayLike, *, unseen: float = 0.0) -> Self:
@@ -191,7 +186,7 @@ class Workload:
         >>> Workload.from_shape([8, 1, 1], unseen=0.5).psi(1)
         0.4
         """
-        weights = np.sort(_weights("frequencies", frequencies))[::-1]
+        weights = np.sort(check_weights("frequencies", frequencies))[::-1]
         weights = weights[: np.count_nonzero(weights)]
         total = 1 - check_share("unseen", unseen)
         return cls(Steps.of(weights, total=total), counts=weights)
@@ -210,8 +205,8 @@ class Workload:
         universe = check_int("universe", universe, MAX_KEYS)
         if universe == 0:
             raise ValueError(f"universe must be from 1 to {MAX_KEYS}, not 0")
-        known = universe if sample is None else check_int("sample", sample, universe)
-        return cls(Zipf(exponent, universe, known))
+        ranks = universe if sample is None else check_int("sample", sample, universe)
+        return cls(Zipf(exponent, universe, ranks))
 
     @classmethod
     def _counted(
@@ -220,11 +215,11 @@ class Workload:
         counts: npt.NDArray[Any],
         values: Any,
         unseen: Unseen,
-        spent: QueryCosts | None = None,
+        query_costs: QueryCosts | None = None,
     ) -> Self:
         queries, costs = counter.total + counter.removed, None
-        if spent is not None:
-            values, counts, costs = spent.order(values, counts)
+        if query_costs is not None:
+            values, counts, costs = query_costs.order(values, counts)
         return cls(
             Steps.of(counts - unseen.discount, total=1 - unseen.share),
             values=values,
@@ -240,7 +235,7 @@ class Workload:
     def with_log(self, queries: Keys, *, keys: Keys | None = None) -> Workload:
         """Return this workload with ℓ as estimated from a log, if that is larger.
 
-        ``queries`` are in order, oldest first; those for ``keys`` are ignored.
+        ``queries`` are in order, oldest first; queries for ``keys`` are ignored.
         """
         other = type(self).from_queries(queries, keys=keys)
         if self.counts is None or not len(other) or other.unseen <= self.unseen:
@@ -256,12 +251,12 @@ class Workload:
     ) -> Self:
         """Create a workload of the most frequent values of a log that was counted elsewhere.
 
-        ``counts`` are those of ``values``, in descending order; ``log`` is about all values.
+        ``counts`` has the count of each value, in descending order; ``log`` covers all values.
         """
         unseen = log.unseen()
         kept = int(counts.sum())
         if kept < log.total:
-            # Queries for values that are not kept are unseen too, those that occur once among them.
+            # Queries for values that were not kept are unseen too, like values that occur once.
             once = int(np.count_nonzero(counts == 1))
             share = max(unseen.share, (log.total - kept + once) / log.total)
             method = unseen.method if share == unseen.share else "not counted"
@@ -292,16 +287,18 @@ class Workload:
         """
         check_parts(parts, Workload, "a workload")
         counter = ValueCounts(MAX_KEYS)
-        spent = QueryCosts(MAX_KEYS) if any(part.costs is not None for part in parts) else None
+        query_costs = (
+            QueryCosts(MAX_KEYS) if any(part.costs is not None for part in parts) else None
+        )
         queries: list[float] = []
         for i, part in enumerate(parts):
             if part._values is None or part.counts is None:
                 raise ValueError(f"parts[{i}] must be a workload with values, not {part!r}")
             counter.add(part._values, part.counts)
-            if spent is not None:
+            if query_costs is not None:
                 if part.costs is None:
-                    raise ValueError(f"parts[{i}] must have costs, as other parts have")
-                spent.add(part._values, part.counts * part.costs)
+                    raise ValueError(f"parts[{i}] must have costs, because other parts do")
+                query_costs.add(part._values, part.counts * part.costs)
             estimated = part.unseen_method in _ESTIMATED
             known = 1.0 if estimated else 1 - part.unseen
             queries.append(float(part.counts.sum()) / known if known else 0.0)
@@ -315,7 +312,7 @@ class Workload:
             unseen = Unseen(min(max(share, 0.0), 1.0), method, 0.0)
         counter.removed = sum(part.removed for part in parts)
         counter.error = sum(part.error for part in parts)
-        return cls._counted(counter, counts, values, unseen, spent)
+        return cls._counted(counter, counts, values, unseen, query_costs)
 
     def __len__(self) -> int:
         """Return the number of known negatives."""
@@ -328,9 +325,9 @@ class Workload:
 
     @property
     def cost_curve(self) -> Frequencies:
-        """The fraction of the expected cost that is that of the first n negatives.
+        """The fraction of the expected cost that is due to the first n negatives, by n.
 
-        It is ψ without costs. A query for an unknown value costs the mean of the others.
+        Without costs it is ψ. A query for an unknown value has the mean cost of the others.
         """
         if self.costs is None or self.counts is None:
             return self.curve
@@ -398,32 +395,9 @@ class Workload:
 
     def save(self, path: FilePath) -> None:
         """Write the values with their counts and costs to a Parquet file, atomically."""
-        parquet = _parquet()
-        columns = {}
-        if self._values is not None:
-            columns["value"] = self._values
-        if self.counts is not None:
-            columns["count"] = np.ascontiguousarray(self.counts)
-        if self.costs is not None:
-            columns["cost"] = np.ascontiguousarray(self.costs)
-        known: dict[str, Any] = {
-            "unseen": self.unseen,
-            "removed": self.removed,
-            "present": self.present,
-            "error": self.error,
-            "unseen_method": self.unseen_method,
-            "discount": self.discount,
-        }
-        if isinstance(self.curve, Zipf):
-            known["zipf"] = [self.curve.exponent, self.curve.universe, self.curve.size]
-        arrow = pyarrow("a Parquet file")
-        table = arrow.table(columns).replace_schema_metadata({"tamis": json.dumps(known)})
+        from tamis.workload.file import save
 
-        def write(descriptor: int) -> None:
-            with open(descriptor, "wb", closefd=False) as file:
-                parquet.write_table(table, file)
-
-        save_whole(path, write)
+        save(self, path)
 
     @classmethod
     def load(cls, path: FilePath) -> Self:
@@ -431,68 +405,19 @@ class Workload:
 
         `FormatError` for any other file, or a damaged one.
         """
-        parquet = _parquet()
-        where = check_path(path)
-        try:
-            with open_regular(path) as file:
-                table = parquet.ParquetFile(file).read()
-            known = json.loads((table.schema.metadata or {})[b"tamis"])
-            if "zipf" in known:
-                return cls.zipf(*known["zipf"])
-            counts = table["count"].to_numpy()
-            rest = {name: known[name] for name in ("removed", "present", "error")}
-            for name, value in rest.items():
-                _weights(name, [value])
-            rest["unseen_method"] = known["unseen_method"]
-            if rest["unseen_method"] not in get_args(Method):
-                raise ValueError(f"unseen_method is {rest['unseen_method']!r}")
-            discount = rest["discount"] = check_share("discount", known["discount"])
-            total = 1 - check_share("unseen", known["unseen"])
-            _weights("count", counts)
-            costs = table["cost"].to_numpy() if "cost" in table.column_names else None
-            total_costs = counts if costs is None else counts * _weights("cost", costs)
-            # Costs are means, whose products with the counts were rounded.
-            if (total_costs[1:] > total_costs[:-1] * (1 + 1e-9)).any():
-                raise ValueError("counts, or counts times costs, are not in descending order")
-            if len(counts) and counts.min() < discount:
-                raise ValueError(f"discount is {discount}, larger than a count")
-        except (*MALFORMED, OSError) as error:
-            # pyarrow has a plain OSError, without a number, for a damaged file.
-            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
-                raise
-            raise FormatError(f"{where} is not a saved workload ({error})") from None
-        values = table["value"] if "value" in table.column_names else None
-        curve = Steps.of(counts - discount, total=total)
-        return cls(curve, values=values, counts=counts, costs=costs, **rest)
+        from tamis.workload.file import load
+
+        return load(cls, path)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the frequency of each rank on logarithmic scales; return the axes."""
-        ax = axes(ax)
-        ranks = np.unique(np.geomspace(1, max(len(self), 1), 500).astype(np.int64))
-        frequencies = self.curve.psi(ranks) - self.curve.psi(ranks - 1)
-        ax.loglog(ranks, frequencies)
-        for share in (0.25, 0.5, 0.75, 0.9):
-            if (rank := self.quantiles([share])[0]) is not None and rank > 0:
-                ax.axvline(rank, color="#999999", linewidth=0.8, linestyle=":")
-                ax.annotate(
-                    format_rate(share),
-                    (rank, 1),
-                    xycoords=("data", "axes fraction"),
-                    xytext=(3, -3),
-                    textcoords="offset points",
-                    va="top",
-                    fontsize=8,
-                )
-        ax.set_xlabel("rank of the absent key (dotted: cumulative fraction of the queries)")
-        ax.set_ylabel("fraction of the queries for absent keys")
-        ax.set_title(
-            f"{len(self):,} known negatives, {format_rate(self.unseen)} of the queries unseen"
-        )
-        return ax
+        """Plot the frequency of each rank on logarithmic scales; return the axes."""
+        from tamis.plotting import draw_workload
+
+        return draw_workload(self, ax)
 
     def __repr__(self) -> str:
-        what = "values" if self._values is not None else "ranks"
-        return f"<tamis.Workload: {len(self):,} {what}, {format_rate(self.unseen)} unseen>"
+        items = "values" if self._values is not None else "ranks"
+        return f"<tamis.Workload: {len(self):,} {items}, {format_rate(self.unseen)} unseen>"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -532,32 +457,6 @@ class Workload:
         return "\n".join(lines)
 
 
-def _weights(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return counts as an array; raise ValueError for the first that is negative or not finite."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # of rows of several lengths
-        raise ValueError(f"{name} must be numbers: {error}") from None
-    if array.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
-    if array.size and array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be numbers, not of type {array.dtype}")
-    if array.dtype.kind == "u" or not array.size:
-        array = array.astype(np.int64 if array.dtype.itemsize < 8 else float)
-    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
-    if wrong.size:
-        at = int(wrong[0])
-        raise ValueError(f"{name}[{at}] must be finite and at least 0, not {array[at]}")
-    return array
-
-
 def _lengths(values: Any, weights: npt.NDArray[Any]) -> str:
     given = f", not {len(values):,} and {len(weights):,}" if hasattr(values, "__len__") else ""
     return f"values and counts must have the same length{given}"
-
-
-def _parquet() -> Any:
-    pyarrow("a Parquet file")
-    from pyarrow import parquet
-
-    return parquet

@@ -1,4 +1,4 @@
-"""The data of the demo: a blocklist of hosts, and a skewed log of visits. Seeded.
+"""Generated data of the demo: a blocklist of hosts, and a skewed log of visits. Seeded.
 
 A host name consists of two words, a top-level domain and usually a prefix, chosen by the bits of a
 scattered rank (`tamis.traces`). Visits follow Zipf's law over a million hosts that are not blocked;
@@ -42,7 +42,7 @@ _BLOCKED_PREFIXES = _choice(
 )
 
 
-class Scene(NamedTuple):
+class DemoData(NamedTuple):
     """The blocked hosts, the queries to learn from, and the queries to replay."""
 
     keys: Any
@@ -50,10 +50,10 @@ class Scene(NamedTuple):
     queries: Any
 
 
-def scene(keys: int, queries: int, seed: int) -> Scene:
+def generate_data(keys: int, queries: int, seed: int) -> DemoData:
     """Generate a blocklist of about ``keys`` hosts, a log to learn from, and one to replay.
 
-    >>> blocked, before, after = scene(100, 1000, seed=0)
+    >>> blocked, before, after = generate_data(100, 1000, seed=0)
     >>> len(before), len(after), 0 < int(np.isin(after, blocked).sum()) < 60
     (1000, 1000, True)
     """
@@ -64,7 +64,7 @@ def scene(keys: int, queries: int, seed: int) -> Scene:
     present = np.flatnonzero(random.random(len(visits)) < _PRESENT)
     visits = visits.astype(max(visits.dtype, blocked.dtype))
     visits[present] = random.choice(blocked, len(present))
-    return Scene(blocked, visits[:queries], visits[queries:])
+    return DemoData(blocked, visits[:queries], visits[queries:])
 
 
 def _hosts(ranked: npt.NDArray[np.uint64], prefixes: Hosts) -> Hosts:

@@ -19,7 +19,7 @@ BATCH = 1 << 20
 def type_of(df: DataFrame, column: str, *, frame: str = "df", argument: str = "column") -> DataType:
     """Return the type of a column, or raise an error that names the arguments."""
     if not isinstance(df, DataFrame):
-        raise TypeError(f"{frame} must be a DataFrame of Spark, not a {type(df).__name__}")
+        raise TypeError(f"{frame} must be a Spark DataFrame, not a {type(df).__name__}")
     if column not in df.columns:
         of = "" if frame == "df" else f" of {frame}"
         raise ValueError(
@@ -29,12 +29,12 @@ def type_of(df: DataFrame, column: str, *, frame: str = "df", argument: str = "c
 
 
 def quoted(column: str) -> Column:
-    """Return a column by its name, in which dots and backticks have no meaning."""
+    """Return a column by its name; dots and backticks are part of the name."""
     return functions.col("`" + column.replace("`", "``") + "`")
 
 
 def key_column(df: DataFrame, column: str) -> Column:
-    """Return the column of keys, or raise an error if it is of another type than keys have."""
+    """Return the column of keys; TypeError if its type is not a type of keys."""
     kind = type_of(df, column)
     if not isinstance(kind, (BinaryType, IntegralType, StringType)) or is_collated(kind):
         raise TypeError(
@@ -45,7 +45,7 @@ def key_column(df: DataFrame, column: str) -> Column:
 
 
 def is_collated(kind: DataType) -> bool:
-    """Whether Spark takes texts of this type for equal that have other bytes."""
+    """Return whether Spark considers texts of this type equal that have different bytes."""
     return isinstance(kind, StringType) and kind != StringType()
 
 

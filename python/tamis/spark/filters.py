@@ -16,7 +16,7 @@ from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import MAX_SHARDS, Sharded, split
 from tamis.filters.stacked import Stacked
-from tamis.spark.columns import collected, key_column
+from tamis.spark.key_columns import collected, key_column
 from tamis.spark.sets import build_sets
 from tamis.workload import Workload
 
@@ -46,18 +46,18 @@ def build(
     """Build a filter of the values of a column of text, bytes or integers. Nulls are skipped.
 
     ``filter`` is the class of the shards, `Ribbon` by default; other arguments are passed to its
-    ``build``. The result is a `Sharded` filter, or with ``shards=1`` one of the class itself.
+    ``build``. The result is a `Sharded` filter, or with ``shards=1`` a filter of the class itself.
     ``path``, which may be a URL, also saves it.
 
     With ``capacity``, a filter of a class that can be merged, such as `Bloom`, is built as one:
-    each task builds one of this capacity, and they are merged. A `Stacked` filter is planned for
-    the number of distinct keys, which Spark estimates first.
+    each task builds a filter of this capacity, and these are merged. A `Stacked` filter is planned
+    for the number of distinct keys, which Spark estimates first.
 
     With ``by``, the result is a `Collection` with a set for each value of that column, named by the
-    value as text, and "null". Arguments are those of `Collection.build`: ``kind``, ``fpr``,
-    ``budget``, ``utility`` and ``hybrid``.
+    value as text, and "null". Other arguments are passed to `Collection.build`: ``kind``,
+    ``fpr``, ``budget``, ``utility`` and ``hybrid``.
 
-    A task holds the hashes of one shard or set, 16 bytes per key, and what its build needs.
+    A task holds the hashes of one shard or set, 16 bytes per key, and the memory of its build.
     """
     if by is not None:
         given = {"filter": filter, "shards": shards, "capacity": capacity, "workload": workload}
@@ -98,7 +98,7 @@ def _sharded(
     arguments: dict[str, Any],
 ) -> Any:
     none = split([], shards, seed=seed, key=key)
-    if not issubclass(filter, Stacked):  # whose plan has been made, so that it is right
+    if not issubclass(filter, Stacked):  # a stack was checked when it was planned
         # An error in the arguments is raised here, not in a task.
         filter.from_hashes(none[0], key=key, **arguments)
 

@@ -1,4 +1,4 @@
-"""Columns of a table as levels: numbers by quantiles, categories by their fraction of members."""
+"""Columns of a table as levels: a number by quantiles, a category by its fraction of members."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FOLDS = 5
 reveal the row's own label."""
 
 WEIGHT = 10.0
-"""Rows added to each category, with the overall fraction of members: rare categories shrink to the
-mean."""
+"""Rows added to each category, with the overall fraction of members, so that rare categories are
+near the mean."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Column:
     levels: npt.NDArray[np.intp]
 
     def keep_levels(self, levels: npt.NDArray[np.intp]) -> Feature:
-        """Return the feature with only these of its thresholds between levels."""
+        """Return the feature with only the thresholds of these levels."""
         if isinstance(self.feature, Number):
             return Number(self.feature.name, self.feature.thresholds[levels])
         buckets = self.feature.buckets if len(levels) else np.zeros(1, dtype=np.uint8)
@@ -91,7 +91,6 @@ def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.f
 
     NaN is below all thresholds.
 
-
     >>> thresholds(np.float32([1, 2, 2, 5]), 3)
     array([1.5, 3.5], dtype=float32)
     """
@@ -109,13 +108,13 @@ def thresholds(values: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.f
 
 
 def _number(name: int, numbers: npt.NDArray[np.float32], levels: int) -> Column:
-    found = thresholds(numbers, levels)
-    return Column(Number(name, found), count_exceeded(found, numbers))
+    cuts = thresholds(numbers, levels)
+    return Column(Number(name, cuts), count_exceeded(cuts, numbers))
 
 
-def count_exceeded(found: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+def count_exceeded(cuts: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     """Return how many thresholds each value exceeds."""
-    return np.where(np.isnan(values), 0, np.searchsorted(found, values, side="left"))
+    return np.where(np.isnan(values), 0, np.searchsorted(cuts, values, side="left"))
 
 
 def _category(
@@ -138,10 +137,10 @@ def _category(
         return np.asarray((inside + WEIGHT * prior) / (all_ + WEIGHT), dtype=np.float32)
 
     share = shares(np.ones(len(labels), dtype=bool))
-    found = thresholds(share[bucket], levels)
+    cuts = thresholds(share[bucket], levels)
     training = np.empty(len(labels), dtype=np.intp)
     for part in range(FOLDS):
         own = fold == part
-        training[own] = count_exceeded(found, shares(~own)[bucket[own]])
-    coded = count_exceeded(found, share).astype(np.uint8)
-    return Column(Category(name, len(found) + 1, coded), training)
+        training[own] = count_exceeded(cuts, shares(~own)[bucket[own]])
+    coded = count_exceeded(cuts, share).astype(np.uint8)
+    return Column(Category(name, len(cuts) + 1, coded), training)

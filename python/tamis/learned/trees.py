@@ -21,7 +21,7 @@ LIBRARIES = ("lightgbm", "catboost")
 _LEARNING_RATE = 0.1
 
 _ENTRIES_PER_THREAD = 30_000_000
-"""Entries of the matrix for each thread that LightGBM uses: seconds of work."""
+"""Entries of the matrix per thread of LightGBM: seconds of work."""
 
 
 def grow_trees(
@@ -32,7 +32,7 @@ def grow_trees(
     leaves: int,
     seed: int,
 ) -> flat.Forest:
-    """Train trees on levels; nodes refer to columns of the matrix and to levels as in it."""
+    """Train trees on levels; the features of nodes are columns of the matrix."""
     grow = _with_lightgbm if library == "lightgbm" else _with_catboost
     return grow(matrix, labels, trees, leaves, seed)
 
@@ -55,7 +55,7 @@ def _with_lightgbm(
         "min_data_in_leaf": min(20, max(1, len(labels) // 50)),
         "deterministic": True,
         "force_row_wise": True,
-        # Threads wait for each other in busy loops, at every split: they pay for large data only.
+        # Threads synchronize at every split in busy loops, so they pay off only for large data.
         "num_threads": min(os.cpu_count() or 1, 1 + entries // _ENTRIES_PER_THREAD),
         "seed": seed % 2**31,
         "verbosity": -1,

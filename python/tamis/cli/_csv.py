@@ -1,4 +1,4 @@
-"""Rows of a CSV file, where pyarrow is not installed; with it, a batch is an Arrow record batch."""
+"""CSV without pyarrow; with it, CSV is read as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Rows(np.ndarray[Any, Any]):
-    """Rows of text, one column per name: an array, so that a mask selects rows of it."""
+class CsvBatch(np.ndarray[Any, Any]):
+    """Rows of text, one column per name. It is an array, so that a mask selects rows."""
 
     names: list[str]
 
     @classmethod
     def of(cls, rows: list[list[str]], names: list[str]) -> Self:
-        """Return these rows; each has a value for each name."""
+        """Create a batch of rows, each with a value for each name."""
         batch = np.array(rows, dtype=object).reshape(len(rows), len(names)).view(cls)
         batch.names = names
         return batch
@@ -32,34 +32,34 @@ class Rows(np.ndarray[Any, Any]):
         values: list[str] = np.asarray(self)[:, self.names.index(name)].tolist()
         return values
 
-    def append_column(self, name: str, values: npt.NDArray[Any]) -> Rows:
+    def append_column(self, name: str, values: npt.NDArray[Any]) -> CsvBatch:
         """Return the rows with a column at the end."""
         joined = [[*row, value] for row, value in zip(self.tolist(), values.tolist(), strict=True)]
-        return Rows.of(joined, [*self.names, name])
+        return CsvBatch.of(joined, [*self.names, name])
 
 
-def names_of(batch: Any) -> list[str]:
-    """Return the names of the columns of a batch of either kind."""
-    return list(batch.names if isinstance(batch, Rows) else batch.schema.names)
+def column_names(batch: Any) -> list[str]:
+    """Return the column names of a `CsvBatch` or an Arrow record batch."""
+    return list(batch.names if isinstance(batch, CsvBatch) else batch.schema.names)
 
 
-def read_rows(name: str, stream: Any, delimiter: str, most: int) -> Iterator[Rows]:
-    r"""Read a CSV file with a header, ``most`` rows at a time; raise ValueError if it is not one.
+def read_csv(name: str, stream: Any, delimiter: str, batch_rows: int) -> Iterator[CsvBatch]:
+    r"""Read a CSV file with a header, ``batch_rows`` rows at a time; ValueError if it is malformed.
 
-    >>> [batch.column("b") for batch in read_rows("x", io.BytesIO(b"a,b\n1,2\n3,4\n"), ",", 10)]
+    >>> [batch.column("b") for batch in read_csv("x", io.BytesIO(b"a,b\n1,2\n3,4\n"), ",", 10)]
     [['2', '4']]
     """
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     rows = filter(None, csv.reader(text, delimiter=delimiter, strict=True))
     try:
         names = next(rows, [])
-        while several := list(itertools.islice(rows, most)):
+        while several := list(itertools.islice(rows, batch_rows)):
             wrong = next((row for row in several if len(row) != len(names)), None)
             if wrong is not None:
                 raise ValueError(
                     f"{name} has a row with {len(wrong)} values for {len(names)} columns"
                 )
-            yield Rows.of(several, names)
+            yield CsvBatch.of(several, names)
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{name} is not a CSV file: {error}") from None
     finally:
