@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tamis.planning.collection.allocation import plan_collection
     from tamis.planning.plan import Layer, Plan
     from tamis.planning.planner import plan
-    from tamis.planning.stable.groups import plan_stable
+    from tamis.planning.stable_learned.groups import plan_stable
     from tamis.plotting import compare
     from tamis.workload import Workload
 
@@ -138,7 +138,7 @@ _MODULES = {
     "dedup": "tamis.deduplication",
     "plan": "tamis.planning.planner",
     "plan_collection": "tamis.planning.collection.allocation",
-    "plan_stable": "tamis.planning.stable.groups",
+    "plan_stable": "tamis.planning.stable_learned.groups",
     "show_versions": "tamis._versions",
 }
 """The modules of public names; those of `tamis.filters` are all that are not here."""

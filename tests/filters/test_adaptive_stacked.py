@@ -107,7 +107,7 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
 
     def layer(items, capacity=0):
         if kind == "bloom":
-            return _native.Bloom._empty(bloom.Size("standard", 2 * int(items), 1), capacity)
+            return _native.Bloom._empty(bloom.BloomSize("standard", 2 * int(items), 1), capacity)
         return _quotient(quotients(int(items)), 1, capacity or int(items))
 
     # A first layer of these keys in place of the tiny one; then each layer of negatives is to
@@ -571,11 +571,11 @@ def _version(f):
 
 
 def _bloom(bits, capacity):
-    return _native.Bloom._empty(bloom.Size("standard", bits, 2), capacity)
+    return _native.Bloom._empty(bloom.BloomSize("standard", bits, 2), capacity)
 
 
 def _quotient(quotients, remainder_bits, capacity):
-    return _native.Quotient._empty(quotient.Size(quotients, remainder_bits), capacity)
+    return _native.Quotient._empty(quotient.QuotientSize(quotients, remainder_bits), capacity)
 
 
 def test_only_adaptations_count():

@@ -12,7 +12,7 @@ from reference import frame, parts
 from scipy import stats
 
 import tamis
-from tamis.planning import learned as planning
+from tamis.planning import learned_bloom as planning
 from tamis.planning.ribbon import column_rate
 from tamis.testing.filters import within_noise
 

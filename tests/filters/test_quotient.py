@@ -18,7 +18,7 @@ from tamis.testing.filters import within_noise
 
 def native(quotients, remainder_bits, capacity):
     return tamis.Quotient._of(
-        _native.Quotient._empty(planning.Size(quotients, remainder_bits), capacity)
+        _native.Quotient._empty(planning.QuotientSize(quotients, remainder_bits), capacity)
     )
 
 

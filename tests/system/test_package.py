@@ -110,7 +110,11 @@ def test_planning_needs_only_the_table_of_kinds_of_what_is_compiled():
     )
     assert done.returncode == 0, done.stderr
     # Of these packages the docstring is all there is.
-    assert done.stdout.split() == ["tamis.planning.collection", "tamis.planning.stacked"]
+    assert done.stdout.split() == [
+        "tamis.planning.collection",
+        "tamis.planning.stable_learned",
+        "tamis.planning.stacked",
+    ]
 
 
 def imported(path):

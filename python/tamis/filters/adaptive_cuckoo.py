@@ -85,7 +85,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
 
     @classmethod
     def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+        cls, size: planning.AdaptiveCuckooSize, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
         for attempt in range(_ATTEMPTS):
             try:
@@ -137,8 +137,8 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         return len(self) / self._size.slots
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self._motion, self.fingerprint_bits, self._bins)
+    def _size(self) -> planning.AdaptiveCuckooSize:
+        return planning.AdaptiveCuckooSize(self._motion, self.fingerprint_bits, self._bins)
 
     def _describe(self) -> str:
         return f"{self.kind}, {self.fingerprint_bits}-bit fingerprints"

@@ -69,14 +69,14 @@ class Bloom(_native.Bloom, Filter):
         3
         """
 
-        def size(count: int) -> planning.Size:
+        def size(count: int) -> planning.BloomSize:
             return planning.size(count, fpr=fpr, bits_per_key=bits_per_key, layout=layout)
 
         return cls._of(cls._build_any(keys, size, seed, key))
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self.layout, self.size_in_bits, self.hashes)
+    def _size(self) -> planning.BloomSize:
+        return planning.BloomSize(self.layout, self.size_in_bits, self.hashes)
 
     def __or__(self, other: Bloom) -> Self:
         """Return a filter of the keys of both; its `len` is an estimate from its bits."""

@@ -77,7 +77,7 @@ class Cuckoo(_native.Cuckoo, Filter):
 
     @classmethod
     def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+        cls, size: planning.CuckooSize, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
         room, bits = max(capacity, len(distinct)), size.fingerprint_bits
         for attempt in range(_ATTEMPTS):
@@ -100,8 +100,8 @@ class Cuckoo(_native.Cuckoo, Filter):
         return len(self) / self._size.slots
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self._chunks, self._buckets, self.fingerprint_bits, self._near)
+    def _size(self) -> planning.CuckooSize:
+        return planning.CuckooSize(self._chunks, self._buckets, self.fingerprint_bits, self._near)
 
     def truncate(self, fingerprint_bits: SupportsIndex) -> Self:
         """Return a smaller filter with shorter fingerprints and a higher false-positive rate.

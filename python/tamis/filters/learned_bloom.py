@@ -19,7 +19,7 @@ from tamis.filters.scored import Scored, with_scores
 from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
 from tamis.learned.training import Kind, train
-from tamis.planning import learned as planning
+from tamis.planning import learned_bloom as planning
 
 _BLOOM_STEP = 0.25
 """Step of the rates of Bloom filters, in halvings; they can have any rate."""

@@ -16,9 +16,9 @@ from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
-from tamis.planning.stable.drift import Drift, compare
-from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
-from tamis.planning.stable.scores import plan_scores
+from tamis.planning.stable_learned.drift import Drift, compare
+from tamis.planning.stable_learned.groups import Group, Method, StablePlan, fnr_at, groups_of
+from tamis.planning.stable_learned.scores import plan_scores
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,8 @@ class StableLearned(_native.StableLearned, Scored):
         return f"{len(self.borders) + 1} groups"
 
 
-def _size(group: _native.ScoreGroup) -> stable.Size | None:
+def _size(group: _native.ScoreGroup) -> stable.StableSize | None:
     """Return the size of the group's filter, if it has one."""
     if group.cells is None or group.most is None:
         return None
-    return stable.Size(group.cells, group.most, group.hashes or 0, group.decrements or 0)
+    return stable.StableSize(group.cells, group.most, group.hashes or 0, group.decrements or 0)

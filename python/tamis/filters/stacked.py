@@ -9,7 +9,7 @@ from tamis import _native
 from tamis._checks import shown
 from tamis._types import Keys
 from tamis.filters.contract import Filter
-from tamis.filters.stacking import Recipe, StackBuild
+from tamis.filters.stack_builder import Recipe, StackBuilder
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     @classmethod
     def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
         recipe = Recipe.of(len(distinct), **arguments)
-        build = StackBuild(recipe, distinct)
+        build = StackBuilder(recipe, distinct)
         first = build.first()
         return build.finish(first, recipe.survivors(first))
 
@@ -121,7 +121,7 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
                 "plan must be a plan for the keys of all shards, as tamis.plan returns, not None"
             )
         recipe = Recipe.of(len(shard.keys), **arguments)
-        build = StackBuild(recipe, shard.keys, 1 / shard.shards)
+        build = StackBuilder(recipe, shard.keys, 1 / shard.shards)
         first = build.first()
         return build.finish(first, recipe.survivors(first).by_shard(shard.shards)[shard.index])
 

@@ -85,9 +85,9 @@ class Windowed(_native.Windowed, Filter):
         return made
 
     @property
-    def size(self) -> planning.Size:
+    def size(self) -> planning.WindowedSize:
         """Slices per key (k), generations remembered (l), bits per slice, keys per generation."""
-        return planning.Size(self._hashes, self._ages, self._slice_bits, self._generation)
+        return planning.WindowedSize(self._hashes, self._ages, self._slice_bits, self._generation)
 
     @property
     def seconds(self) -> float | None:

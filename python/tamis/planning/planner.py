@@ -20,7 +20,14 @@ from tamis._checks import (
 from tamis.planning import ribbon
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import columns, equal, exact, lengths, metrics, varied
+from tamis.planning.stacked import (
+    equal_rates,
+    exact,
+    fractional_lengths,
+    metrics,
+    varied_rates,
+    whole_lengths,
+)
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
@@ -97,7 +104,7 @@ def plan(
     kinds = _kinds(layer, last, rates, updates)
     # With costs, ψ is the fraction of the cost in all that follows, and rates are weighted by it.
     curve = workload.cost_curve if workload is not None and keys else _NOTHING
-    allowance = lengths.Allowance()
+    allowance = whole_lengths.Allowance()
     for margin in _MARGINS:
         tightened = _tightened(goal, margin)
         found = _candidates(tightened, curve, kinds, last, rates, updates, allowance)
@@ -133,7 +140,7 @@ def _candidates(
     last: Last,
     rates: Rates,
     updates: bool,
-    allowance: lengths.Allowance,
+    allowance: whole_lengths.Allowance,
 ) -> list[Stack]:
     """Find candidate stacks: one of them is the best when sizes are whole numbers.
 
@@ -149,9 +156,9 @@ def _candidates(
             continue
         if KINDS[kind].fractional:
             # Whole lengths are compared among themselves: what is not whole is added afterwards.
-            whole = lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+            whole = whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
             stacks = [sweep(search, goal, curve, limit, whole) for search, limit in searches]
-            improved = [columns.improve(stack, goal, curve) for stack in stacks if stack]
+            improved = [fractional_lengths.improve(stack, goal, curve) for stack in stacks if stack]
             for stack in (one, *improved):
                 best = better(best, stack, goal)
             continue
@@ -163,9 +170,9 @@ def _candidates(
     if rates == "varied" and alternating:
         best = min(found, key=goal.score)
         found = found + [
-            varied.improve(stack, goal, curve)
+            varied_rates.improve(stack, goal, curve)
             for stack in alternating
-            if best in alternating or varied.worthwhile(stack.kind, goal, curve, best)
+            if best in alternating or varied_rates.worthwhile(stack.kind, goal, curve, best)
         ]
     return found
 
@@ -197,7 +204,7 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     if KINDS[kind].fractional:
         return _plain_of_any_length(kind, goal)
     if not KINDS[kind].continuous:
-        return lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+        return whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
     if goal.smallest:
         rate = min(goal.fpr, goal.max_fpr_bound)
@@ -228,14 +235,14 @@ def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
 
 
 def _searches(
-    kind: str, last: Last, updates: bool, allowance: lengths.Allowance
+    kind: str, last: Last, updates: bool, allowance: whole_lengths.Allowance
 ) -> Iterator[tuple[Search, float]]:
     """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
-            yield equal.search_for(kind), 2e-3
+            yield equal_rates.search_for(kind), 2e-3
         else:
-            yield lengths.search_for(kind, allowance), 1e-2
+            yield whole_lengths.search_for(kind, allowance), 1e-2
     if last != "alternating" and not updates:
         yield exact.search_for(kind), 1e-3
 
@@ -311,7 +318,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
     """Name the first constraint without which there is a plan, and describe that plan."""
 
     def best(goal: Goal) -> Plan | None:
-        found = _candidates(goal, curve, kinds, last, "equal", updates, lengths.Allowance())
+        found = _candidates(goal, curve, kinds, last, "equal", updates, whole_lengths.Allowance())
         kept = [plan for stack in found if _kept(plan := realize(stack, goal), goal)]
         return min(kept, key=lambda plan: _score(plan, goal), default=None)
 

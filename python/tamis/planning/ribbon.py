@@ -59,7 +59,7 @@ _SIGMAS = 2.0
 _RATE_DEVIATION = 0.3
 
 
-class Size(NamedTuple):
+class RibbonSize(NamedTuple):
     """A ribbon's size: columns (r), slots of each level that bumps, and a bound of all slots.
 
     ``share`` of `UNIT` of the keys have one column more.
@@ -133,13 +133,13 @@ def size(
     bits_per_key: float | None = None,
     fingerprint_bits: float | None = None,
     layout: str = "interleaved",
-) -> Size:
+) -> RibbonSize:
     """Find the fewest columns with at most this rate, or the most within this budget.
 
     With ``fingerprint_bits``, the number of columns, only the number of slots is chosen.
 
     >>> size(1000, fpr=2**-7)
-    Size(columns=7, levels=(), slots=1016, layout='interleaved', share=0)
+    RibbonSize(columns=7, levels=(), slots=1016, layout='interleaved', share=0)
     >>> s = size(1000, fpr=0.01)
     >>> s.columns, round(s.share / UNIT, 2), s.rate(1000) <= 0.01
     (6, 0.72, True)
@@ -148,7 +148,7 @@ def size(
     """
     one_of("layout", layout, LAYOUTS)
     found = levels(keys)
-    none = Size(0, found, most_slots(keys, found), layout)
+    none = RibbonSize(0, found, most_slots(keys, found), layout)
     if fingerprint_bits is not None:
         return none._with(*_parts(fingerprint_bits))
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
@@ -179,7 +179,7 @@ def size(
     return none._with(whole, MIN_SHARE + fitting - 1 if fitting else 0)
 
 
-def _columns(size: Size) -> float:
+def _columns(size: RibbonSize) -> float:
     return size.columns + size.share / UNIT
 
 

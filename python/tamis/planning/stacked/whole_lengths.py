@@ -42,7 +42,7 @@ from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.sweep import Search
 
-DEEPEST = 9
+MAX_LAYERS = 9
 """The most layers of a stack."""
 
 SLACK = 1e-3
@@ -98,7 +98,7 @@ def search_for(kind: str, allowance: Allowance | None = None) -> Search:
             shared.left = found.left
         if not shared.left:
             found.slack = COARSE_SLACK
-            for found.deepest in range(3, DEEPEST + 1, 2):
+            for found.deepest in range(3, MAX_LAYERS + 1, 2):
                 found.left = given = min(left, COARSE_PREFIXES_OF_A_DEPTH)
                 found.extend(_Prefix())
                 left -= given - found.left
@@ -116,7 +116,7 @@ class _Search:
     cutoff: float
     best: Stack | None = None
     best_rate: float = field(init=False)
-    deepest: int = field(default_factory=lambda: DEEPEST)
+    deepest: int = field(default_factory=lambda: MAX_LAYERS)
     left: int = PREFIXES
     slack: float = SLACK
 
@@ -264,7 +264,7 @@ class _Search:
             return False
         bits, rate = fingerprint_layer(self.kind, items, length)
         more = fingerprint_layer(self.kind, items, length + 1).bits - bits
-        return more < self.slack * self.limit / DEEPEST and (1 - self.psi) * reach * rate < (
+        return more < self.slack * self.limit / MAX_LAYERS and (1 - self.psi) * reach * rate < (
             self.slack * self.best_rate
         )
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.stable.groups import Group
+from tamis.planning.stable_learned.groups import Group
 
 ALARM = 0.1
 """How far members may be from the plan, in total variation, before `Drift.alarm`."""
@@ -72,8 +72,8 @@ def compare(
 ) -> Drift:
     """Compare counts by group with the plan.
 
-    >>> from tamis.planning.stable import Size
-    >>> filtered = Group(0.9, 0.5, Size(2**16, 1, 3, 11), True, 0.01, 0.1)
+    >>> from tamis.planning.stable import StableSize
+    >>> filtered = Group(0.9, 0.5, StableSize(2**16, 1, 3, 11), True, 0.01, 0.1)
     >>> trusted = Group(0.1, 0.5, None, True, 1.0, 0.0)
     >>> counts = {"inserted": [500, 500], "queried": [5000, 5000], "accepted": [50, 5000]}
     >>> drift = compare([filtered, trusted], **counts)

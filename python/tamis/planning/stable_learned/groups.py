@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from tamis._checks import MAX_KEYS, check_int, check_rate, one_of, shown
 from tamis.planning import stable, windowed
-from tamis.planning.stable import Size
-from tamis.planning.stable.search import optimal
+from tamis.planning.stable import StableSize
+from tamis.planning.stable_learned.search import optimal
 
 Method = Literal["optimal", "paper"]
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Group(NamedTuple):
     """p_j: the fraction of absent keys."""
     members: float
     """q_j: the fraction of members."""
-    size: Size | None
+    size: StableSize | None
     """The filter; None if the group is accepted or rejected as a whole."""
     answer: bool
     """Whether the group is accepted, if it has no filter."""
@@ -148,7 +148,7 @@ def plan_stable(
     model_bits = check_int("model_bits", model_bits, 2**50)
     one_of("method", method, get_args(Method))
     if method == "paper":
-        filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
+        filters: Sequence[StableSize | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
     else:
         filters = optimal(p, q, bits, fpr, gap)
     return describe(
@@ -179,7 +179,9 @@ def describe(
     return StablePlan(groups, bits, fpr, gap, method, advice, borders)
 
 
-def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tuple[Group, ...]:
+def groups_of(
+    p: Any, q: Any, filters: Sequence[StableSize | bool], gap: float
+) -> tuple[Group, ...]:
     """Return groups with these filters (or answers), and their predictions at this gap."""
     found = []
     for a, b, f in zip(p, q, filters, strict=True):
@@ -213,7 +215,7 @@ def _checked(name: str, shares: Any) -> Floats:
     return np.asarray(array / array.sum())
 
 
-def _denied(size: Size | None, answer: bool, gap: float) -> float:
+def _denied(size: StableSize | None, answer: bool, gap: float) -> float:
     if size is None:
         return float(not answer)
     return stable.false_negatives(size, gap)
@@ -248,7 +250,7 @@ def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[in
 
 def paper_sizes(
     p: Any, q: Any, *, bits: int, fpr: float, gap: int, most_values: Sequence[int] = (1, 3, 7)
-) -> list[Size]:
+) -> list[StableSize]:
     """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
     P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
@@ -258,9 +260,9 @@ def paper_sizes(
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
     ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
     ...     print(size)
-    Size(cells=11878, most=1, hashes=4, decrements=16)
-    Size(cells=3080, most=1, hashes=4, decrements=15)
-    Size(cells=1424, most=1, hashes=3, decrements=14)
+    StableSize(cells=11878, most=1, hashes=4, decrements=16)
+    StableSize(cells=3080, most=1, hashes=4, decrements=15)
+    StableSize(cells=1424, most=1, hashes=3, decrements=14)
     """
     p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
     found = _paper_choice(p, q, bits, fpr, gap, most_values)
@@ -277,18 +279,20 @@ def paper_sizes(
     )
 
 
-def _too_small(size: Size) -> bool:
+def _too_small(size: StableSize) -> bool:
     return size.cells < 2 * size.decrements
 
 
 def _paper_choice(
     p: Any, q: Any, bits: int, fpr: float, gap: int, most_values: Sequence[int]
-) -> list[Size]:
+) -> list[StableSize]:
     rates = paper_rates(p, fpr)
     chosen = []
     for rate in rates:
         sizes = [
-            Size(bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate))
+            StableSize(
+                bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate)
+            )
             for most in most_values
             for k in range(1, 11)
         ]
@@ -296,7 +300,7 @@ def _paper_choice(
         chosen.append((best.hashes, best.most))
     cells = paper_cells(q, bits, chosen)
     return [
-        Size(m, most, k, stable.whole_decrements(k, most, rate))
+        StableSize(m, most, k, stable.whole_decrements(k, most, rate))
         for m, (k, most), rate in zip(cells, chosen, rates, strict=True)
     ]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import special
 
 from tamis.planning import stable
-from tamis.planning.stable import Size
+from tamis.planning.stable import StableSize
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def _front(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
 _YES, _NO = -1, -2
 
 
-def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size | bool]:
+def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[StableSize | bool]:
     """Find the filter (or answer) of each group that rejects the fewest members in total.
 
     >>> sizes = optimal(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 2**14, 0.01, 500)
@@ -103,11 +103,13 @@ def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size 
     raise ValueError(f"bits must be more than {bits}: no plan meets fpr={fpr}")
 
 
-def _filter(table: _Table, row: int, bits: float) -> Size | bool:
+def _filter(table: _Table, row: int, bits: float) -> StableSize | bool:
     if row < 0:
         return row == _YES
     cells = int(bits / table.counter_bits[row])
-    return Size(cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row]))
+    return StableSize(
+        cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row])
+    )
 
 
 def _improved(

@@ -17,7 +17,7 @@ from scipy import special
 
 from tamis._checks import check_int, check_rate, one_of
 from tamis.planning import stable
-from tamis.planning.stable.groups import (
+from tamis.planning.stable_learned.groups import (
     Method,
     StablePlan,
     describe,
@@ -26,7 +26,7 @@ from tamis.planning.stable.groups import (
     groups_of,
     paper_sizes,
 )
-from tamis.planning.stable.search import optimal
+from tamis.planning.stable_learned.search import optimal
 
 Floats = npt.NDArray[np.float64]
 

@@ -103,7 +103,7 @@ def _first(column: Keys, count: int) -> Keys:
     return cast(Keys, column[:count]) if isinstance(column, Sequence | np.ndarray) else column
 
 
-class StackBuild:
+class StackBuilder:
     """A stack under construction: its layers, and what reaches the next layer."""
 
     def __init__(self, recipe: Recipe, keys: _native.Distinct, share: float = 1.0) -> None:
