@@ -125,7 +125,7 @@ def brute_force(kind, goal, negatives, psi, longest):
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
         allowed = goal.allowed(expected, bound, psi, checks, bits)
-        score = bits if goal.smallest else goal.value(expected, psi, checks, kind)
+        score = goal.objective(bits, goal.cost(expected, psi, checks, kind))
         best = min(best, score[allowed].min(initial=math.inf))
     return best
 
@@ -174,7 +174,7 @@ def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
     numbers = {*range(1, 3001, 29), 3000, found.negatives or 1}
     every = [search(goal, n, curve.psi(n)) for n in sorted(numbers)]
     best = min(goal.score(stack) for stack in every if stack)
-    assert goal.score(found) <= best * 1.011 + (2 if goal.smallest else 0)
+    assert goal.score(found) <= best * 1.011 + (2 if goal.minimizes_bits else 0)
 
 
 NEARLY_ALL_KNOWN = """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast, get_args
 import numpy as np
 
 from tamis._checks import (
+    MALFORMED,
     MAX_KEYS,
     check_int,
     check_workload,
@@ -23,7 +24,7 @@ from tamis._checks import (
     rate_or_budget,
 )
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind
-from tamis.planning.plan import MALFORMED, Plan
+from tamis.planning.plan import Plan
 from tamis.planning.planner import plain, plan
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps
@@ -253,7 +254,7 @@ def _for_lifetime(
     if found is None:
         return
     observations, stack = found
-    if goal.smallest:  # the rate of the three layers that gives the requested mean
+    if goal.minimizes_bits:  # the rate of the three layers that gives the requested mean
         goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
     made = realize(stack, goal)
     mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, request.lifetime)

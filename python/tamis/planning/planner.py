@@ -17,7 +17,6 @@ from tamis._checks import (
     rate_or_budget,
     shown,
 )
-from tamis.planning import ribbon
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import (
@@ -114,7 +113,7 @@ def plan(
         # each of them found is made a plan before one is chosen.
         plans = [realize(each, goal) for each in found]
         if kept := [each for each in plans if _kept(each, goal)]:
-            return _of_workload(min(kept, key=lambda each: _score(each, goal)), goal, workload)
+            return _of_workload(min(kept, key=lambda each: _rank(each, goal)), goal, workload)
     raise ValueError(_impossible(goal, curve, kinds, last, updates))
 
 
@@ -191,12 +190,10 @@ def _kept(plan: Plan, goal: Goal) -> bool:
     return bool(goal.allowed(plan.expected_fpr, plan.fpr_bound, plan.psi, plan.checks, plan.bits))
 
 
-def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
-    """What is minimized; of equals, those of the lower bound and of fewer bits are better."""
-    value = plan.bits
-    if not goal.smallest:
-        value = goal.value(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind)
-    return float(value), plan.fpr_bound, plan.bits
+def _rank(plan: Plan, goal: Goal) -> tuple[float, float, int]:
+    """Return the sort key of a plan: the objective, then the bound, then the bits."""
+    cost = goal.cost(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind)
+    return float(goal.objective(plan.bits, cost)), plan.fpr_bound, plan.bits
 
 
 def plain(kind: str, goal: Goal) -> Stack | None:
@@ -206,7 +203,7 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     if not KINDS[kind].continuous:
         return whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
-    if goal.smallest:
+    if goal.minimizes_bits:
         rate = min(goal.fpr, goal.max_fpr_bound)
         bits = goal.keys * KINDS[kind].bits_per_item(rate)
     else:
@@ -214,24 +211,24 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
-    value = goal.value(rate, 0.0, checks, kind)
-    return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
+    cost = goal.cost(rate, 0.0, checks, kind)
+    return Stack(kind, 0, 0.0, (rate,), (), False, bits, cost)
 
 
 def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
     request = {"bits_per_key": goal.budget / max(goal.keys, 1)}
-    if goal.smallest:
+    if goal.minimizes_bits:
         request = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
     try:
         size = KINDS[kind].layer_size(goal.keys, **request)
     except ValueError:
         return None
-    rate, length = size.rate(goal.keys), size.columns + size.share / ribbon.UNIT
+    rate, length = size.rate(goal.keys), size.length
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, size.bits):
         return None
-    value = goal.value(rate, 0.0, checks, kind)
-    return Stack(kind, 0, 0.0, (rate,), (length,), False, size.bits, value)
+    cost = goal.cost(rate, 0.0, checks, kind)
+    return Stack(kind, 0, 0.0, (rate,), (length,), False, size.bits, cost)
 
 
 def _searches(
@@ -320,7 +317,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
     def best(goal: Goal) -> Plan | None:
         found = _candidates(goal, curve, kinds, last, "equal", updates, whole_lengths.Allowance())
         kept = [plan for stack in found if _kept(plan := realize(stack, goal), goal)]
-        return min(kept, key=lambda plan: _score(plan, goal), default=None)
+        return min(kept, key=lambda plan: _rank(plan, goal), default=None)
 
     for name, relaxed in (
         ("max_checks", replace(goal, max_checks=math.inf)),
@@ -334,7 +331,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
                 f"and {found.expected_checks:.3f} checks"
             )
     layers = f"{' or '.join(kinds)} layers" if len(kinds) < len(LAYERS) else "a stack"
-    if goal.smallest:
+    if goal.minimizes_bits:
         most = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
         lowest = best(most)
         assert lowest is not None

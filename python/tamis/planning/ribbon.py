@@ -72,6 +72,11 @@ class RibbonSize(NamedTuple):
     share: int = 0
 
     @property
+    def length(self) -> float:
+        """Columns per key, a fraction if only some keys have the last one."""
+        return self.columns + self.share / UNIT
+
+    @property
     def bits(self) -> int:
         """An upper bound of the size in bits; most filters are slightly smaller."""
         return code_bits(self.levels) + self.columns * self.slots + self._extra_bits
@@ -91,7 +96,7 @@ class RibbonSize(NamedTuple):
 
     def rate(self, keys: int) -> float:
         """Predict the rate, which is the same for any number of keys above 0."""
-        return column_rate(self.columns + self.share / UNIT) if keys else 0.0
+        return column_rate(self.length) if keys else 0.0
 
     def coarser(self, keys: int) -> Self | None:
         """Return the next coarser size, or None if there is none."""
@@ -160,7 +165,7 @@ def size(
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MAX_COLUMNS)
-        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=lambda size: size.length)
         # Of a few keys, a whole column may take less than a part of one.
         return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
@@ -177,10 +182,6 @@ def size(
         range(MIN_SHARE, UNIT), budget, key=lambda share: none._with(whole, share).bits
     )
     return none._with(whole, MIN_SHARE + fitting - 1 if fitting else 0)
-
-
-def _columns(size: RibbonSize) -> float:
-    return size.columns + size.share / UNIT
 
 
 def _parts(columns: float) -> tuple[int, int]:

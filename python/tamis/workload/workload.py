@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._checks import (
+    MALFORMED,
     MAX_KEYS,
     check_int,
     check_iterable,
@@ -24,7 +25,6 @@ from tamis._columns import as_list, pyarrow, show_key
 from tamis._files import open_regular, save_whole
 from tamis._format import facts_html, format_rate
 from tamis.errors import FormatError
-from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.plotting import axes
 from tamis.workload.costs import QueryCosts

@@ -30,7 +30,7 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     # The bits of all layers are scaled to just meet the budget, or the rate and its bound.
     def too_small(scale: float) -> bool:
         layers = layers_of(stack, goal, scale)
-        if goal.smallest:
+        if goal.minimizes_bits:
             expected, bound, _ = predicted(stack, layers)
             return expected > goal.fpr or bound > goal.max_fpr_bound
         # No more than it takes to err at `FLOOR` whatever the workload.
@@ -45,7 +45,7 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if too_small(middle) else (low, middle)
-    return _plan(stack, goal, layers_of(stack, goal, high if goal.smallest else low))
+    return _plan(stack, goal, layers_of(stack, goal, high if goal.minimizes_bits else low))
 
 
 def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]:
@@ -102,5 +102,5 @@ def _plan(stack: Stack, goal: Goal, layers: tuple[Layer, ...]) -> Plan:
         bits_per_key=sum(layer.bits for layer in layers) / max(goal.keys, 1),
         expected_checks=goal.mean_checks(stack.psi, checks),
         checks=checks,
-        budget=None if goal.smallest else goal.budget / max(goal.keys, 1),
+        budget=None if goal.minimizes_bits else goal.budget / max(goal.keys, 1),
     )

@@ -58,7 +58,7 @@ def sweep(
             return
         psi[n] = min(1.0, float(curve.psi(n)))
         cutoff = goal.score(best) if best else math.inf
-        cutoff *= 1.0 if goal.smallest else _WORSE
+        cutoff *= 1.0 if goal.minimizes_bits else _WORSE
         stack = search(goal, n, psi[n], cutoff)
         least[n] = goal.score(stack) if stack else cutoff
         best = better(best, stack, goal)
@@ -66,8 +66,8 @@ def sweep(
     def bound(low: int, high: int) -> float:
         """The least that any number in (low, high] could reach; infinite if it is not better."""
         left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
-        if not goal.smallest:
-            return max(least[low] * left, goal.least_value)
+        if not goal.minimizes_bits:
+            return max(least[low] * left, goal.min_cost)
         if not left or goal.fpr / left >= 1:
             return 0.0
         relaxed = replace(goal, fpr=goal.fpr / left)

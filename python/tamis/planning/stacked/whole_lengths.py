@@ -17,7 +17,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
 * Checks only add up, so a prefix that takes more than are allowed is the end.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
-* What does not lower the best value so far by more than `SLACK` of it is no improvement.
+* What does not lower the lowest cost so far by more than `SLACK` of it is no improvement.
 
 The last layer of keys has the longest fingerprints that fit, or the shortest that keep the rate.
 
@@ -198,7 +198,7 @@ class _Search:
             return bool(self.goal.allowed(expected, bound, self.psi, checks, prefix.bits + bits))
 
         # A longer fingerprint has a lower rate, and whatever fits has few enough bits.
-        smallest = self.goal.smallest
+        smallest = self.goal.minimizes_bits
         first = bisect_left(lengths, True, key=low_enough) if smallest else len(lengths) - 1
         if first < len(lengths):
             bits, rate = fingerprint_layer(self.kind, items, lengths[first])
@@ -222,10 +222,10 @@ class _Search:
         expected, bound, checks = self.predicted(prefix, rate)
         if not goal.allowed(expected, bound, self.psi, checks, bits):
             return
-        value = goal.value(expected, self.psi, checks, self.kind)
+        cost = goal.cost(expected, self.psi, checks, self.kind)
         negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
         rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
-        stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, value)
+        stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, cost)
         if goal.score(stack) < self.cutoff:
             self.best, self.cutoff = stack, goal.score(stack)
             self.best_rate = min(self.best_rate, goal.fpr, expected)
@@ -256,7 +256,7 @@ class _Search:
             if bits <= last - self.slack * self.limit or not kept:
                 kept.append(length)
                 last = bits
-        return kept[::-1] if self.goal.smallest else kept
+        return kept[::-1] if self.goal.minimizes_bits else kept
 
     def dominated(self, reach: float, items: int, length: int) -> bool:
         """Whether a longer fingerprint in a layer of negatives is as good for all but some keys."""
@@ -283,15 +283,15 @@ class _Search:
     @property
     def limit(self) -> float:
         """Bits beyond which no stack is of interest."""
-        return self.cutoff * (1 - self.slack) if self.goal.smallest else self.goal.budget
+        return self.cutoff * (1 - self.slack) if self.goal.minimizes_bits else self.goal.budget
 
     def rate_limit(self, met: Checks) -> float:
         """A rate that no better stack reaches, if it takes at least this number of checks."""
         goal = self.goal
-        if goal.smallest:
+        if goal.minimizes_bits:
             return goal.fpr
-        spent = goal.value(0.0, self.psi, met, self.kind)
-        read = goal.value(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
+        spent = goal.cost(0.0, self.psi, met, self.kind)
+        read = goal.cost(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
         return min(1.0, (self.cutoff * (1 - self.slack) - spent) / read) if read else 1.0
 
     def hopeless(
@@ -317,10 +317,10 @@ class _Search:
         least = (1 - self.psi) * accepted
         if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False
-        if self.goal.smallest:
+        if self.goal.minimizes_bits:
             return True
-        value = self.goal.value(least, self.psi, met, self.kind)
-        return bool(value < self.cutoff * (1 - self.slack))
+        cost = self.goal.cost(least, self.psi, met, self.kind)
+        return bool(cost < self.cutoff * (1 - self.slack))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
         """Whether a shorter fingerprint would already let next to nothing pass."""
