@@ -421,7 +421,7 @@ def test_no_neighbour_of_the_columns_is_better(options):
             "ribbon", number, w.psi(number), tuple(map(column_rate, chosen)), tuple(chosen), False,
             0.0, 0.0,
         )  # fmt: skip
-        other = fractional_lengths.refilled(stack, goal)
+        other = fractional_lengths.with_best_first_layer(stack, goal)
         if other:
             assert goal.score(other) >= 0.995 * (p.bits if "fpr" in options else p.expected_fpr)
 

@@ -19,7 +19,7 @@ class Ribbon(_native.Ribbon, Filter):
 
     Halving the false-positive rate takes 1.01 bits per key, and any rate is possible. Keys cannot
     be added after the build.
-    ``layout="interleaved"`` stores what one query needs together, and has the fastest queries;
+    ``layout="interleaved"`` stores all bits of a query together, and has the fastest queries;
     ``"columns"`` can be cut to fewer columns, each of which halves the rate, see `truncate`.
 
     >>> f = Ribbon.build(["ada", "grace"], fpr=0.001)

@@ -140,7 +140,7 @@ class Sharded(_native.Sharded, Filter):
         if joined.missing and not partial:
             raise ValueError(
                 f"shards lacks {_listed(joined.missing)} of {total}; pass partial=True to join "
-                "what is there"
+                "the others"
             )
         return joined
 

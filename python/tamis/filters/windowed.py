@@ -77,7 +77,7 @@ class Windowed(_native.Windowed, Filter):
         """
         if window is None:
             if not isinstance(keys, Sized | Iterable):
-                _native.hash_keys(keys)  # raises what `update` would
+                _native.hash_keys(keys)  # raises the error that `update` would raise
             keys = keys if isinstance(keys, Sized) else list(cast(Iterable[Any], keys))
             window = max(len(keys), 1)
         made = cls(window, fpr=fpr, bits_per_key=bits_per_key, seed=seed, key=key)

@@ -1,7 +1,7 @@
 """Cuckoo filters: buckets and fingerprint bits for a rate or a budget.
 
 With B buckets of four slots and V = 2^f − 1 fingerprints, there are B·V/2 identities of a
-fingerprint and its two buckets. The identity of an absent key differs from those of n keys with
+fingerprint and its two buckets. An absent key shares its identity with none of n keys with
 probability (1 − 2/(B·V))^n. At a load of 0.95 the rate is 7.6/V, slightly less for high rates.
 """
 

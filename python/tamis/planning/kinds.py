@@ -1,9 +1,9 @@
-"""The table of kinds: what each kind of filter is called, supports, and costs.
+"""The table of kinds: the names, abilities and query times of each kind of filter.
 
 The number, name and abilities of a kind come from its row in native code (``KIND`` in its module,
 listed in ``src/kinds.rs``). This table adds its public class, its planning module, the options to
 build it, and the times of queries. Stacks, advice, files and the command line iterate over it.
-CONTRIBUTING lists what a new kind needs.
+CONTRIBUTING lists the edits for a new kind.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FractionalLengths(NamedTuple):
 class Option(NamedTuple):
     """A way to build a kind: its name in tables, arguments of ``build``, time of a query.
 
-    ``reason`` is why one would choose it; the advice ranks only options that have one.
+    ``reason`` says when to choose it; the advice ranks only options that have one.
     """
 
     name: str

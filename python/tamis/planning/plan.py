@@ -94,10 +94,10 @@ class Plan:
 
     ``negatives`` is how many of the workload's most frequent negatives are stored, and ``psi`` (ψ)
     the fraction of queries that are for them. ``expected_fpr`` (EFPR) is the rate under the
-    workload, ``fpr_bound`` (EFPB) that under any other. ``checks`` are the layers that each kind of
-    query passes, ``expected_checks`` their mean over the workload. ``budget`` is the requested
-    budget in bits per key, if any. ``expected_cost`` is the mean cost of the false positives per
-    query for an absent key, if the workload has costs.
+    workload, ``fpr_bound`` (EFPB) the rate under any other. ``checks`` are the layers that each
+    kind of query passes, ``expected_checks`` their mean over the workload. ``budget`` is the
+    requested budget in bits per key, if any. ``expected_cost`` is the mean cost of the false
+    positives per query for an absent key, if the workload has costs.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -129,7 +129,7 @@ class Plan:
         seed: int = 0,
         key: bytes | None = None,
     ) -> Stacked:
-        """Build a filter of these keys; the arguments are those of `Stacked.from_plan`."""
+        """Build a filter of these keys; see `Stacked.from_plan` for the arguments."""
         from tamis.filters.stacked import Stacked
 
         return Stacked.from_plan(

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 Last = Literal["auto", "alternating", "exact"]
 Rates = Literal["varied", "equal"]
 
-_NOTHING = Zipf(1.0, 1, 0)
+_NO_NEGATIVES = Zipf(1.0, 1, 0)
 
 _MARGINS = (1.0, 0.999, 0.99, 0.9)
-"""Shares of a constraint that are tried in turn until a plan keeps it in whole bits. Each of these
-gives a plan to some set of 15 to 200 keys that has none without it; a half gave none to any."""
+"""Constraints are tightened by these factors in turn until a plan in whole bits meets them. Each
+factor is needed by some set of 15 to 200 keys; a factor of a half helped none."""
 
 
 class PlanOptions(TypedDict, total=False):
-    """The arguments of `plan` that do not depend on the keys, for those who pass them on."""
+    """The arguments of `plan` that do not depend on the keys, for functions that pass them on."""
 
     layer: LayerKind
     last: Last
@@ -101,23 +101,23 @@ def plan(
         check_cost,
     )  # fmt: skip
     kinds = _kinds(layer, last, rates, updates)
-    # With costs, ψ is the fraction of the cost in all that follows, and rates are weighted by it.
-    curve = workload.cost_curve if workload is not None and keys else _NOTHING
+    # If the workload has costs, ψ is a fraction of the cost from here on, and so are rates.
+    curve = workload.cost_curve if workload is not None and keys else _NO_NEGATIVES
     allowance = whole_lengths.Allowance()
     for margin in _MARGINS:
         tightened = _tightened(goal, margin)
         found = _candidates(tightened, curve, kinds, last, rates, updates, allowance)
         if not found:
             break
-        # Whole bits and items decide in small layers. Searches over rates do not see them, so what
-        # each of them found is made a plan before one is chosen.
+        # Whole bits and items matter in small layers, but searches over rates ignore them. So every
+        # stack found is turned into a plan before one is chosen.
         plans = [realize(each, goal) for each in found]
-        if kept := [each for each in plans if _kept(each, goal)]:
-            return _of_workload(min(kept, key=lambda each: _rank(each, goal)), goal, workload)
+        if kept := [each for each in plans if _meets(each, goal)]:
+            return _with_workload(min(kept, key=lambda each: _rank(each, goal)), goal, workload)
     raise ValueError(_impossible(goal, curve, kinds, last, updates))
 
 
-def _of_workload(plan: Plan, goal: Goal, workload: Workload | None) -> Plan:
+def _with_workload(plan: Plan, goal: Goal, workload: Workload | None) -> Plan:
     """Return the plan with its workload; if that has costs, with the rate of queries, too."""
     if workload is None or workload.costs is None:
         return replace(plan, workload=workload)
@@ -141,20 +141,21 @@ def _candidates(
     updates: bool,
     allowance: whole_lengths.Allowance,
 ) -> list[Stack]:
-    """Find candidate stacks: one of them is the best when sizes are whole numbers.
+    """Find candidate stacks, one of which is the best when sizes are whole numbers.
 
-    Layers of fingerprints have whole sizes from the start, so of them it is the best of all kinds.
+    Layers of fingerprints have whole sizes from the start, so only the best stack of them is
+    returned.
     """
     best: Stack | None = None
     of_rates: list[Stack] = []
     for kind in kinds:
-        one, searches = plain(kind, goal), _searches(kind, last, updates, allowance)
+        one, searches = single_layer(kind, goal), _searches(kind, last, updates, allowance)
         if KINDS[kind].continuous:
             stacks = [sweep(search, goal, curve, tolerance) for search, tolerance in searches]
             of_rates += [stack for stack in (one, *stacks) if stack]
             continue
         if KINDS[kind].fractional:
-            # Whole lengths are compared among themselves: what is not whole is added afterwards.
+            # Stacks of whole lengths are compared first; fractions are added to the result.
             whole = whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
             stacks = [sweep(search, goal, curve, limit, whole) for search, limit in searches]
             improved = [fractional_lengths.improve(stack, goal, curve) for stack in stacks if stack]
@@ -177,7 +178,7 @@ def _candidates(
 
 
 def _tightened(goal: Goal, margin: float) -> Goal:
-    """Leave slack under the constraints for whole bits and items, which matter in small layers."""
+    """Leave slack for whole bits and items, which matter in small layers."""
     return replace(
         goal,
         max_fpr_bound=goal.max_fpr_bound * margin,
@@ -185,8 +186,8 @@ def _tightened(goal: Goal, margin: float) -> Goal:
     )
 
 
-def _kept(plan: Plan, goal: Goal) -> bool:
-    """Whether a plan keeps to every constraint, in whole bits."""
+def _meets(plan: Plan, goal: Goal) -> bool:
+    """Return whether a plan in whole bits meets every constraint."""
     return bool(goal.allowed(plan.expected_fpr, plan.fpr_bound, plan.psi, plan.checks, plan.bits))
 
 
@@ -196,10 +197,10 @@ def _rank(plan: Plan, goal: Goal) -> tuple[float, float, int]:
     return float(goal.objective(plan.bits, cost)), plan.fpr_bound, plan.bits
 
 
-def plain(kind: str, goal: Goal) -> Stack | None:
-    """Find the best filter of one layer."""
+def single_layer(kind: str, goal: Goal) -> Stack | None:
+    """Find the best filter of one layer, or None if none meets the constraints."""
     if KINDS[kind].fractional:
-        return _plain_of_any_length(kind, goal)
+        return _single_fractional_layer(kind, goal)
     if not KINDS[kind].continuous:
         return whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
@@ -215,7 +216,7 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     return Stack(kind, 0, 0.0, (rate,), (), False, bits, cost)
 
 
-def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
+def _single_fractional_layer(kind: str, goal: Goal) -> Stack | None:
     request = {"bits_per_key": goal.budget / max(goal.keys, 1)}
     if goal.minimizes_bits:
         request = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
@@ -316,7 +317,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
 
     def best(goal: Goal) -> Plan | None:
         found = _candidates(goal, curve, kinds, last, "equal", updates, whole_lengths.Allowance())
-        kept = [plan for stack in found if _kept(plan := realize(stack, goal), goal)]
+        kept = [plan for stack in found if _meets(plan := realize(stack, goal), goal)]
         return min(kept, key=lambda plan: _rank(plan, goal), default=None)
 
     for name, relaxed in (
@@ -332,14 +333,14 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
             )
     layers = f"{' or '.join(kinds)} layers" if len(kinds) < len(LAYERS) else "a stack"
     if goal.minimizes_bits:
-        most = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
-        lowest = best(most)
+        unlimited = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
+        lowest = best(unlimited)
         assert lowest is not None
         return (
             f"fpr must be at least {_rounded_up(lowest.expected_fpr):.2g} for {layers} and this "
             f"workload, not {goal.fpr}"
         )
-    least = min(_least_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
+    least = min(_min_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
     given = goal.budget / max(goal.keys, 1)
     return (
         f"bits_per_key must be at least {math.ceil(100 * least) / 100:.2f} for {layers}, "
@@ -348,12 +349,12 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
 
 
 def _rounded_up(rate: float) -> float:
-    """The rate in two digits, not less."""
+    """Round a rate up to two digits."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 1) if rate else 1.0
     return math.ceil(rate / unit) * unit
 
 
-def _least_bits(kind: str, keys: int) -> float:
+def _min_bits(kind: str, keys: int) -> float:
     """Return the bits of the coarsest layer."""
     if KINDS[kind].continuous:
         return 1.0

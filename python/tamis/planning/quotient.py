@@ -1,8 +1,8 @@
 """Quotient filters: slots and remainder bits for a rate or a budget.
 
-A filter of Q quotients and r-bit remainders distinguishes Q·2^r fingerprints. The fingerprint of an
-absent key differs from those of n keys with probability (1 − 1/(Q·2^r))^n. Each slot takes r bits
-and 2.125 bits of metadata (``src/quotient``).
+A filter of Q quotients and r-bit remainders distinguishes Q·2^r fingerprints. An absent key shares
+its fingerprint with none of n keys with probability (1 − 1/(Q·2^r))^n. Each slot takes r bits and
+2.125 bits of metadata (``src/quotient``).
 """
 
 import math
@@ -103,14 +103,14 @@ def quotients(keys: int) -> int:
     return slots // _BLOCK * _BLOCK - _TAIL
 
 
-def most_slots(capacity: int, quotients: int) -> int:
+def max_slots(capacity: int, quotients: int) -> int:
     """Predict how many slots a filter fills before it doubles, or a telescoping one is full.
 
     Keys that share a fingerprint can take more slots than keys, so 1/32 is added. If blocks were
     rounded up, they fill to `LOAD`. The kernel applies this rule during insertion, also in a filter
     that was opened from a file: see ``src/quotient/capacity.rs``.
 
-    >>> most_slots(1000, quotients(1000)), most_slots(10, quotients(10))
+    >>> max_slots(1000, quotients(1000)), max_slots(10, quotients(10))
     (1037, 61)
     """
     rounded_up = quotients // _BLOCK * math.ceil(_BLOCK * LOAD)

@@ -96,13 +96,13 @@ class StablePlan:
         lines = [head, "group  absent  members     bits  cells  Max  K   P    rate  reject"]
         for j, group in enumerate(self.groups, start=1):
             size = group.size
-            told = (
+            columns = (
                 f"{size.bits:8,} {size.cells:6,} {size.most:4} {size.hashes:2} {size.decrements:3}"
                 if size
                 else f"       0  {'accepts' if group.answer else 'rejects'} all        "
             )
             lines.append(
-                f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {told} "
+                f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {columns} "
                 f"{group.rate:7.4f} {group.fnr:7.3f}"
             )
         return "\n".join([*lines, *self.advice])
@@ -173,7 +173,7 @@ def describe(
     model_bits: int = 0,
     borders: tuple[float, ...] = (),
 ) -> StablePlan:
-    """Return the plan of these groups, with advice on what else the bits could do."""
+    """Return the plan of these groups, with advice on other filters of the same bits."""
     fnr = float(sum(group.members * group.fnr for group in groups))
     advice = advised(bits + model_bits, fpr, gap, fnr, members)
     return StablePlan(groups, bits, fpr, gap, method, advice, borders)
@@ -187,17 +187,21 @@ def groups_of(
     for a, b, f in zip(p, q, filters, strict=True):
         size, answer = (None, f) if isinstance(f, bool) else (f, True)
         rate = stable.limit_rate(size) if size else float(answer)
-        found.append(Group(float(a), float(b), size, answer, rate, _denied(size, answer, b * gap)))
+        found.append(
+            Group(float(a), float(b), size, answer, rate, _false_negatives(size, answer, b * gap))
+        )
     return tuple(found)
 
 
 def fnr_at(groups: Sequence[Group], gap: float) -> float:
     """Return Σ q_j·FN_j at a gap; each group gets its part of the insertions (Eq. 16)."""
-    return float(sum(g.members * _denied(g.size, g.answer, g.members * gap) for g in groups))
+    return float(
+        sum(g.members * _false_negatives(g.size, g.answer, g.members * gap) for g in groups)
+    )
 
 
 def floats(name: str, values: Any, what: str) -> Floats:
-    """Return an argument as an array of numbers; ``what`` says of which."""
+    """Return an argument as an array of numbers; ``what`` names them in the error."""
     try:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
@@ -215,7 +219,7 @@ def _checked(name: str, shares: Any) -> Floats:
     return np.asarray(array / array.sum())
 
 
-def _denied(size: StableSize | None, answer: bool, gap: float) -> float:
+def _false_negatives(size: StableSize | None, answer: bool, gap: float) -> float:
     if size is None:
         return float(not answer)
     return stable.false_negatives(size, gap)
@@ -253,7 +257,7 @@ def paper_sizes(
 ) -> list[StableSize]:
     """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
-    P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
+    P follows from Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
     of all bits and the whole gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
     Figure 7: those have the lowest P by Eq. 19 as printed, but reject more keys.)
 
@@ -310,10 +314,10 @@ def _paper_choice(
 
 def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) -> tuple[str, ...]:
     """Compare with other filters of the same bits (Fig. 12 and Eq. 4)."""
-    said = []
+    advice = []
     window = windowed.size(gap, bits_per_key=min(bits / max(gap, 1), 4096))
     if window.bits <= bits and (rate := window.rate()) <= fpr:
-        said.append(
+        advice.append(
             f"Windowed: if no gap exceeds {gap:,}, it is better: it rejects no key, in the same "
             f"bits, at a rate of {rate:.2g}."
         )
@@ -322,16 +326,16 @@ def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) ->
     except ValueError:
         plain = 1.0
     if plain <= fnr:
-        said.append(
+        advice.append(
             f"StableBloom: without a classifier, it rejects {plain:.3g} of the members instead of "
             f"{fnr:.3g}, in the same bits."
         )
     if members is not None and 0.6185 ** (bits / max(members, 1)) <= fpr:
-        said.append(
+        advice.append(
             f"One-sided: all {members:,} members fit into a Bloom filter of these bits at this "
             "rate, which rejects none; with a good classifier, LearnedBloom is even smaller."
         )
-    return tuple(said)
+    return tuple(advice)
 
 
 def learned_wins(

@@ -20,10 +20,9 @@ from tamis.planning.stacked.metrics import Array, Checks
 from tamis.planning.stacked.sweep import Search
 
 DEPTHS = (3, 5, 7)
-"""Numbers of layers. Another pair could change the answer of at most α⁴ of the queries."""
+"""Numbers of layers. Two more could change the answer of at most α⁴ of the queries."""
 
-# Rates of the grid: about half a percent from one to the next. `realize` uses what they leave of a
-# budget.
+# Rates of the grid: about half a percent from one to the next. `realize` uses the rest of a budget.
 _POINTS = 1024
 _LARGEST = 0.9
 

@@ -1,11 +1,11 @@
-"""Fingerprints whose lengths need not be whole: the columns of ribbon layers.
+"""Stacks whose fingerprint lengths need not be whole, such as stacks of ribbon layers.
 
-The searches find whole lengths. Here the first layer gets what they leave of a budget, or just what
-a rate needs; and the other layers and the number of negatives are varied by smaller and smaller
-steps as long as that is an improvement.
+`whole_lengths` finds whole lengths. Here the first layer is extended to the rest of the budget, or
+cut to the requested rate. Then the other layers and the number of negatives are varied by smaller
+and smaller steps as long as that is an improvement.
 
-Every query meets the first layer, and every layer behind it is smaller: no other layer takes or
-gives as many bits for the same change of the rate.
+Every query passes the first layer, and every layer behind it is smaller, so the first layer trades
+the most bits for the same change of the rate.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.realize import layers_of, predicted
 
 _STEPS = (1.0, 0.5, 0.25)
-_TRIALS = 100  # stacks that are tried, at about a third of a millisecond
+_TRIALS = 100  # stacks to try, at about a third of a millisecond each
 _HALVINGS = 12
-_GAIN = 1e-4  # what counts as an improvement
+_GAIN = 1e-4  # the smallest relative improvement that counts
 
 
 def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the lengths of a stack and its number of negatives; the result is at least as good."""
-    best = min(filter(None, (refilled(stack, goal), stack)), key=goal.score)
-    # The sweep has found the number of negatives; and where the first layer cannot be finer, the
-    # budget is beyond all use.
+    best = min(filter(None, (with_best_first_layer(stack, goal), stack)), key=goal.score)
+    # One layer needs no negatives; and if the first layer cannot be finer, the budget is larger
+    # than a stack can use.
     if len(stack.lengths) == 1 or best.lengths[0] == KINDS[stack.kind].finest:
         return best
     left = _TRIALS
@@ -38,16 +38,16 @@ def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
             found = False
             for changed in _changes(best, step, curve):
                 left -= 1
-                other = refilled(changed, goal)
+                other = with_best_first_layer(changed, goal)
                 if other and goal.score(other) < goal.score(best) * (1 - _GAIN):
                     best, found = other, True
     return best
 
 
-def refilled(stack: Stack, goal: Goal) -> Stack | None:
-    """Give the first layer the most columns within the budget, or the fewest for the rate.
+def with_best_first_layer(stack: Stack, goal: Goal) -> Stack | None:
+    """Give the first layer the longest fingerprints that fit, or the shortest for the rate.
 
-    None if no such stack keeps to the constraints.
+    Return None if no such stack meets the constraints.
     """
     if goal.minimizes_bits:
         layers = layers_of(stack, goal)
@@ -59,7 +59,7 @@ def refilled(stack: Stack, goal: Goal) -> Stack | None:
         length = _fractional(stack).length(rate)
         if not KINDS[stack.kind].coarsest <= length <= KINDS[stack.kind].finest:
             return None
-        # Of a few keys, whole columns may take less than a part of one.
+        # For a few keys, a whole bit may take less memory than a fraction of it.
         both = [_measured(_with_first(stack, each), goal) for each in (length, math.ceil(length))]
         return min((each for each in both if _kept(each, goal)), key=goal.score, default=None)
     whole = math.floor(stack.lengths[0])

@@ -1,4 +1,4 @@
-"""What an adaptive stack knows after some queries, and the best three layers for a lifetime.
+"""Known negatives of an adaptive stack after some queries, and its best three layers.
 
 After n queries for absent keys, each negative of frequency f was queried with probability
 1 − (1 − f)ⁿ, so the stack knows
@@ -36,7 +36,7 @@ _MAX_OF_NEGATIVES = 12
 
 
 class Seen(NamedTuple):
-    """What is known after some queries: ψ, and the number of negatives."""
+    """Knowledge after some queries: ψ, and the number of negatives."""
 
     psi: float
     negatives: float
@@ -63,7 +63,7 @@ def shape(curve: Frequencies) -> Steps:
 
 
 def seen(curve: Frequencies, queries: float) -> Seen:
-    """Predict what is known after this number of queries for absent keys.
+    """Predict the known negatives after this number of queries for absent keys.
 
     >>> from tamis.planning.stacked.frequencies import Zipf
     >>> known = seen(Zipf(1.0, 1000, 500), 100)

@@ -1,7 +1,7 @@
-"""From the stack that a search found to the layers as they will be built.
+"""Turn the stack that a search found into a plan.
 
-Searches treat the numbers of items and bits as real numbers. Here, each layer gets whole numbers,
-its rate is that of the filter of this size, and the layers below are adjusted.
+Searches treat the numbers of items and bits as real numbers. Here, each layer gets whole numbers
+and the rate of a filter of this size, and the layers below are adjusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def realize(stack: Stack, goal: Goal) -> Plan:
         if goal.minimizes_bits:
             expected, bound, _ = predicted(stack, layers)
             return expected > goal.fpr or bound > goal.max_fpr_bound
-        # No more than it takes to err at `FLOOR` whatever the workload.
+        # A rate below `FLOOR` under any workload needs no more bits.
         fits = sum(layer.bits for layer in layers) <= goal.budget
         return fits and predicted(stack, layers)[1] > FLOOR
 
@@ -49,14 +49,14 @@ def realize(stack: Stack, goal: Goal) -> Plan:
 
 
 def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]:
-    """Return the layers of a stack; ``scale`` is that of the bits of layers of any rate."""
+    """Return the layers of a stack; the bits of layers of any rate are multiplied by ``scale``."""
     layers: list[Layer] = []
-    waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
+    remaining = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
     kind = KINDS[stack.kind]
     sizes = [] if stack.lengths else [kind.bits_per_item(rate) for rate in stack.rates]
     for i in range(len(stack.rates)):
         stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
-        items = math.ceil(waiting[stores])
+        items = math.ceil(remaining[stores])
         if stack.lengths:
             bits, rate = fingerprint_layer(stack.kind, items, stack.lengths[i])
             length = stack.lengths[i]
@@ -64,9 +64,9 @@ def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]
             bits = max(1, math.floor(items * sizes[i] * scale))
             rate, length = _rate(kind.name, items, bits), None
         layers.append(Layer(kind.name, stores, rate, items, bits, length, kind.layout))
-        waiting[others] *= rate
+        remaining[others] *= rate
     if stack.exact:
-        items = math.ceil(waiting["keys"] + waiting["negatives"])
+        items = math.ceil(remaining["keys"] + remaining["negatives"])
         layers.append(Layer(FUNCTION.name, "both", 0.5, items, function_bits(items), 1))
     return tuple(layers)
 

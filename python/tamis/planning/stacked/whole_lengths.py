@@ -10,21 +10,22 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   A·B·α·(1 − α_max)): once that is no improvement, no shorter fingerprint in this place is.
 * A longer fingerprint in the layer of negatives rejects more of them, so once (1 − ψ)·(accepted +
   A·B·α·(1 − α')) is no improvement, no longer one is.
-* Let a better stack have a rate below r. Then what follows the prefix may accept at most φ = (r −
-  (1 − ψ)·accepted)/(ψ·A) of the stored negatives that come to it, and all keys. Whatever does that
-  for n keys and m negatives, and says "yes" to a share ε of everything, takes at least
-  n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at ε = (n + φ·m)/(n + m).
+* Let a better stack have a rate below r. Then the layers after the prefix may accept at most
+  φ = (r − (1 − ψ)·accepted)/(ψ·A) of the stored negatives that reach them, and must accept all
+  keys. For n keys and m negatives, and an acceptance of a share ε of everything, this takes at
+  least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at
+  ε = (n + φ·m)/(n + m).
 * Checks only add up, so a prefix that takes more than are allowed is the end.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
-* What does not lower the lowest cost so far by more than `SLACK` of it is no improvement.
+* A stack that lowers the best cost so far by less than `SLACK` of it is no improvement.
 
 The last layer of keys has the longest fingerprints that fit, or the shortest that keep the rate.
 
 Most of these bounds are multiples of 1 − ψ, so they leave out little where known negatives are
 nearly all queries: a few negatives then have hundreds of thousands of stacks that differ by a few
-bits. When `PREFIXES` are used up, searches start with the shallow stacks, take more for no
-improvement (`COARSE_SLACK`), and leave out lengths that hardly change the size (`thin`,
+bits. When `PREFIXES` are used up, searches start with the shallow stacks, ignore
+larger improvements (`COARSE_SLACK`), and skip lengths that hardly change the size (`thin`,
 `dominated`). Where the bounds work, some hundred prefixes are tried for each number of negatives.
 
 Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds in a report.
@@ -46,20 +47,19 @@ MAX_LAYERS = 9
 """The most layers of a stack."""
 
 SLACK = 1e-3
-"""How far, relative to what was known when it was left out, a stack that is left out could be
-better than the one that is found."""
+"""A stack that was skipped could be better than the best at that time by this fraction."""
 
 COARSE_SLACK = 1e-2
-"""The same where the stacks are too many to try them all."""
+"""The same if there are too many stacks to try them all."""
 
 PREFIXES = 24_000
 """Prefixes that a plan tries, for all kinds and numbers of negatives: about 0.3 seconds."""
 
 COARSE_PREFIXES = 5000
-"""Prefixes of each kind that it tries when those are used up."""
+"""Prefixes per kind that a plan tries when `PREFIXES` are used up."""
 
 COARSE_PREFIXES_OF_A_DEPTH = 1000
-"""Of them, those of each depth and number of negatives."""
+"""The limit of `COARSE_PREFIXES` per depth and number of negatives."""
 
 
 class Allowance:
@@ -70,7 +70,7 @@ class Allowance:
 
 
 class _Prefix(NamedTuple):
-    """Pairs of layers: what passes them, and what they have cost."""
+    """Pairs of layers: the fractions that pass them, and their bits and checks."""
 
     rates: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -121,7 +121,7 @@ class _Search:
     slack: float = SLACK
 
     def __post_init__(self) -> None:
-        # Stacks of other numbers of negatives are known, which the best one must be better than.
+        # The cutoff is the score of the best stack with another number of negatives.
         self.best_rate = self.rate_limit(Checks(0.0, 0.0, 0.0))
 
     def extend(self, prefix: _Prefix) -> None:
@@ -297,7 +297,7 @@ class _Search:
     def hopeless(
         self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
     ) -> bool:
-        """Whether what must follow does not fit, by its information alone."""
+        """Whether the layers that must follow cannot fit, by information theory."""
         if not self.psi:
             return False
         share = (self.rate_limit(met) - (1 - self.psi) * accepted) / (self.psi * stored)
