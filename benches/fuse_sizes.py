@@ -26,7 +26,7 @@ WANTED = 0.9
 def solved(arity: int, keys: int, length: int, segments: int, trials: int) -> float:
     """Return the fraction of seeds with which the first attempt succeeds."""
     numbers = np.arange(keys)
-    size = planning.Size(arity, 8, length, segments)
+    size = planning.FuseSize(arity, 8, length, segments)
     first = 0
     for seed in range(trials):
         distinct = _native.Distinct(numbers, seed)

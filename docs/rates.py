@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import tamis
-from tamis.planning import learned, ribbon, stable, windowed
+from tamis.planning import learned_bloom, ribbon, stable, windowed
 from tamis.planning.adaptive_stacked import PlanRequest, plan_adaptive
 from tamis.planning.kinds import KINDS
 
@@ -127,11 +127,11 @@ def classified() -> dict[str, Points]:
     """Return the rate of a learned filter, for scores drawn from two distributions."""
     rng = np.random.default_rng(0)
     members, others = (rng.beta(*shape, 5000).astype(np.float32) for shape in ((3, 1.5), (1.5, 3)))
-    parts = learned.segments(members, others)
+    parts = learned_bloom.segments(members, others)
     halving = ribbon.size(KEYS, fpr=2**-8).bits / (8 * KEYS)
 
     def size(rate: float) -> tuple[float, float]:
-        plan = learned.plan(parts, fpr=rate, mixed=True)
+        plan = learned_bloom.plan(parts, fpr=rate, mixed=True)
         return halving * plan.filter_bits / len(members), plan.expected_fpr
 
     return {"LearnedBloom, without its model": points(size, RATES)}

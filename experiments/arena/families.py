@@ -21,7 +21,7 @@ from experiments.arena.grounds import Ground, Stream
 import tamis
 from tamis.planning import quotient, telescoping
 from tamis.planning.kinds import KINDS, Option, fingerprint_layer
-from tamis.planning.learned import FORMS
+from tamis.planning.learned_bloom import FORMS
 from tamis.stores import Hashes
 
 REMOTE = 128

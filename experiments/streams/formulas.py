@@ -15,7 +15,7 @@ from experiments.streams.settings import SEED, bloom, denied
 
 import tamis
 from tamis.planning import stable
-from tamis.planning.stable.groups import paper_rates
+from tamis.planning.stable_learned.groups import paper_rates
 
 CLASSIFIERS = ((0.01, 0.5), (0.05, 0.3), (0.1, 0.2), (0.2, 0.1))
 """F_p and F_n of four classifiers; the paper's four are only in its picture."""
@@ -89,7 +89,7 @@ def figure2(quick: bool) -> Evidence:
 )
 def figure6(quick: bool) -> Evidence:
     """Solve Eq. 8, and compare with the counters that have as many false negatives."""
-    full = stable.Size(10**6, 1, 6, 12)
+    full = stable.StableSize(10**6, 1, 6, 12)
     rows = []
     for insertions in (5 * 10**4, 10**5, 5 * 10**5, 10**6, 10**7, 10**8):
         for percent in range(30, 55, 5):
@@ -108,7 +108,7 @@ def figure6(quick: bool) -> Evidence:
     saved = told["saved"]
     early = next(r for r in rows if r["insertions"] == 5 * 10**4 and r["Fn"] == 0.5)
     # At every gap, a filter that gets half of the insertions needs half of the cells.
-    gap, half = 20_000, stable.Size(full.cells // 2, 1, 6, 12)
+    gap, half = 20_000, stable.StableSize(full.cells // 2, 1, 6, 12)
     fnr = stable.false_negatives(full, gap), stable.false_negatives(half, gap / 2)
 
     def draw(figure: Any) -> None:
@@ -148,7 +148,7 @@ def figure6(quick: bool) -> Evidence:
     )
 
 
-def other_side(full: stable.Size, insertions: int, escaping: float) -> float:
+def other_side(full: stable.StableSize, insertions: int, escaping: float) -> float:
     """Return the solution of Eq. 8 with more than K·N·F_n counters."""
     from scipy.optimize import brentq
 
@@ -173,7 +173,7 @@ def figure7(quick: bool) -> Evidence:
     insertions = 20_000 if quick else 200_000
     for j, rate in enumerate(rates, start=1):
         for hashes in range(1, 11):
-            size = stable.Size(10**5, 1, hashes, stable.whole_decrements(hashes, 1, rate))
+            size = stable.StableSize(10**5, 1, hashes, stable.whole_decrements(hashes, 1, rate))
             printed = stable.faded_printed(size, 100, hashes / size.cells)
             f = tamis.StableBloom._sized(size, decrement="adjacent", gap=100, seed=SEED, key=None)
             found = denied(f.contains, f.update, 100, insertions)

@@ -16,7 +16,7 @@ from experiments.streams.settings import SEED, area, how, rows, split
 import tamis
 from experiments import data
 from tamis.learned import train
-from tamis.planning import learned as planning
+from tamis.planning import learned_bloom as planning
 
 BUDGETS = (2, 4, 8, 12)
 

@@ -24,7 +24,7 @@ from experiments.streams.settings import (
     task,
 )
 
-from tamis.planning.stable.scores import monotone
+from tamis.planning.stable_learned.scores import monotone
 
 METHODS = {"paper": "paper", "ours": "optimal"}
 

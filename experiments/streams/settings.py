@@ -166,7 +166,7 @@ class Given:
 def bloom(count: int, bits: int, hashes: int | None = None) -> Any:
     """Wrap a Bloom filter of a given size, with the best number of hashes for its keys."""
     best = max(1, round(bits / count * math.log(2))) if hashes is None else hashes
-    size = bloom_planning.Size("standard", bits, min(best, 30))
+    size = bloom_planning.BloomSize("standard", bits, min(best, 30))
     return plain(tamis.Bloom._of(tamis.Bloom._empty(size, count, SEED, None)))
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that several plans share."""
+"""Checks of arguments."""
 
 import math
 import operator
@@ -8,6 +8,12 @@ from numbers import Integral, Real
 
 MAX_BITS_PER_KEY = 4096
 """The largest budget accepted: far more than any filter can use."""
+
+
+MALFORMED = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""Errors of reading a text that is not JSON, or has another structure than the one written."""
 
 
 def check_number(

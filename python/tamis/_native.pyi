@@ -25,7 +25,7 @@ from tamis.planning import (
     telescoping,
     windowed,
 )
-from tamis.planning.stable.groups import Group
+from tamis.planning.stable_learned.groups import Group
 
 __all__ = [
     "DEBUG_BUILD",
@@ -464,7 +464,7 @@ class Function(Stored):
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
-    def _build(size: ribbon.Size, keys: Assigned) -> Handle: ...
+    def _build(size: ribbon.RibbonSize, keys: Assigned) -> Handle: ...
     @property
     def bits(self) -> int:
         """The number of bits of a value (r)."""
@@ -620,13 +620,13 @@ class Bloom(Inserting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: bloom.Size, capacity: int, seed: int = 0, key: bytes | None = None
+        size: bloom.BloomSize, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: bloom.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(size: bloom.BloomSize, keys: Distinct, capacity: int = 0) -> Handle: ...
     @staticmethod
     def _build_any(
-        keys: Keys, size: Callable[[int], bloom.Size], seed: int = 0, key: bytes | None = None
+        keys: Keys, size: Callable[[int], bloom.BloomSize], seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @property
     def layout(self) -> Literal["blocked", "standard", "segmented"]:
@@ -649,10 +649,10 @@ class Cuckoo(Deleting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
+        size: cuckoo.CuckooSize, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: cuckoo.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(size: cuckoo.CuckooSize, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def fingerprint_bits(self) -> int:
         """The length of a fingerprint in bits (f), after `truncate` if it was called."""
@@ -672,10 +672,10 @@ class Fuse(Filter):
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
-    def _build(size: fuse.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(size: fuse.FuseSize, keys: Distinct, capacity: int = 0) -> Handle: ...
     @staticmethod
     def _build_any(
-        keys: Keys, size: Callable[[int], fuse.Size], seed: int = 0, key: bytes | None = None
+        keys: Keys, size: Callable[[int], fuse.FuseSize], seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @property
     def arity(self) -> int:
@@ -697,7 +697,7 @@ class Ribbon(Filter):
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
-    def _build(size: ribbon.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(size: ribbon.RibbonSize, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def layout(self) -> Literal["interleaved", "columns"]:
         """The order of the columns."""
@@ -729,10 +729,10 @@ class Quotient(Deleting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: quotient.Size, capacity: int, seed: int = 0, key: bytes | None = None
+        size: quotient.QuotientSize, capacity: int, seed: int = 0, key: bytes | None = None
     ) -> Handle: ...
     @staticmethod
-    def _build(size: quotient.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(size: quotient.QuotientSize, keys: Distinct, capacity: int = 0) -> Handle: ...
     @property
     def quotients(self) -> int:
         """The number of quotients (Q): fingerprints are numbers below Q·2^r."""
@@ -895,7 +895,7 @@ class AdaptiveQuotient(Adapting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: telescoping.Size,
+        size: telescoping.TelescopingSize,
         extending: bool,
         capacity: int,
         seed: int = 0,
@@ -903,7 +903,7 @@ class AdaptiveQuotient(Adapting):
     ) -> Handle: ...
     @staticmethod
     def _build(
-        size: telescoping.Size, extending: bool, keys: Distinct, capacity: int = 0
+        size: telescoping.TelescopingSize, extending: bool, keys: Distinct, capacity: int = 0
     ) -> Handle: ...
     @property
     def selectors(self) -> Literal["growing", "block", "plain"]:
@@ -939,10 +939,15 @@ class AdaptiveCuckoo(Deleting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: adaptive_cuckoo.Size, capacity: int, seed: int = 0, key: bytes | None = None
+        size: adaptive_cuckoo.AdaptiveCuckooSize,
+        capacity: int,
+        seed: int = 0,
+        key: bytes | None = None,
     ) -> Handle: ...
     @staticmethod
-    def _build(size: adaptive_cuckoo.Size, keys: Distinct, capacity: int = 0) -> Handle: ...
+    def _build(
+        size: adaptive_cuckoo.AdaptiveCuckooSize, keys: Distinct, capacity: int = 0
+    ) -> Handle: ...
     @property
     def _motion(self) -> int: ...
     @property
@@ -962,7 +967,7 @@ class StableBloom(Inserting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: stable.Size,
+        size: stable.StableSize,
         independent: bool,
         capacity: int,
         seed: int = 0,
@@ -990,7 +995,11 @@ class Windowed(Inserting):
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
     def _empty(
-        size: windowed.Size, step: float, capacity: int, seed: int = 0, key: bytes | None = None
+        size: windowed.WindowedSize,
+        step: float,
+        capacity: int,
+        seed: int = 0,
+        key: bytes | None = None,
     ) -> Handle: ...
     @property
     def _hashes(self) -> int: ...

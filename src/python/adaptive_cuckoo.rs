@@ -10,7 +10,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.adaptive_cuckoo.Size` says; the motion as a file has it.
+/// The fields of `planning.adaptive_cuckoo.AdaptiveCuckooSize`; the motion as a file has it.
 #[derive(FromPyObject)]
 pub struct Size {
     motion: u64,

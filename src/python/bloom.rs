@@ -21,7 +21,7 @@ const COUNTED: usize = 1 << 20;
 /// counted keys. For more than `COUNTED` keys, the error of that estimate is a tenth of this.
 const SLACK: f64 = 0.005;
 
-/// What `planning.bloom.Size` says.
+/// The fields of `planning.bloom.BloomSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     layout: String,

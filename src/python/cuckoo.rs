@@ -7,7 +7,7 @@ use super::kinds::kind_class;
 use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
 
-/// What `planning.cuckoo.Size` says.
+/// The fields of `planning.cuckoo.CuckooSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     chunks: u64,

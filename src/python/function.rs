@@ -13,7 +13,7 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.ribbon.Size` says: columns, and the slots of each level that bumps.
+/// The fields of `planning.ribbon.RibbonSize`: columns, and the slots of each level that bumps.
 #[derive(FromPyObject)]
 pub struct Size {
     columns: u32,

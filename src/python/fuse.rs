@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 /// of their first attempts fail.
 const TRIED: usize = 1 << 17;
 
-/// What `planning.fuse.Size` says.
+/// The fields of `planning.fuse.FuseSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     arity: u32,

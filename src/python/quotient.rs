@@ -10,7 +10,7 @@ use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-/// What `planning.quotient.Size` says.
+/// The fields of `planning.quotient.QuotientSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     quotients: u64,

@@ -8,7 +8,7 @@ use crate::ribbon::{Layout, Ribbon as Kernel, Sizes};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.ribbon.Size` says: columns, the share of keys with one more, of 2³², and the
+/// The fields of `planning.ribbon.RibbonSize`: columns, the share of keys with one more, of 2³², and the
 /// slots of each level that bumps.
 #[derive(FromPyObject)]
 pub struct Size {

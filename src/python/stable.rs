@@ -10,7 +10,7 @@ use crate::stable::{Shape, Stable};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
-/// What `planning.stable.Size` says.
+/// The fields of `planning.stable.StableSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     cells: u64,

@@ -12,7 +12,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.telescoping.Size` says.
+/// The fields of `planning.telescoping.TelescopingSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     selectors: String,

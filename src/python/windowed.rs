@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `planning.windowed.Size` says.
+/// The fields of `planning.windowed.WindowedSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     hashes: u64,

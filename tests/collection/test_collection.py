@@ -77,14 +77,14 @@ def twin(kind, keys):
         return truncated_bloom(keys, bits, hashes)
     if kind == "segmented":
         kernel = tamis.Bloom._of(
-            _native.Bloom._build(bloom.Size("segmented", bits, hashes), distinct)
+            _native.Bloom._build(bloom.BloomSize("segmented", bits, hashes), distinct)
         )
 
         def cut(kept):
             return kernel.truncate(kept)
     else:
         kernel = tamis.Ribbon._of(
-            _native.Ribbon._build(ribbon.Size(hashes, levels, 0, "columns"), distinct)
+            _native.Ribbon._build(ribbon.RibbonSize(hashes, levels, 0, "columns"), distinct)
         )
         codes = ribbon.stored_code_bits(levels)
 

@@ -25,7 +25,7 @@ from tamis.guard import snapshot
 from tamis.learned import Model, flat
 from tamis.planning import quotient, stable
 from tamis.planning.adaptive_stacked import AdaptivePlan, PlanRequest
-from tamis.planning.stable.groups import Group
+from tamis.planning.stable_learned.groups import Group
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.metrics import Checks
 
@@ -88,10 +88,10 @@ def golden_adaptive_stacked():
     text = AdaptivePlan(plan, 10**6, 0.25, request, shape).to_json()
     native = tamis._native
     filled = native.Distinct(range(100), 42)
-    first = native.Quotient._build(quotient.Size(128, 3), filled, 100)
+    first = native.Quotient._build(quotient.QuotientSize(128, 3), filled, 100)
 
     def negatives():
-        return native.Quotient._empty(quotient.Size(64, 1), 20)
+        return native.Quotient._empty(quotient.QuotientSize(64, 1), 20)
 
     f = tamis.AdaptiveStacked._of(
         native.AdaptiveStacked._begin_with(first, negatives(), 20, text, 100)
@@ -130,8 +130,8 @@ def golden_stable_learned():
     model = Model._of(flat.linear(flat.Grams(1, 1, 4), np.array([-1.0, 0, 1, 2]), 0.0, 5))
     groups = [
         Group(0.25, 0.125, None, False, 0.0, 0.0),
-        Group(0.25, 0.25, stable.Size(600, 3, 3, 4), True, 0.0, 0.0),
-        Group(0.25, 0.375, stable.Size(500, 1, 4, 9), True, 0.0, 0.0),
+        Group(0.25, 0.25, stable.StableSize(600, 3, 3, 4), True, 0.0, 0.0),
+        Group(0.25, 0.375, stable.StableSize(500, 1, 4, 9), True, 0.0, 0.0),
         Group(0.25, 0.25, None, True, 0.0, 0.0),
     ]
     f = tamis.StableLearned._of(

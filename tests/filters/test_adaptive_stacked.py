@@ -107,7 +107,7 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
 
     def layer(items, capacity=0):
         if kind == "bloom":
-            return _native.Bloom._empty(bloom.Size("standard", 2 * int(items), 1), capacity)
+            return _native.Bloom._empty(bloom.BloomSize("standard", 2 * int(items), 1), capacity)
         return _quotient(quotients(int(items)), 1, capacity or int(items))
 
     # A first layer of these keys in place of the tiny one; then each layer of negatives is to
@@ -279,7 +279,7 @@ def test_three_layers_against_brute_force(smallest):
         found.rates[0], metrics.expected_rate(found.rates, psi), observations, lifetime
     )
     assert bits == pytest.approx(found.bits, rel=0.01)
-    assert value == pytest.approx(found.value, rel=0.01)
+    assert value == pytest.approx(found.cost, rel=0.01)
 
 
 def test_fingerprints_against_brute_force():
@@ -300,7 +300,7 @@ def test_fingerprints_against_brute_force():
                         stacked = one * (psi * three + (1 - psi) * (1 - two + two * three))
                         value = mean_rate(one, stacked, n, lifetime)
                         if bits <= goal.budget and value <= goal.fpr:
-                            best = min(best, bits if goal.smallest else value)
+                            best = min(best, bits if goal.minimizes_bits else value)
         _, found = three_layers(goal, "quotient", curve, lifetime)
         assert 0.85 * best <= goal.score(found) <= 1.005 * best
 
@@ -571,11 +571,11 @@ def _version(f):
 
 
 def _bloom(bits, capacity):
-    return _native.Bloom._empty(bloom.Size("standard", bits, 2), capacity)
+    return _native.Bloom._empty(bloom.BloomSize("standard", bits, 2), capacity)
 
 
 def _quotient(quotients, remainder_bits, capacity):
-    return _native.Quotient._empty(quotient.Size(quotients, remainder_bits), capacity)
+    return _native.Quotient._empty(quotient.QuotientSize(quotients, remainder_bits), capacity)
 
 
 def test_only_adaptations_count():

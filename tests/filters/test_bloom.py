@@ -20,7 +20,7 @@ keys_lists = st.lists(st.integers(-1000, 2**64 - 1), max_size=60)
 
 
 def native(layout, bits, hashes):
-    return tamis.Bloom._of(_native.Bloom._empty(planning.Size(layout, bits, hashes), 100))
+    return tamis.Bloom._of(_native.Bloom._empty(planning.BloomSize(layout, bits, hashes), 100))
 
 
 @given(st.sampled_from(LAYOUTS), st.integers(1, 2000), st.integers(1, 40), keys_lists, keys_lists)
@@ -78,7 +78,7 @@ def test_truncated_rates_are_as_predicted(layout):
 
 def test_a_prefix_of_segments_errs_less_than_one_of_a_standard_filter():
     """By Jensen's gap (Mersy et al. 2024, Eq. 3 and 4)."""
-    standard, segmented = (planning.Size(layout, 100_000, 7) for layout in LAYOUTS[1:])
+    standard, segmented = (planning.BloomSize(layout, 100_000, 7) for layout in LAYOUTS[1:])
     for kept in (14_286, 50_000, 90_000):
         ratio = standard.truncated_rate(10_000, kept) / segmented.truncated_rate(10_000, kept)
         assert 1.05 < ratio < 1.6

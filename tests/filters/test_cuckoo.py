@@ -19,7 +19,9 @@ from tamis.testing.filters import within_noise
 
 def native(chunks, buckets, fingerprint_bits, near, capacity=10**6):
     return tamis.Cuckoo._of(
-        _native.Cuckoo._empty(planning.Size(chunks, buckets, fingerprint_bits, near), capacity)
+        _native.Cuckoo._empty(
+            planning.CuckooSize(chunks, buckets, fingerprint_bits, near), capacity
+        )
     )
 
 
@@ -144,7 +146,7 @@ def test_a_rate_leaves_no_identity_with_more_keys_than_two_buckets_hold(keys):
 
 def test_overfull_identities_are_as_many_as_predicted():
     keys, found = 20_000, 0
-    size = planning.Size(1, 1000, 4)
+    size = planning.CuckooSize(1, 1000, 4)
     for seed in range(3):
         twin = Twin(size.chunks, size.buckets, size.fingerprint_bits, size.near)
         hashes = tamis.hash_keys(np.arange(keys), seed=seed).tolist()

@@ -23,7 +23,7 @@ def attempts(f):
 
 def native(keys, arity, fingerprint_bits, segment_length, segments, seed=0):
     distinct = _native.Distinct(keys, seed)
-    size = planning.Size(arity, fingerprint_bits, segment_length, segments)
+    size = planning.FuseSize(arity, fingerprint_bits, segment_length, segments)
     return tamis.Fuse._of(_native.Fuse._build(size, distinct))
 
 

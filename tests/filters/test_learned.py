@@ -12,7 +12,7 @@ from reference import frame, parts
 from scipy import stats
 
 import tamis
-from tamis.planning import learned as planning
+from tamis.planning import learned_bloom as planning
 from tamis.planning.ribbon import column_rate
 from tamis.testing.filters import within_noise
 
@@ -248,7 +248,7 @@ def test_a_budget_counts_the_model():
     assert rates[1] < plain.expected_fpr
     with pytest.raises(
         ValueError,
-        match=r"bits_per_key must be above \d+\.\d+, what the model alone takes .* not 8",
+        match=r"bits_per_key must be above \d+\.\d+, the size of the model .* not 8",
     ):
         tamis.LearnedBloom.build(MEMBERS[:10], nonmembers=STRANGERS, model=model, bits_per_key=8)
 

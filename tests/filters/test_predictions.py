@@ -250,8 +250,8 @@ def layer(kind, items, capacity=0):
     """An empty layer with a rate of about one half for half as many items."""
     items = max(int(items), 1)
     if kind == "bloom":
-        return _native.Bloom._empty(bloom.Size("standard", 2 * items, 1), capacity)
-    size = quotient.Size(quotient.quotients(items), 1)
+        return _native.Bloom._empty(bloom.BloomSize("standard", 2 * items, 1), capacity)
+    size = quotient.QuotientSize(quotient.quotients(items), 1)
     return _native.Quotient._empty(size, capacity or items)
 
 

@@ -18,7 +18,7 @@ from tamis.testing.filters import within_noise
 
 def native(quotients, remainder_bits, capacity):
     return tamis.Quotient._of(
-        _native.Quotient._empty(planning.Size(quotients, remainder_bits), capacity)
+        _native.Quotient._empty(planning.QuotientSize(quotients, remainder_bits), capacity)
     )
 
 
@@ -161,7 +161,7 @@ def test_a_batch_that_is_refused_midway_leaves_nothing(rate):
 @pytest.mark.parametrize("n", [1, 10, 61, 1000, 5000, 120_000])
 def test_the_kernel_is_full_when_planning_says(n):
     f = tamis.Quotient(n, fpr=2**-40)  # no two keys share a fingerprint
-    full = planning.most_slots(n, f.quotients)
+    full = planning.max_slots(n, f.quotients)
     f.update(range(full))
     for each in (f, tamis.from_bytes(f.to_bytes())):
         assert (len(each), each.capacity) == (full, n)
@@ -169,7 +169,7 @@ def test_the_kernel_is_full_when_planning_says(n):
             each.add(full)
         assert (len(each), each.capacity) == (full + 1, 2 * n)
     t = tamis.Telescoping(n, fpr=2**-20)
-    assert planning.most_slots(n, t.quotients) == full
+    assert planning.max_slots(n, t.quotients) == full
     t.update(range(full))
     for each in (t, tamis.from_bytes(t.to_bytes())):
         with pytest.raises(tamis.CapacityError):

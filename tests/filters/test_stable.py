@@ -13,12 +13,12 @@ from scipy.special import gammainc
 import tamis
 from tamis import _native
 from tamis.planning import stable as planning
-from tamis.planning.stable import Size
+from tamis.planning.stable import StableSize
 from tamis.testing.filters import within_noise
 
 
 def made(size, decrement="adjacent", seed=0):
-    kernel = _native.StableBloom._empty(Size(*size), decrement == "independent", 1000, seed)
+    kernel = _native.StableBloom._empty(StableSize(*size), decrement == "independent", 1000, seed)
     return tamis.StableBloom._of(kernel)
 
 
@@ -60,7 +60,7 @@ def test_order_of_the_stream_is_kept_in_a_batch():
 @pytest.mark.parametrize("size", [(3000, 1, 3, 11), (4001, 3, 4, 37), (2000, 7, 5, 60)])
 def test_converges_to_the_limit_and_stays(size, decrement):
     """The rate as it is stored, over time, about the limit: below before, near it after."""
-    size = Size(*size)
+    size = StableSize(*size)
     f = made(size, decrement)
     limit = planning.limit_rate(size)
     assert f.stable_fpr == limit
@@ -102,7 +102,7 @@ def denied_at(f, gap, insertions=150_000, step=50):
     [((2**14, 1, 3, 11), 500), ((2**13, 3, 4, 37), 400), ((2**13, 7, 4, 60), 900)],
 )
 def test_denies_what_the_formula_says(size, gap, decrement):
-    size = Size(*size)
+    size = StableSize(*size)
     predicted = planning.false_negatives(size, gap)
     assert 0.1 < predicted < 0.95
     measured = denied_at(made(size, decrement), gap)
@@ -110,7 +110,11 @@ def test_denies_what_the_formula_says(size, gap, decrement):
 
 
 def test_formulas_meet_where_they_should():
-    for size in (Size(5000, 1, 6, 12), Size(3000, 3, 4, 30), Size(4000, 7, 3, 60)):
+    for size in (
+        StableSize(5000, 1, 6, 12),
+        StableSize(3000, 3, 4, 30),
+        StableSize(4000, 7, 3, 60),
+    ):
         zeros = planning.zeros_limit(size)
         assert planning.zeros_after(size, 10**6) == pytest.approx(zeros, rel=1e-3)
         assert planning.faded(size, 10**6) == pytest.approx(zeros, rel=1e-9)
@@ -119,7 +123,7 @@ def test_formulas_meet_where_they_should():
             planning.faded(size, 700), rel=0.05
         )
         # The limit of many cells, as a gamma function.
-        wide = Size(size.cells * 1000, *size[1:])
+        wide = StableSize(size.cells * 1000, *size[1:])
         events = (size.hashes + size.decrements) * 0.3
         expected = planning.zeros_limit(wide) * gammainc(size.most, events)
         assert planning.faded(wide, 0.3 * wide.cells) == pytest.approx(expected, rel=1e-3)
@@ -139,7 +143,7 @@ def test_sizes_are_the_best_among_their_neighbours():
             for hashes in range(1, 13):
                 cells = bits // planning.counter_bits(most)
                 for lowered in range(1, 200):
-                    other = Size(cells, most, hashes, lowered)
+                    other = StableSize(cells, most, hashes, lowered)
                     if planning.limit_rate(other) <= fpr:
                         assert planning.false_negatives(other, gap) >= lowest * 0.995
                         break

@@ -342,7 +342,7 @@ def test_refuses_bad_arguments():
         tamis.StableLearned.plan([0.5], [0.5], bits=2**14, fpr=0.01, gap=100, groups=65)
     with pytest.raises(
         ValueError,
-        match=r"bits is 8 .* no threshold leaves a stable filter room",
+        match=r"no threshold meets fpr=.* with bits=8; pass more bits",
     ):
         tamis.StableLearned.plan(
             MODEL.scores(MEMBERS), MODEL.scores(OTHERS), bits=8, fpr=1e-6, gap=100, groups=1

@@ -15,12 +15,12 @@ from reference import hash_key
 import tamis
 from tamis import _native
 from tamis.planning import windowed as planning
-from tamis.planning.windowed import Size
+from tamis.planning.windowed import WindowedSize
 from tamis.testing.filters import within_noise
 
 
 def made(size, step=0.0, seed=0):
-    return tamis.Windowed._of(_native.Windowed._empty(Size(*size), step, 100, seed))
+    return tamis.Windowed._of(_native.Windowed._empty(WindowedSize(*size), step, 100, seed))
 
 
 @given(
@@ -89,12 +89,12 @@ def test_size_is_the_best_among_its_neighbours():
         for hashes in range(best.hashes - 2, best.hashes + 3):
             for ages in range(best.ages - 2, min(best.ages + 3, planning.MAX_SLICES - hashes + 1)):
                 bits = (best.bits - 1) // (hashes + ages) // 64 * 64
-                other = Size(hashes, ages, bits, -(-window // ages))
+                other = WindowedSize(hashes, ages, bits, -(-window // ages))
                 assert other.rate() > fpr
     tighter = planning.size(5000, bits_per_key=20)
     assert tighter.bits <= 100_000
     assert tighter.rate() == min(
-        Size(k, n, 100_000 // (k + n) // 64 * 64, -(-5000 // n)).rate()
+        WindowedSize(k, n, 100_000 // (k + n) // 64 * 64, -(-5000 // n)).rate()
         for k in range(4, 16)
         for n in range(20, planning.MAX_SLICES - k + 1)
     )
@@ -118,7 +118,7 @@ def test_planning_takes_as_long_for_any_window(monkeypatch, window):
 
 
 def test_rate_against_counting_runs():
-    size = Size(3, 4, 64, 10)
+    size = WindowedSize(3, 4, 64, 10)
     fills = [1 - (1 - 1 / 64) ** (10 * min(age + 1, 3)) for age in range(7)]
     total = 0.0
     for case in range(2**7):

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import tamis.filters.adaptive_stacked
-import tamis.filters.stacking
+import tamis.filters.stack_builder
 from tamis.filters import CLASSES
 from tamis.learned import Model, flat
 from tamis.planning.kinds import KINDS
@@ -51,7 +51,7 @@ def made_once(plan):
     return call
 
 
-tamis.filters.stacking.planned = made_once(tamis.plan)
+tamis.filters.stack_builder.planned = made_once(tamis.plan)
 tamis.filters.adaptive_stacked.plan_adaptive = made_once(
     tamis.filters.adaptive_stacked.plan_adaptive
 )

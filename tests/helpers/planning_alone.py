@@ -76,14 +76,16 @@ def use_plans():
 def use_scores():
     rng = np.random.default_rng(1)
     members, others = (np.float32(rng.beta(a, b, 2000)) for a, b in ((4, 2), (2, 4)))
-    learned = module("learned")
+    learned = module("learned_bloom")
     learned.plan(learned.segments(members, others), fpr=0.01)
     goal = {"bits": 2**14, "fpr": 0.01, "gap": 1000}
     for method in ("optimal", "paper"):
-        made = module("stable.groups").plan_stable([0.7, 0.3], [0.2, 0.8], **goal, method=method)
+        made = module("stable_learned.groups").plan_stable(
+            [0.7, 0.3], [0.2, 0.8], **goal, method=method
+        )
         counts = {"inserted": [2, 8], "queried": [7, 3], "accepted": [1, 2]}
-        module("stable.drift").compare(made.groups, **counts)
-    module("stable.scores").plan_scores(members, others, **goal)
+        module("stable_learned.drift").compare(made.groups, **counts)
+    module("stable_learned.scores").plan_scores(members, others, **goal)
 
 
 def use_collections():

@@ -142,7 +142,7 @@ def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
     plan = AdaptivePlan(stack, 10**9, 0.1, PlanRequest(200, bits_per_key=8.0), curve)
     distinct = _native.Distinct(list(keys), seed)
     if kind == "bloom":
-        first = _native.Bloom._build(bloom.Size("standard", 400, 2), distinct)
+        first = _native.Bloom._build(bloom.BloomSize("standard", 400, 2), distinct)
     else:
-        first = _native.Quotient._build(quotient.Size(256, fine), distinct, 200)
+        first = _native.Quotient._build(quotient.QuotientSize(256, fine), distinct, 200)
     return tamis.AdaptiveStacked._of(_started(first, plan, 200))

@@ -16,7 +16,7 @@ from tamis.planning import kinds
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.plan import Plan
 from tamis.planning.ribbon import column_rate
-from tamis.planning.stacked import columns, equal, exact, lengths, metrics
+from tamis.planning.stacked import equal_rates, exact, fractional_lengths, metrics, whole_lengths
 from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.sweep import sweep
@@ -125,7 +125,7 @@ def brute_force(kind, goal, negatives, psi, longest):
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
         allowed = goal.allowed(expected, bound, psi, checks, bits)
-        score = bits if goal.smallest else goal.value(expected, psi, checks, kind)
+        score = goal.objective(bits, goal.cost(expected, psi, checks, kind))
         best = min(best, score[allowed].min(initial=math.inf))
     return best
 
@@ -147,22 +147,26 @@ def test_lengths_by_brute_force(kind, goal, monkeypatch):
     longest = 7 if kind != "cuckoo" else 9
     few = range(kinds.KINDS[kind].lengths.start, longest + 1)
     monkeypatch.setitem(kinds.KINDS, kind, dataclasses.replace(kinds.KINDS[kind], lengths=few))
-    monkeypatch.setattr(lengths, "DEEPEST", 5)
+    monkeypatch.setattr(whole_lengths, "MAX_LAYERS", 5)
     for negatives, psi in ((3000, 0.5), (40_000, 0.9)):
         best = brute_force(kind, goal, negatives, psi, longest)
-        found = lengths.search_for(kind)(goal, negatives, psi)
+        found = whole_lengths.search_for(kind)(goal, negatives, psi)
         if math.isinf(best):
             assert found is None
         else:
             assert found is not None
-            assert best * (1 - 1e-12) <= goal.score(found) <= best * (1 + 2 * lengths.SLACK)
+            assert best * (1 - 1e-12) <= goal.score(found) <= best * (1 + 2 * whole_lengths.SLACK)
 
 
 @pytest.mark.parametrize("goal", [Goal(1000, budget=9000), Goal(1000, fpr=0.01)])
 @pytest.mark.parametrize("exponent", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize(
     "search",
-    [equal.search_for("bloom"), exact.search_for("ribbon"), lengths.search_for("quotient")],
+    [
+        equal_rates.search_for("bloom"),
+        exact.search_for("ribbon"),
+        whole_lengths.search_for("quotient"),
+    ],
 )
 def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
     curve = Zipf(exponent, 20_000, 3000)
@@ -170,7 +174,7 @@ def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
     numbers = {*range(1, 3001, 29), 3000, found.negatives or 1}
     every = [search(goal, n, curve.psi(n)) for n in sorted(numbers)]
     best = min(goal.score(stack) for stack in every if stack)
-    assert goal.score(found) <= best * 1.011 + (2 if goal.smallest else 0)
+    assert goal.score(found) <= best * 1.011 + (2 if goal.minimizes_bits else 0)
 
 
 NEARLY_ALL_KNOWN = """
@@ -218,7 +222,7 @@ def test_a_few_prefixes_find_nearly_the_best(monkeypatch):
     w = tamis.Workload.from_shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-4)
     options = {"layer": "ribbon", "last": "alternating", "fpr": 1e-4}
     best = tamis.plan(10**5, w, **options)
-    monkeypatch.setattr(lengths, "PREFIXES", 1000)
+    monkeypatch.setattr(whole_lengths, "PREFIXES", 1000)
     assert best.bits <= tamis.plan(10**5, w, **options).bits <= 1.05 * best.bits
 
 
@@ -417,7 +421,7 @@ def test_no_neighbour_of_the_columns_is_better(options):
             "ribbon", number, w.psi(number), tuple(map(column_rate, chosen)), tuple(chosen), False,
             0.0, 0.0,
         )  # fmt: skip
-        other = columns.refilled(stack, goal)
+        other = fractional_lengths.with_best_first_layer(stack, goal)
         if other:
             assert goal.score(other) >= 0.995 * (p.bits if "fpr" in options else p.expected_fpr)
 

@@ -51,12 +51,12 @@ def test_the_closed_form_is_the_sum_of_the_paper():
 
 
 def test_segments_predict_what_the_filter_predicts():
-    from tamis.planning.bloom import Size
+    from tamis.planning.bloom import BloomSize
 
     for bits, hashes, keys in ((100, 7, 10), (5, 5, 1), (13, 4, 2), (1000, 13, 40)):
         curve = curve_of("segmented", [bits], [hashes], [keys])
         for kept in range(bits + 1):
-            expected = Size("segmented", bits, hashes).truncated_rate(keys, kept)
+            expected = BloomSize("segmented", bits, hashes).truncated_rate(keys, kept)
             assert curve.rate(np.array([kept]))[0] == pytest.approx(expected, rel=1e-12)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis.planning import bloom, quotient
-from tamis.planning.bloom import Size
+from tamis.planning.bloom import BloomSize
 
 LAYOUTS = ["blocked", "standard", "segmented"]
 
@@ -28,12 +28,12 @@ def occupancy(bins, throws):
 @pytest.mark.parametrize(("bits", "hashes", "keys"), [(5, 2, 3), (64, 3, 10), (300, 7, 30)])
 def test_standard_rate_by_enumeration(bits, hashes, keys):
     exact = (occupancy(bits, hashes * keys) * (np.arange(bits + 1) / bits) ** hashes).sum()
-    assert Size("standard", bits, hashes).rate(keys) == pytest.approx(exact, rel=0.02)
+    assert BloomSize("standard", bits, hashes).rate(keys) == pytest.approx(exact, rel=0.02)
 
 
 def blocked_rate_by_simulation(keys, blocks, hashes, trials):
     """Mean and standard error over filters of random hashes, by the kernel's own exact rate."""
-    size = Size("blocked", 512 * blocks, hashes)
+    size = BloomSize("blocked", 512 * blocks, hashes)
     rates = []
     for seed in range(trials):
         f = tamis.Bloom._of(tamis._native.Bloom._empty(size, keys, seed))
@@ -46,7 +46,7 @@ def blocked_rate_by_simulation(keys, blocks, hashes, trials):
 def test_blocked_rate_by_simulation(hashes):
     for keys, blocks in ((40, 1), (500, 11)):
         mean, error = blocked_rate_by_simulation(keys, blocks, hashes, 400)
-        assert abs(Size("blocked", 512 * blocks, hashes).rate(keys) - mean) < 5 * error
+        assert abs(BloomSize("blocked", 512 * blocks, hashes).rate(keys) - mean) < 5 * error
 
 
 def test_blocked_rate_of_one_key_by_enumeration():
@@ -56,7 +56,7 @@ def test_blocked_rate_of_one_key_by_enumeration():
         mine = {first, (first + 1) % 8}
         asked = {other, (other + 1) % 8}
         shared += (1 / 64) ** 2 * (asked <= mine) / 64
-    assert Size("blocked", 512, 2).rate(1) == pytest.approx(shared, rel=1e-9)
+    assert BloomSize("blocked", 512, 2).rate(1) == pytest.approx(shared, rel=1e-9)
 
 
 @given(
@@ -71,12 +71,12 @@ def test_no_neighbour_is_better(layout, keys, fpr):
     assert rate <= fpr
     for hashes in (size.hashes - 1, size.hashes + 1):
         if 1 <= hashes <= min(bloom.MAX_HASHES[layout], size.bits):
-            assert Size(layout, size.bits, hashes).rate(keys) >= rate
+            assert BloomSize(layout, size.bits, hashes).rate(keys) >= rate
     if size.bits > unit:
         fewer = size.bits - unit
         for hashes in range(max(1, size.hashes - 2), size.hashes + 2):
             if hashes <= min(fewer, bloom.MAX_HASHES[layout]):
-                assert Size(layout, fewer, hashes).rate(keys) > fpr
+                assert BloomSize(layout, fewer, hashes).rate(keys) > fpr
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -84,7 +84,7 @@ def test_no_neighbour_is_better(layout, keys, fpr):
 def test_the_best_number_of_hashes_of_all(layout, bits_per_key):
     size = bloom.size(5000, bits_per_key=bits_per_key, layout=layout)
     every = range(1, bloom.MAX_HASHES[layout] + 1)
-    rates = [Size(layout, size.bits, hashes).rate(5000) for hashes in every]
+    rates = [BloomSize(layout, size.bits, hashes).rate(5000) for hashes in every]
     assert size.hashes == 1 + rates.index(min(rates))
 
 
@@ -92,8 +92,8 @@ def test_known_points():
     """The textbook at the size where it holds, and what blocks cost."""
     textbook = (1 - math.exp(-7 / 10)) ** 7
     for layout in ("standard", "segmented"):
-        assert Size(layout, 10**7, 7).rate(10**6) == pytest.approx(textbook, rel=1e-4)
-    blocked = Size("blocked", 19_532 * 512, 6).rate(10**6)
+        assert BloomSize(layout, 10**7, 7).rate(10**6) == pytest.approx(textbook, rel=1e-4)
+    blocked = BloomSize("blocked", 19_532 * 512, 6).rate(10**6)
     assert 1.1 * textbook < blocked < 1.25 * textbook
 
 
@@ -104,6 +104,6 @@ def test_quotient_sizes():
             size = quotient.size(keys, fpr=2.0**-r)
             assert size.remainder_bits <= r
             assert size.rate(keys) <= 2.0**-r
-            shorter = quotient.Size(size.quotients, size.remainder_bits - 1)
+            shorter = quotient.QuotientSize(size.quotients, size.remainder_bits - 1)
             assert size.remainder_bits == 1 or shorter.rate(keys) > 2.0**-r
     assert quotient.size(10**6, bits_per_key=200).remainder_bits == 56

@@ -9,9 +9,10 @@ from scipy import optimize
 import tamis
 from tamis import _native
 from tamis.planning import stable
-from tamis.planning.stable import Size, search
-from tamis.planning.stable import groups as stable_groups
-from tamis.planning.stable import scores as stable_scores
+from tamis.planning.stable import StableSize
+from tamis.planning.stable_learned import groups as stable_groups
+from tamis.planning.stable_learned import scores as stable_scores
+from tamis.planning.stable_learned import search
 
 P, Q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
 SETTINGS = [(2**16, 2000, 0.39, 0.62, 0.91), (2**18, 10_000, 0.445, 0.69, 0.92)]
@@ -133,7 +134,7 @@ def test_optimum_against_a_general_solver(p, q, bits, fpr, gap):
         for j, (share, rate) in enumerate([point[:2], 1 - point[:2]]):
             most, k = (1, 3, 7)[int(point[2 + j])], int(point[4 + j])
             alpha = min(rate * fpr / p[j], 0.98)
-            size = Size(
+            size = StableSize(
                 int(share * bits / stable.counter_bits(most)),
                 most,
                 k,
@@ -164,7 +165,7 @@ def test_equal_groups_are_no_worse_than_one():
 
 
 def test_formulas_over_groups():
-    sizes = [Size(1000, 1, 5, 9), Size(3000, 3, 4, 30)]
+    sizes = [StableSize(1000, 1, 5, 9), StableSize(3000, 3, 4, 30)]
     assert stable.slowest([0.2, 0.8], sizes) == pytest.approx(min(0.2 * 5 / 1000, 0.8 * 4 / 3000))
     rates = [stable.limit_rate(size) for size in sizes]
     assert stable.expected_rate([0.7, 0.3], sorted(rates)) <= stable.rate_bound(rates)

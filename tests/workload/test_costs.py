@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis import cli
-from tamis.planning.stacked import columns, exact
+from tamis.planning.stacked import exact, fractional_lengths
 from tamis.planning.stacked.goal import Goal
 
 KEYS = np.arange(1000)
@@ -124,7 +124,7 @@ def test_no_other_number_of_negatives_costs_less(costly):
     search = exact.search_for("ribbon")
     for n in (p.negatives, *np.geomspace(1, len(values), 60).astype(int).tolist()):
         stack = search(goal, n, float(curve.psi(n)))
-        found = stack and columns.refilled(stack, goal)
+        found = stack and fractional_lengths.with_best_first_layer(stack, goal)
         if found:
             assert p.expected_cost <= found.expected_fpr * w.mean_cost * 1.01
 

@@ -12,7 +12,7 @@ from tamis._format import format_duration
 from tamis.advice.situation import Choice, Found, RuledOut, Situation, ranked
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
-from tamis.planning import learned as planning
+from tamis.planning import learned_bloom as planning
 from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN
 from tamis.planning.kinds import KINDS, fingerprint_layer
 

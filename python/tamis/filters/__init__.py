@@ -132,7 +132,7 @@ def from_bytes(
     """Open a filter from the bytes of `to_bytes`; raise `FormatError` if they are damaged.
 
     With ``expect``, a class such as `Ribbon`, `StaticFunction` or `Filter`, `FormatError` is also
-    raised if the bytes are of another class, and a type checker knows what is returned.
+    raised if the bytes are of another class, and a type checker knows the class of the result.
 
     >>> "ada" in from_bytes(Bloom.build(["ada"], fpr=0.01).to_bytes())
     True
@@ -170,11 +170,11 @@ def load(
 ) -> Saved:
     """Open a filter from a file that `save` wrote; raise `FormatError` if it is damaged.
 
-    ``expect`` is that of `from_bytes`. With ``mmap``, the file is memory-mapped: it is verified in
-    the same way, but not copied, and its memory is shared between processes. Insertions stay
-    private to this process.
-    While the file is mapped, it may be replaced (as `save` does) or deleted, but never written to
-    in place or truncated: answers would be wrong, or the process would end with ``SIGBUS``.
+    ``expect`` is explained at `from_bytes`. With ``mmap``, the file is memory-mapped: it is
+    verified in the same way, but not copied, and its memory is shared between processes. Insertions
+    stay private to this process. While the file is mapped, it may be replaced (as `save` does) or
+    deleted, but never written to in place or truncated: answers would be wrong, or the process
+    would end with ``SIGBUS``.
 
     ``path`` may be a URL such as "s3://bucket/key", opened with ``storage_options``, or a path in a
     ``filesystem`` of fsspec or pyarrow. A filter is read as a whole, because a query may need any

@@ -14,7 +14,7 @@ from tamis.errors import BuildError, CapacityError
 from tamis.filters.contract import Filter, random_seed
 from tamis.planning import adaptive_cuckoo as planning
 
-Kind = Literal["swapping", "cyclic", "cuckooing"]
+AdaptiveCuckooKind = Literal["swapping", "cyclic", "cuckooing"]
 
 # Each attempt has 1/16 more bins than the one before.
 _ATTEMPTS = 32
@@ -46,7 +46,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         *,
         fpr: float | None = None,
         bits_per_key: float | None = None,
-        kind: Kind = "swapping",
+        kind: AdaptiveCuckooKind = "swapping",
         selector_bits: int | None = None,
         seed: int | None = None,
         key: bytes | None = None,
@@ -67,7 +67,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         *,
         fpr: float | None = None,
         bits_per_key: float | None = None,
-        kind: Kind = "swapping",
+        kind: AdaptiveCuckooKind = "swapping",
         selector_bits: int | None = None,
         seed: int | None = None,
         key: bytes | None = None,
@@ -85,7 +85,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
 
     @classmethod
     def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+        cls, size: planning.AdaptiveCuckooSize, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
         for attempt in range(_ATTEMPTS):
             try:
@@ -123,7 +123,7 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         return self._adapt(keys)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> AdaptiveCuckooKind:
         """How an element moves."""
         return "swapping" if self._motion == 0 else "cuckooing" if self._motion == 4 else "cyclic"
 
@@ -137,8 +137,8 @@ class AdaptiveCuckoo(_native.AdaptiveCuckoo, Filter):
         return len(self) / self._size.slots
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self._motion, self.fingerprint_bits, self._bins)
+    def _size(self) -> planning.AdaptiveCuckooSize:
+        return planning.AdaptiveCuckooSize(self._motion, self.fingerprint_bits, self._bins)
 
     def _describe(self) -> str:
         return f"{self.kind}, {self.fingerprint_bits}-bit fingerprints"

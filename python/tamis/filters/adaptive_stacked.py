@@ -54,7 +54,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     It starts with its first layer. False positives reported by `adapt` are collected in a second
     layer. When that is full, the third is built from a scan of the stored hashes (the *remote*),
     and so on. If the rate later exceeds the expected one by half, the layers above the first are
-    dropped and learnt again; if that does not help, a new distribution is fitted to the false
+    dropped and learned again; if that does not help, a new distribution is fitted to the false
     positives, and the filter is planned again. Stored keys are accepted at all times.
 
     ``workload`` can be a distribution without values, such as `Workload.zipf`.
@@ -119,7 +119,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Build the first layer of these keys; ``capacity`` makes room for more keys.
+        """Build the first layer of these keys; ``capacity`` reserves space for more keys.
 
         >>> import tamis
         >>> shape = tamis.Workload.zipf(exponent=1.0, universe=1000)
@@ -127,14 +127,14 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        room = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
-        room = max(len(distinct), room)
+        capacity = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
+        capacity = max(len(distinct), capacity)
         plan = plan_adaptive(
-            PlanRequest(room, sizing, lifetime, layer, fpr, bits_per_key), workload
+            PlanRequest(capacity, sizing, lifetime, layer, fpr, bits_per_key), workload
         )
         one = plan.stack.layers[0]
-        first = _class(one)._build_kernel(_size(one, max(room, FEW)), distinct, room)
-        return cls._of(_started(first, plan, room))
+        first = _class(one)._build_kernel(_size(one, max(capacity, FEW)), distinct, capacity)
+        return cls._of(_started(first, plan, capacity))
 
     @classmethod
     def _of(cls, handle: _native.Handle) -> Self:
@@ -176,7 +176,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
 
         Keys that the filter already rejects are ignored. If a layer is full, or the rate too high,
         this call scans the stored hashes in parts; other threads can continue meanwhile. If the
-        scan fails, what was collected stays, and the next call scans again.
+        scan fails, the collected negatives stay, and the next call scans again.
         """
         collected = self._observe(keys)
         self._advance(remote)
@@ -198,7 +198,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         counts = Counts(
             layers=state.layers,
             items=state.collected,
-            room=state.room,
+            capacity=state.room,
             collecting=state.collecting,
             asked=state.window_negatives,
             wrong=state.window_false_positives,
@@ -221,7 +221,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         keys = max(len(self), self.capacity, FEW) * passing
         layer = _empty(plan.stack.layers[index], max(1, math.ceil(keys)))
         known = seen(plan.shape, counts.collecting).psi if index == 2 else self.psi
-        self._scanned(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
+        self._fill_from_scan(version, layer, remote, min(known, 1.0), *_negatives(plan, index + 1))
 
     def _remodel(self, state: _native.AdaptiveState, counts: Counts, remote: Remote) -> None:
         """Plan again for the observed distribution, and start with a new first layer.
@@ -240,7 +240,9 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
             if plan.mean_fpr < PROMISING * rate:
                 keys = max(len(self), self.capacity)
                 layer = _empty(plan.stack.layers[0], max(keys, FEW), keys)
-                self._scanned(version, layer, remote, 0.0, *_negatives(plan, 1), plan.to_json())
+                self._fill_from_scan(
+                    version, layer, remote, 0.0, *_negatives(plan, 1), plan.to_json()
+                )
                 return
         if counts.layers == 1:
             self._drop_behind_first(version, *_negatives(self.plan, 1))
@@ -251,14 +253,14 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
             psi = (others - rate) / (others - known) if others > known else self.psi
             self._begin_window(version, psi)
 
-    def _scanned(
+    def _fill_from_scan(
         self,
         version: int,
         layer: _native.Handle,
         remote: Remote,
         psi: float,
         negatives: _native.Handle | None,
-        room: int,
+        items: int,
         plan: bytes | None = None,
     ) -> None:
         """Fill a layer of keys by a scan and activate it, unless another thread was faster."""
@@ -268,7 +270,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         try:
             for hashes in remote.scan():
                 self._fill(ticket, hashes)
-            self._finish(ticket, psi, negatives, room, plan)
+            self._finish(ticket, psi, negatives, items, plan)
         finally:
             self._abandon(ticket)  # no effect after _finish
 
@@ -314,7 +316,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
 
     @property
     def rebuilds(self) -> int:
-        """How often the layers above the first were dropped and learnt again."""
+        """How often the layers above the first were dropped and learned again."""
         return self._state.rebuilds
 
     def _describe(self) -> str:
@@ -326,8 +328,8 @@ _read = lru_cache(maxsize=64)(AdaptivePlan.from_json)
 
 
 def _started(first: _native.Handle, plan: AdaptivePlan, capacity: int) -> _native.Handle:
-    negatives, room = _negatives(plan, 1)
-    return AdaptiveStacked._begin_with(first, negatives, room, plan.to_json(), capacity)
+    negatives, items = _negatives(plan, 1)
+    return AdaptiveStacked._begin_with(first, negatives, items, plan.to_json(), capacity)
 
 
 def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, int]:
@@ -343,8 +345,9 @@ def _empty(
     layer: Layer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
 ) -> _native.Handle:
     """Create an empty layer for these items, with the planned bits or fingerprints."""
-    room = capacity if KINDS[layer.kind].continuous else capacity or items
-    made: _native.Handle = _class(layer)._empty(_size(layer, items), room, seed, key)
+    if not KINDS[layer.kind].continuous:
+        capacity = capacity or items
+    made: _native.Handle = _class(layer)._empty(_size(layer, items), capacity, seed, key)
     return made
 
 

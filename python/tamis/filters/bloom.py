@@ -69,14 +69,14 @@ class Bloom(_native.Bloom, Filter):
         3
         """
 
-        def size(count: int) -> planning.Size:
+        def size(count: int) -> planning.BloomSize:
             return planning.size(count, fpr=fpr, bits_per_key=bits_per_key, layout=layout)
 
         return cls._of(cls._build_any(keys, size, seed, key))
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self.layout, self.size_in_bits, self.hashes)
+    def _size(self) -> planning.BloomSize:
+        return planning.BloomSize(self.layout, self.size_in_bits, self.hashes)
 
     def __or__(self, other: Bloom) -> Self:
         """Return a filter of the keys of both; its `len` is an estimate from its bits."""
@@ -87,7 +87,7 @@ class Bloom(_native.Bloom, Filter):
     def __and__(self, other: Bloom) -> Self:
         """Return a filter of the keys that are in both; its `len` is an estimate.
 
-        It accepts every common key, but its false-positive rate is higher than that of a filter
+        It accepts every common key, but its false-positive rate is higher than if it were
         built from the common keys: some bits are set in both only by chance.
         """
         if not isinstance(other, Bloom):
@@ -97,9 +97,9 @@ class Bloom(_native.Bloom, Filter):
     def truncate(self, bits: SupportsIndex) -> Self:
         """Return the first ``bits`` bits as a smaller filter with a higher false-positive rate.
 
-        A standard filter cut like this is that of Mersy, Wang, Sintos, Krishnan 2024 (Definition
-        3.1); a segmented one errs less. Truncated filters merge with others of the same full size:
-        the result has as many bits as the shorter.
+        Mersy, Wang, Sintos, Krishnan 2024 (Definition 3.1) truncate standard filters; a truncated
+        segmented filter has a lower rate. Truncated filters merge with others of the same full
+        size: the result has as many bits as the shorter.
 
         >>> for layout in ("standard", "segmented"):
         ...     half = Bloom.build(range(1000), bits_per_key=10, layout=layout).truncate(5000)

@@ -1,4 +1,4 @@
-"""`tamis.Filter`: what all filters have in common."""
+"""`tamis.Filter`: the base class of all filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABILITIES = {
     "adapt": ("adapts", "false positives cannot be reported to"),
     "adapt_many": ("adapts", "false positives cannot be reported to"),
 }
-"""Methods that some kinds lack: the attribute of those that have it, and what the others lack."""
+"""Methods that some kinds lack: the ability that they need, and the reason in the error."""
 
 
 class Filter(_native.Filter, Saved):
@@ -82,7 +82,7 @@ class Filter(_native.Filter, Saved):
     def from_hashes(cls, *parts: bytes, key: bytes | None = None, **arguments: Any) -> Any:
         """Build a filter from hashes of keys, made elsewhere by `tamis.split`.
 
-        Other arguments are those of `build`. Parts of the only shard give a filter of this class.
+        Other arguments are passed to `build`. Parts of the only shard give a filter of this class.
         Parts of one shard of several give a `Sharded` filter that has only this shard, for
         `Sharded.join`; it accepts every key of the other shards.
 
@@ -108,7 +108,7 @@ class Filter(_native.Filter, Saved):
 
     @classmethod
     def _takes_hashes(cls) -> bool:
-        """Tell whether a filter is built from nothing but keys and a size."""
+        """Return whether a filter is built from nothing but keys and a size."""
         return KINDS[cls._kind].sizes is not None
 
     @classmethod

@@ -19,7 +19,7 @@ class Cuckoo(_native.Cuckoo, Filter):
     """A cuckoo filter: supports insertion and deletion, with faster queries than `Quotient`.
 
     It stores a fingerprint of f bits per key, in f/0.95 bits, for a rate of about 7.6/2^f. A key
-    that is added again is stored again. If there is no room for a key, `CapacityError` is raised
+    that is added again is stored again. If a key does not fit, `CapacityError` is raised
     and the filter is unchanged.
 
     >>> f = Cuckoo(capacity=1000, fpr=0.01)
@@ -77,14 +77,14 @@ class Cuckoo(_native.Cuckoo, Filter):
 
     @classmethod
     def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+        cls, size: planning.CuckooSize, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
-        room, bits = max(capacity, len(distinct)), size.fingerprint_bits
+        capacity, bits = max(capacity, len(distinct)), size.fingerprint_bits
         for attempt in range(_ATTEMPTS):
             try:
                 return cls._build(size, distinct)
             except CapacityError:
-                size = planning.size(room, fingerprint_bits=bits, attempt=attempt + 1)
+                size = planning.size(capacity, fingerprint_bits=bits, attempt=attempt + 1)
         raise BuildError(
             f"{len(distinct)} keys do not fit into twice the planned number of slots, because too "
             "many share a fingerprint; use another seed or longer fingerprints"
@@ -100,8 +100,8 @@ class Cuckoo(_native.Cuckoo, Filter):
         return len(self) / self._size.slots
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self._chunks, self._buckets, self.fingerprint_bits, self._near)
+    def _size(self) -> planning.CuckooSize:
+        return planning.CuckooSize(self._chunks, self._buckets, self.fingerprint_bits, self._near)
 
     def truncate(self, fingerprint_bits: SupportsIndex) -> Self:
         """Return a smaller filter with shorter fingerprints and a higher false-positive rate.

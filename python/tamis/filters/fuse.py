@@ -45,14 +45,14 @@ class Fuse(_native.Fuse, Filter):
         3
         """
 
-        def size(count: int) -> planning.Size:
+        def size(count: int) -> planning.FuseSize:
             return planning.size(count, fpr=fpr, bits_per_key=bits_per_key, arity=arity)
 
         return cls._of(cls._build_any(keys, size, seed, key))
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(
+    def _size(self) -> planning.FuseSize:
+        return planning.FuseSize(
             self.arity, self.fingerprint_bits, self._segment_length, self._segments
         )
 

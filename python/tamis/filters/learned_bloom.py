@@ -18,14 +18,14 @@ from tamis.filters.ribbon import Ribbon
 from tamis.filters.scored import Scored, with_scores
 from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
-from tamis.learned.training import Kind, train
-from tamis.planning import learned as planning
+from tamis.learned.training import ClassifierKind, train
+from tamis.planning import learned_bloom as planning
 
 _BLOOM_STEP = 0.25
 """Step of the rates of Bloom filters, in halvings; they can have any rate."""
 
 _PROBE = 4096
-"""Keys of the filters used to measure what halving the rate costs."""
+"""Keys of the filters that measure the bits for halving the rate."""
 
 _ATTEMPTS = 20
 
@@ -60,7 +60,7 @@ class LearnedBloom(_native.LearnedBloom, Scored):
         *,
         nonmembers: Any,
         model: Any = None,
-        kind: Kind | None = None,
+        kind: ClassifierKind | None = None,
         features: Any = None,
         fpr: float | None = None,
         bits_per_key: float | None = None,
@@ -148,7 +148,7 @@ def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
     least = (model_bits + _REGION) / max(keys, 1)
     if bits_per_key < least:
         raise ValueError(
-            f"bits_per_key must be above {least:.2f}, what the model alone takes for {keys} keys, "
+            f"bits_per_key must be above {least:.2f}, the size of the model for {keys} keys, "
             f"not {bits_per_key}; or use a smaller model"
         )
 
@@ -166,7 +166,7 @@ def _halving(filter: type[Filter], arguments: dict[str, Any]) -> float:
 
 def _joined(
     asked: Model | Scorer,
-    plan: planning.Plan,
+    plan: planning.LearnedPlan,
     scored: _native.ScoredKeys,
     filter: type[Filter],
     arguments: dict[str, Any],

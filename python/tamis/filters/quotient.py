@@ -76,8 +76,8 @@ class Quotient(_native.Quotient, Filter):
         return cls._of(cls._plan_kernel(distinct, fpr=fpr, bits_per_key=bits_per_key))
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self.quotients, self.remainder_bits)
+    def _size(self) -> planning.QuotientSize:
+        return planning.QuotientSize(self.quotients, self.remainder_bits)
 
     def truncate(self, remainder_bits: SupportsIndex) -> Self:
         """Return a smaller filter with shorter remainders and a higher false-positive rate.

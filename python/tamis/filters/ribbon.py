@@ -19,7 +19,7 @@ class Ribbon(_native.Ribbon, Filter):
 
     Halving the false-positive rate takes 1.01 bits per key, and any rate is possible. Keys cannot
     be added after the build.
-    ``layout="interleaved"`` stores what one query needs together, and has the fastest queries;
+    ``layout="interleaved"`` stores all bits of a query together, and has the fastest queries;
     ``"columns"`` can be cut to fewer columns, each of which halves the rate, see `truncate`.
 
     >>> f = Ribbon.build(["ada", "grace"], fpr=0.001)
@@ -56,7 +56,7 @@ class Ribbon(_native.Ribbon, Filter):
 
     @classmethod
     def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
-        size: planning.Size | None = planning.size(len(distinct), **arguments)
+        size: planning.RibbonSize | None = planning.size(len(distinct), **arguments)
         budget = (arguments.get("bits_per_key") or math.inf) * max(len(distinct), 1)
         while size is not None:
             kernel = cls._build_kernel(size, distinct)
@@ -65,7 +65,7 @@ class Ribbon(_native.Ribbon, Filter):
         return kernel
 
     @property
-    def _size(self) -> planning.Size:
+    def _size(self) -> planning.RibbonSize:
         columns = self._columns + self._share / planning.UNIT
         return planning.size(len(self), fingerprint_bits=columns, layout=self.layout)
 

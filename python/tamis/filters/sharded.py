@@ -14,8 +14,8 @@ from tamis._types import FilePath, Keys
 from tamis.errors import IncompatibleError
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
+from tamis.filters.stack_builder import Recipe, StackBuilder
 from tamis.filters.stacked import Stacked
-from tamis.filters.stacking import Recipe, StackBuild
 
 PARTITIONS = 256
 """The number of parts that hashes are split into before their number is known."""
@@ -140,7 +140,7 @@ class Sharded(_native.Sharded, Filter):
         if joined.missing and not partial:
             raise ValueError(
                 f"shards lacks {_listed(joined.missing)} of {total}; pass partial=True to join "
-                "what is there"
+                "the others"
             )
         return joined
 
@@ -228,13 +228,13 @@ def _stacks(
     """Build a stack per shard. The negatives are read once, for the first layers of all shards."""
 
     def begun(shard: int) -> _native.Handle:
-        return StackBuild(recipe, distinct(shard, keep=True), 1 / shards).first()
+        return StackBuilder(recipe, distinct(shard, keep=True), 1 / shards).first()
 
     firsts = list(pool.map(begun, range(shards)))
     survivors = recipe.survivors(_in_order(firsts)).by_shard(shards)
 
     def finished(shard: int) -> _native.Handle:
-        build = StackBuild(recipe, distinct(shard), 1 / shards)
+        build = StackBuilder(recipe, distinct(shard), 1 / shards)
         return build.finish(firsts[shard], survivors[shard])
 
     return list(pool.map(finished, range(shards)))

@@ -58,7 +58,13 @@ class StableBloom(_native.StableBloom, Filter):
 
     @classmethod
     def _sized(
-        cls, size: planning.Size, *, decrement: Decrement, gap: int, seed: int, key: bytes | None
+        cls,
+        size: planning.StableSize,
+        *,
+        decrement: Decrement,
+        gap: int,
+        seed: int,
+        key: bytes | None,
     ) -> Self:
         one_of("decrement", decrement, get_args(Decrement))
         return cls._of(cls._empty(size, decrement == "independent", gap, seed, key))
@@ -90,9 +96,9 @@ class StableBloom(_native.StableBloom, Filter):
         return made
 
     @property
-    def size(self) -> planning.Size:
+    def size(self) -> planning.StableSize:
         """The number of counters (m), their maximum (Max), counters per key (K), decrements (P)."""
-        return planning.Size(self._cells, self._most, self._hashes, self._decrements)
+        return planning.StableSize(self._cells, self._most, self._hashes, self._decrements)
 
     @property
     def decrement(self) -> Decrement:
@@ -131,7 +137,9 @@ class StableBloom(_native.StableBloom, Filter):
         )
 
 
-def _size(gap: int, fpr: float, bits: SupportsIndex | None, fnr: float | None) -> planning.Size:
+def _size(
+    gap: int, fpr: float, bits: SupportsIndex | None, fnr: float | None
+) -> planning.StableSize:
     fpr = check_rate("fpr", fpr)
     if (bits is None) == (fnr is None):
         raise ValueError("pass exactly one of bits or fnr")

@@ -16,9 +16,9 @@ from tamis.filters.stable import Decrement
 from tamis.learned.classifier import scorer
 from tamis.learned.model import Model
 from tamis.planning import stable
-from tamis.planning.stable.drift import Drift, compare
-from tamis.planning.stable.groups import Group, Method, StablePlan, fnr_at, groups_of
-from tamis.planning.stable.scores import plan_scores
+from tamis.planning.stable_learned.drift import Drift, compare
+from tamis.planning.stable_learned.groups import Group, Method, StablePlan, fnr_at, groups_of
+from tamis.planning.stable_learned.scores import plan_scores
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class StableLearned(_native.StableLearned, Scored):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Create an empty filter from a plan; ``decrement`` is that of `tamis.StableBloom`."""
+        """Create an empty filter from a plan; see `tamis.StableBloom` for ``decrement``."""
         if not isinstance(plan, StablePlan):
             raise TypeError(f"plan must be a plan of StableLearned.plan, not {shown(plan)}")
         if len(plan.borders) + 1 != len(plan.groups):
@@ -108,11 +108,12 @@ class StableLearned(_native.StableLearned, Scored):
     ) -> StablePlan:
         """Plan the groups, their borders and their filters from held-out scores.
 
-        ``groups=1`` is one stable filter for scores up to a threshold, above which all is answered
-        "yes" (s-SLBF); more are at most that many filters (g-SLBF), fewer where more do not help.
-        ``model_bits``, the size of the model, counts where the advice compares with filters that
-        need none. The fewer ``nonmember_scores``, the larger the margin to ``fpr``, and the more
-        keys are denied: without the margin, most plans from a few hundred scores exceed ``fpr``.
+        With ``groups=1``, there is one stable filter for scores up to a threshold, and all higher
+        scores are accepted (s-SLBF). Otherwise there are at most ``groups`` filters (g-SLBF), fewer
+        if more do not help. ``model_bits`` is the size of the model, which the advice adds when it
+        compares with filters without one. The fewer ``nonmember_scores``, the larger the margin to
+        ``fpr``, and the more keys are rejected: without the margin, most plans from a few hundred
+        scores exceed ``fpr``.
         """
         return plan_scores(
             member_scores,
@@ -210,9 +211,9 @@ class StableLearned(_native.StableLearned, Scored):
     def drift(self) -> Drift:
         """Compare the groups that insertions and queries fell into with the plan.
 
-        Queries are those of `contains` and ``in`` since the filter was made, opened, or its model
-        swapped; their counts are not saved. Only the groups matter: scores that move within one
-        change neither the rate nor what is denied.
+        Queries by `contains` and ``in`` are counted since the filter was made, opened, or its model
+        swapped; the counts are not saved. Only the groups matter: scores that move within a group
+        change neither the rate nor the rejected members.
         """
         now = self._groups
         return compare(
@@ -263,8 +264,8 @@ class StableLearned(_native.StableLearned, Scored):
         return f"{len(self.borders) + 1} groups"
 
 
-def _size(group: _native.ScoreGroup) -> stable.Size | None:
+def _size(group: _native.ScoreGroup) -> stable.StableSize | None:
     """Return the size of the group's filter, if it has one."""
     if group.cells is None or group.most is None:
         return None
-    return stable.Size(group.cells, group.most, group.hashes or 0, group.decrements or 0)
+    return stable.StableSize(group.cells, group.most, group.hashes or 0, group.decrements or 0)

@@ -9,7 +9,7 @@ from tamis import _native
 from tamis._checks import shown
 from tamis._types import Keys
 from tamis.filters.contract import Filter
-from tamis.filters.stacking import Recipe, StackBuild
+from tamis.filters.stack_builder import Recipe, StackBuilder
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     ) -> Self:
         """Plan and build a filter for these keys and this workload.
 
-        ``options`` are arguments of `tamis.plan`; ``negatives`` and ``capacity`` are those of
-        `from_plan`. Without a workload, or if no absent key is frequent in it, the result is a
+        ``options`` are arguments of `tamis.plan`; see `from_plan` for ``negatives`` and
+        ``capacity``. Without a workload, or if no absent key is frequent in it, the result is a
         filter of one layer.
 
         >>> len(Stacked.build([1, 2, 2, 3], fpr=0.01))
@@ -85,14 +85,14 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     ) -> Self:
         """Build a filter of these keys with the layers of a plan.
 
-        ``negatives`` are the known negatives, the most frequent first (default: those of the
+        ``negatives`` are the known negatives, the most frequent first (default: from the
         plan's workload): a column, or an iterator of columns that need not fit in memory together.
         The first ``plan.negatives`` of them are used. If there are fewer, or if some are keys,
-        `psi` and `expected_fpr` are those of the negatives that are left. Layers have the planned
+        `psi` and `expected_fpr` count only the others. Layers have the planned
         rates, and are sized for the keys and negatives that reach them. If these are more than
         planned and would exceed the budget, the least frequent negatives are left out, or the last
-        layers get coarser. ``capacity`` is the number of keys to make room for, if keys will be
-        added.
+        layers get coarser. ``capacity`` is the number of keys to reserve space for, if keys
+        will be added.
         """
         if not isinstance(plan, Plan):
             raise TypeError(f"plan must be a tamis.Plan, as tamis.plan returns, not {shown(plan)}")
@@ -104,7 +104,7 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     @classmethod
     def _plan_kernel(cls, distinct: _native.Distinct, **arguments: Any) -> _native.Handle:
         recipe = Recipe.of(len(distinct), **arguments)
-        build = StackBuild(recipe, distinct)
+        build = StackBuilder(recipe, distinct)
         first = build.first()
         return build.finish(first, recipe.survivors(first))
 
@@ -121,7 +121,7 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
                 "plan must be a plan for the keys of all shards, as tamis.plan returns, not None"
             )
         recipe = Recipe.of(len(shard.keys), **arguments)
-        build = StackBuild(recipe, shard.keys, 1 / shard.shards)
+        build = StackBuilder(recipe, shard.keys, 1 / shard.shards)
         first = build.first()
         return build.finish(first, recipe.survivors(first).by_shard(shard.shards)[shard.index])
 

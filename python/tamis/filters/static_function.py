@@ -45,7 +45,7 @@ class StaticFunction(_native.Function, Saved):
         seed: int = 0,
         key: bytes | None = None,
     ) -> Self:
-        """Build a map with one value per key; ``bits`` is by default what the values need.
+        """Build a map with one value per key; ``bits`` is by default enough for all values.
 
         A repeated key must have the same value each time; otherwise `BuildError` is raised.
         """

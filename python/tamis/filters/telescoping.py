@@ -61,14 +61,14 @@ class AdaptiveQuotient(_native.AdaptiveQuotient, Filter):
 
     @classmethod
     def _build_kernel(
-        cls, size: planning.Size, distinct: _native.Distinct, capacity: int = 0
+        cls, size: planning.TelescopingSize, distinct: _native.Distinct, capacity: int = 0
     ) -> _native.Handle:
         one_of("selectors", size.selectors, cls._layouts)
         return cls._build(size, cls._extending, distinct)
 
     @property
-    def _size(self) -> planning.Size:
-        return planning.Size(self.selectors, self.quotients, self.remainder_bits)
+    def _size(self) -> planning.TelescopingSize:
+        return planning.TelescopingSize(self.selectors, self.quotients, self.remainder_bits)
 
     @property
     def load(self) -> float:

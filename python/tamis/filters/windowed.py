@@ -77,7 +77,7 @@ class Windowed(_native.Windowed, Filter):
         """
         if window is None:
             if not isinstance(keys, Sized | Iterable):
-                _native.hash_keys(keys)  # raises what `update` would
+                _native.hash_keys(keys)  # raises the error that `update` would raise
             keys = keys if isinstance(keys, Sized) else list(cast(Iterable[Any], keys))
             window = max(len(keys), 1)
         made = cls(window, fpr=fpr, bits_per_key=bits_per_key, seed=seed, key=key)
@@ -85,9 +85,9 @@ class Windowed(_native.Windowed, Filter):
         return made
 
     @property
-    def size(self) -> planning.Size:
+    def size(self) -> planning.WindowedSize:
         """Slices per key (k), generations remembered (l), bits per slice, keys per generation."""
-        return planning.Size(self._hashes, self._ages, self._slice_bits, self._generation)
+        return planning.WindowedSize(self._hashes, self._ages, self._slice_bits, self._generation)
 
     @property
     def seconds(self) -> float | None:

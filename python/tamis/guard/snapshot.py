@@ -11,12 +11,12 @@ import os
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
+from tamis._checks import MALFORMED
 from tamis._files import open_regular, save_whole
 from tamis._frames import CONTAINED, JSON, Frame, FrameWriter, write_all
 from tamis._types import FilePath
 from tamis.errors import FormatError, TamisError
 from tamis.filters import open_part
-from tamis.planning.plan import MALFORMED
 
 KIND = "snapshot"
 

@@ -19,7 +19,7 @@ from tamis.learned.trees import LIBRARIES, Library, grow_trees
 if TYPE_CHECKING:
     from scipy import sparse
 
-Kind = Literal["gbt", "logistic", "svm"]
+ClassifierKind = Literal["gbt", "logistic", "svm"]
 
 KINDS = ("gbt", "logistic", "svm")
 
@@ -28,7 +28,7 @@ def train(
     members: Any,
     nonmembers: Any,
     *,
-    kind: Kind = "gbt",
+    kind: ClassifierKind = "gbt",
     categorical: Sequence[str | int] = (),
     ngrams: tuple[int, int] = (1, 4),
     buckets: int | None = None,
@@ -134,7 +134,7 @@ def _table(name: str, rows: Any) -> _native.Table:
 
 
 def _text_counts(
-    members: Any, nonmembers: Any, ngrams: tuple[int, int], buckets: int, kind: Kind
+    members: Any, nonmembers: Any, ngrams: tuple[int, int], buckets: int, kind: ClassifierKind
 ) -> tuple[sparse.csr_matrix, npt.NDArray[np.float64]]:
     """Count the n-grams of each key by bucket; for trees, add the length of the key."""
     from scipy import sparse  # slow to import

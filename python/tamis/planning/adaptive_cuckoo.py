@@ -26,7 +26,7 @@ _PADDING = 72
 _CUCKOOING = 4
 
 
-class Size(NamedTuple):
+class AdaptiveCuckooSize(NamedTuple):
     """A filter's motion (0 swapping, s cyclic, 4 cuckooing), fingerprint bits (f) and bins."""
 
     motion: int
@@ -51,7 +51,7 @@ class Size(NamedTuple):
     def rate(self, keys: int) -> float:
         """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-        >>> round(Size(0, 11, 250).rate(950) * 2**11, 2)
+        >>> round(AdaptiveCuckooSize(0, 11, 250).rate(950) * 2**11, 2)
         7.59
         """
         fitting = min(1.0, keys / self.slots) / (2**self.fingerprint_bits - 1)
@@ -93,11 +93,11 @@ def size(
     bits_per_key: float | None = None,
     kind: str = "swapping",
     selector_bits: int | None = None,
-) -> Size:
+) -> AdaptiveCuckooSize:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
     >>> size(1_000_000, bits_per_key=12)
-    Size(motion=0, fingerprint_bits=11, bins=263158)
+    AdaptiveCuckooSize(motion=0, fingerprint_bits=11, bins=263158)
     """
     moves = motion(kind, selector_bits)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
@@ -105,13 +105,13 @@ def size(
     bins = math.ceil(slots / (4 if moves == 0 else 1))
     if fpr is not None:
         for bits in range(1, MAX_FINGERPRINT_BITS + 1):
-            if (found := Size(moves, bits, bins)).rate(keys) <= fpr:
+            if (found := AdaptiveCuckooSize(moves, bits, bins)).rate(keys) <= fpr:
                 return found
         raise ValueError(
             f"fpr must be at least {found.rate(keys):.2g} for an adaptive cuckoo filter, not {fpr}"
         )
     assert bits_per_key is not None
-    shortest = Size(moves, 1, bins)
+    shortest = AdaptiveCuckooSize(moves, 1, bins)
     if keys < _SMALL:  # a few slots and bytes more, regardless of the budget
         slot_bits = math.floor(bits_per_key)
     else:
@@ -122,4 +122,4 @@ def size(
             f"bits_per_key must be at least {shortest.slot_bits / LOAD:.2f} for an adaptive cuckoo "
             f"filter of {keys} keys, not {bits_per_key}"
         )
-    return Size(moves, min(bits, MAX_FINGERPRINT_BITS), bins)
+    return AdaptiveCuckooSize(moves, min(bits, MAX_FINGERPRINT_BITS), bins)

@@ -1,8 +1,8 @@
 """Adaptive stacks: layers for queries that are not known yet, and when to change them.
 
-There are two ways to choose the layers (Deeds, Hentschel, Idreos 2021, section 6): those of the
-stack with the lowest rate in the end (``"eventual"``), or three with the lowest mean rate over an
-expected number of queries (``"lifetime"``; see `tamis.planning.stacked.lifetime`).
+There are two ways to choose the layers (Deeds, Hentschel, Idreos 2021, section 6):
+``"eventual"`` plans the stack with the lowest rate in the end, ``"lifetime"`` three layers with the
+lowest mean rate over an expected number of queries (see `tamis.planning.stacked.lifetime`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast, get_args
 import numpy as np
 
 from tamis._checks import (
+    MALFORMED,
     MAX_KEYS,
     check_int,
     check_workload,
@@ -23,8 +24,8 @@ from tamis._checks import (
     rate_or_budget,
 )
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind
-from tamis.planning.plan import MALFORMED, Plan
-from tamis.planning.planner import plain, plan
+from tamis.planning.plan import Plan
+from tamis.planning.planner import plan, single_layer
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.goal import Goal
@@ -61,10 +62,10 @@ _MIN_ASKED = 1000
 _OBSERVED = 512
 """False positives of the first layer alone after which their distribution is fitted."""
 
-# An eventual stack waits for its layer to be full: for this factor times the queries that it should
-# take to collect most of the planned negatives.
+# An eventual stack waits for its layer to fill: for `_PATIENCE` times the queries that are expected
+# to collect the fraction `_COLLECTED` of the planned negatives.
 _PATIENCE = 2.0
-_MOST = 0.95
+_COLLECTED = 0.95
 
 # The largest fraction of queries that a stack can know, for any distribution.
 _KNOWABLE = 0.999
@@ -204,7 +205,9 @@ def plan_adaptive(request: PlanRequest, workload: Workload) -> AdaptivePlan:
     request = request.checked()
     check_workload(workload, optional=False)
     curve = shape(workload.curve)
-    plans = [made for kind in request.kinds for made in _of_kind(request, kind, workload, curve)]
+    plans = [
+        made for kind in request.kinds for made in _plans_of_kind(request, kind, workload, curve)
+    ]
     if not plans:
         raise ValueError(
             f"no {' or '.join(request.kinds)} layer fits fpr={request.fpr}, "
@@ -215,13 +218,16 @@ def plan_adaptive(request: PlanRequest, workload: Workload) -> AdaptivePlan:
     return replace(best, stack=replace(best.stack, workload=None))
 
 
-def _of_kind(
+def _plans_of_kind(
     request: PlanRequest, kind: LayerKind, workload: Workload, curve: Steps
 ) -> Iterator[AdaptivePlan]:
     goal = request.goal
     if request.sizing == "eventual":
         asked = copy(workload)
-        asked.curve, asked.costs = _never_all(curve), None  # it learns what is asked, not its cost
+        asked.curve, asked.costs = (
+            _limit_known(curve),
+            None,
+        )  # it learns the queries, not their costs
         try:
             made = plan(
                 goal.keys, asked, fpr=request.fpr, bits_per_key=request.bits_per_key,
@@ -229,14 +235,14 @@ def _of_kind(
             )  # fmt: skip
         except ValueError:
             return
-        met = queries_for(curve, _MOST * made.negatives) if made.negatives else 0
+        met = queries_for(curve, _COLLECTED * made.negatives) if made.negatives else 0
         yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, request, curve)
     else:
         yield from _for_lifetime(request, kind, goal, curve)
 
 
-def _never_all(curve: Steps) -> Steps:
-    """Leave a fraction of the queries to values that are never learnt."""
+def _limit_known(curve: Steps) -> Steps:
+    """Leave a fraction of the queries to values that are never known."""
     known = float(curve.mass[-1])
     return curve if known <= _KNOWABLE else Steps(curve.ranks, curve.mass * (_KNOWABLE / known))
 
@@ -245,7 +251,7 @@ def _for_lifetime(
     request: PlanRequest, kind: LayerKind, goal: Goal, curve: Steps
 ) -> Iterator[AdaptivePlan]:
     assert request.lifetime is not None
-    one = plain(kind, goal)
+    one = single_layer(kind, goal)
     if one is not None:
         made = realize(one, goal)
         yield AdaptivePlan(made, 0, made.expected_fpr, request, curve)
@@ -253,7 +259,7 @@ def _for_lifetime(
     if found is None:
         return
     observations, stack = found
-    if goal.smallest:  # the rate of the three layers that gives the requested mean
+    if goal.minimizes_bits:  # the rate of the three layers that gives the requested mean
         goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
     made = realize(stack, goal)
     mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, request.lifetime)
@@ -261,11 +267,16 @@ def _for_lifetime(
 
 
 class Counts(NamedTuple):
-    """What the next step depends on: active layers, the layer being filled, and queries."""
+    """The state that `next_step` decides by.
+
+    ``items`` and ``capacity`` are of the layer being filled, which has been open for ``collecting``
+    queries. ``asked`` queries for absent keys and ``wrong`` false positives were counted in the
+    current window. ``strikes`` is how often the layers were dropped in a row.
+    """
 
     layers: int
     items: int
-    room: int
+    capacity: int
     collecting: int
     asked: int
     wrong: int
@@ -284,11 +295,11 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
     fit it, if nothing is collected. ``"content"``: the rate is as expected. ``expected_fpr`` is
     called only if necessary.
     """
-    closed = counts.items >= counts.room or counts.collecting >= plan.observations
+    closed = counts.items >= counts.capacity or counts.collecting >= plan.observations
     if counts.items > 0 and closed and counts.layers + 2 <= len(plan.stack.layers):
         return "grow"
     if counts.layers == 1:
-        observing = counts.room == 0 and len(plan.stack.layers) > 1
+        observing = counts.capacity == 0 and len(plan.stack.layers) > 1
         return "remodel" if observing and counts.wrong >= _OBSERVED else "wait"
     if counts.wrong < _WINDOW // 2 or counts.asked < _MIN_ASKED:
         return "wait"

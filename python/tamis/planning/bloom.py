@@ -36,7 +36,7 @@ _STEP = 1.05
 _COARSEST = 0.5
 
 
-class Size(NamedTuple):
+class BloomSize(NamedTuple):
     """A Bloom filter's size: its layout, bits (m) and probes per key (k)."""
 
     layout: str
@@ -46,9 +46,9 @@ class Size(NamedTuple):
     def rate(self, keys: int) -> float:
         """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-        >>> round(Size("standard", 10_000, 7).rate(1000), 5)
+        >>> round(BloomSize("standard", 10_000, 7).rate(1000), 5)
         0.0082
-        >>> round(Size("blocked", 10_240, 7).rate(1000), 5)
+        >>> round(BloomSize("blocked", 10_240, 7).rate(1000), 5)
         0.00874
         """
         match self.layout:
@@ -68,10 +68,10 @@ class Size(NamedTuple):
         probes left, which increases the rate: (1 − p(1 − w))^k if a fraction p is kept, of which w
         are set (the sum of Eq. 3 of Mersy et al. 2024).
 
-        >>> full = Size("segmented", 10_000, 7)
+        >>> full = BloomSize("segmented", 10_000, 7)
         >>> round(full.truncated_rate(1000, 10_000), 5), full.truncated_rate(1000, 0)
         (0.00821, 1.0)
-        >>> standard = Size("standard", 10_000, 7)
+        >>> standard = BloomSize("standard", 10_000, 7)
         >>> [round(each.truncated_rate(1000, 5000), 3) for each in (full, standard)]
         [0.096, 0.136]
         """
@@ -88,11 +88,11 @@ class Size(NamedTuple):
             start += here
         return answer
 
-    def coarser(self, keys: int) -> "Size | None":
+    def coarser(self, keys: int) -> "BloomSize | None":
         """Return the next coarser size for these keys, or None if this is the coarsest.
 
-        >>> Size("standard", 10_000, 7).coarser(1000)
-        Size(layout='standard', bits=9900, hashes=7)
+        >>> BloomSize("standard", 10_000, 7).coarser(1000)
+        BloomSize(layout='standard', bits=9900, hashes=7)
         """
         keys = max(keys, 1)
         rate = max(self.rate(keys), _MIN_RATE)
@@ -109,13 +109,13 @@ def size(
     fpr: float | None = None,
     bits_per_key: float | None = None,
     layout: str = "blocked",
-) -> Size:
+) -> BloomSize:
     """Find the smallest filter with at most this rate, or the best one within this budget.
 
     >>> size(1000, fpr=0.01, layout="standard")
-    Size(layout='standard', bits=9595, hashes=7)
+    BloomSize(layout='standard', bits=9595, hashes=7)
     >>> size(1000, bits_per_key=10, layout="segmented")
-    Size(layout='segmented', bits=10000, hashes=7)
+    BloomSize(layout='segmented', bits=10000, hashes=7)
     """
     one_of("layout", layout, MAX_HASHES)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
@@ -177,15 +177,15 @@ def bits_per_item(rate: npt.ArrayLike) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _best(layout: str, keys: int, bits: int) -> Size:
+def _best(layout: str, keys: int, bits: int) -> BloomSize:
     """Find the number of probes with the lowest rate for these bits; of equal ones, the smaller.
 
     The rate falls with the number of probes up to one optimum, then rises.
     """
-    best = Size(layout, bits, 1)
+    best = BloomSize(layout, bits, 1)
     lowest = best.rate(keys)
     for hashes in range(2, min(MAX_HASHES[layout], bits) + 1):
-        size = Size(layout, bits, hashes)
+        size = BloomSize(layout, bits, hashes)
         if (this := size.rate(keys)) >= lowest:
             break
         best, lowest = size, this

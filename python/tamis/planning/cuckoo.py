@@ -1,7 +1,7 @@
 """Cuckoo filters: buckets and fingerprint bits for a rate or a budget.
 
 With B buckets of four slots and V = 2^f − 1 fingerprints, there are B·V/2 identities of a
-fingerprint and its two buckets. The identity of an absent key differs from those of n keys with
+fingerprint and its two buckets. An absent key shares its identity with none of n keys with
 probability (1 − 2/(B·V))^n. At a load of 0.95 the rate is 7.6/V, slightly less for high rates.
 """
 
@@ -53,7 +53,7 @@ _FEW = 64
 """Below this number of keys, the budget applies to the fingerprints alone."""
 
 
-class Size(NamedTuple):
+class CuckooSize(NamedTuple):
     """A cuckoo filter's size: chunks, buckets of each, fingerprint bits (f), log2 of a range."""
 
     chunks: int
@@ -78,7 +78,7 @@ class Size(NamedTuple):
     def rate(self, keys: int) -> float:
         """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-        >>> round(Size(1, 250, 12).rate(950) * 2**12, 1)
+        >>> round(CuckooSize(1, 250, 12).rate(950) * 2**12, 1)
         7.6
         """
         if self._identities <= 1:
@@ -115,17 +115,17 @@ def size(
     bits_per_key: float | None = None,
     fingerprint_bits: int | None = None,
     attempt: int = 0,
-) -> Size:
+) -> CuckooSize:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
-    For a rate, fingerprints are also long enough that all keys fit (see `Size.overfull`). With
-    ``fingerprint_bits``, from 1 to 32, only the number of buckets is chosen. Each ``attempt`` has
-    1/32 more buckets, for keys that did not fit.
+    For a rate, fingerprints are also long enough that all keys fit: see `CuckooSize.overfull`.
+    With ``fingerprint_bits``, from 1 to 32, only the number of buckets is chosen. Each ``attempt``
+    has 1/32 more buckets, for keys that did not fit.
 
     >>> size(1_000_000, fpr=2**-8)
-    Size(chunks=16, buckets=16446, fingerprint_bits=11, near=5)
+    CuckooSize(chunks=16, buckets=16446, fingerprint_bits=11, near=5)
     >>> size(1_000_000, bits_per_key=12.7)
-    Size(chunks=16, buckets=16446, fingerprint_bits=12, near=5)
+    CuckooSize(chunks=16, buckets=16446, fingerprint_bits=12, near=5)
     """
     if fingerprint_bits is not None:
         if fpr is not None or bits_per_key is not None:
@@ -158,7 +158,7 @@ def size(
     return within[-1]
 
 
-def _counted(keys: int, fingerprint_bits: int, attempt: int) -> Size:
+def _counted(keys: int, fingerprint_bits: int, attempt: int) -> CuckooSize:
     """Choose the number of buckets, in chunks of an even number of buckets."""
     load = _SHORT_LOADS.get(fingerprint_bits, LOAD)
     slots = keys / load - (16 if keys >= _LARGE else 0)
@@ -167,7 +167,7 @@ def _counted(keys: int, fingerprint_bits: int, attempt: int) -> Size:
     slack = 1 + attempt / 32
     if small > slots:
         pairs = math.ceil(small * slack / (2 * SLOTS))
-        return Size(1, 2 * max(1, pairs), fingerprint_bits)
+        return CuckooSize(1, 2 * max(1, pairs), fingerprint_bits)
     buckets = slots * slack / SLOTS
     chunks = max(1, round(buckets / _CHUNK))
-    return Size(chunks, 2 * max(1, math.floor(buckets / chunks / 2)), fingerprint_bits)
+    return CuckooSize(chunks, 2 * max(1, math.floor(buckets / chunks / 2)), fingerprint_bits)

@@ -15,7 +15,7 @@ from tamis._checks import check_int, rate_or_budget
 MAX_FINGERPRINT_BITS = 32
 
 
-class Size(NamedTuple):
+class FuseSize(NamedTuple):
     """A fuse filter's size: slots per key (K), bits (r), slots per segment (L), segments (S)."""
 
     arity: int
@@ -86,20 +86,20 @@ def size(
     bits_per_key: float | None = None,
     fingerprint_bits: int | None = None,
     arity: int = 3,
-) -> Size:
+) -> FuseSize:
     """Find the shortest fingerprints with at most this rate, or the longest within this budget.
 
     With ``fingerprint_bits``, only the number of slots is chosen.
 
     >>> size(1_000_000, fpr=2**-8)
-    Size(arity=3, fingerprint_bits=8, segment_length=5508, segments=205)
+    FuseSize(arity=3, fingerprint_bits=8, segment_length=5508, segments=205)
     >>> size(1_000_000, bits_per_key=10, arity=4)
-    Size(arity=4, fingerprint_bits=9, segment_length=3242, segments=331)
+    FuseSize(arity=4, fingerprint_bits=9, segment_length=3242, segments=331)
     """
     arity = check_int("arity", arity, max(FITS), min(FITS))
     table = _table(arity, keys)
     if fingerprint_bits is not None:
-        return Size(arity, fingerprint_bits, *table)
+        return FuseSize(arity, fingerprint_bits, *table)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         length = max(1, math.ceil(-math.log2(fpr)))
@@ -107,7 +107,7 @@ def size(
             raise ValueError(
                 f"fpr must be at least 2**-{MAX_FINGERPRINT_BITS} for a fuse filter, not {fpr}"
             )
-        return Size(arity, length, *table)
+        return FuseSize(arity, length, *table)
     assert bits_per_key is not None
     slots_per_key = max(math.prod(table), 1) / max(keys, 1)
     if bits_per_key < slots_per_key:
@@ -116,7 +116,7 @@ def size(
             f"not {bits_per_key}"
         )
     most = math.floor(bits_per_key / slots_per_key)
-    return Size(arity, min(most, MAX_FINGERPRINT_BITS), *table)
+    return FuseSize(arity, min(most, MAX_FINGERPRINT_BITS), *table)
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""The table of kinds: what each kind of filter is called, supports, and costs.
+"""The table of kinds: the names, abilities and query times of each kind of filter.
 
 The number, name and abilities of a kind come from its row in native code (``KIND`` in its module,
 listed in ``src/kinds.rs``). This table adds its public class, its planning module, the options to
 build it, and the times of queries. Stacks, advice, files and the command line iterate over it.
-CONTRIBUTING lists what a new kind needs.
+CONTRIBUTING lists the edits for a new kind.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 """Values of ``layer`` in `tamis.plan`: the kinds that have a `Kind.layer`, or the best of them."""
 
 
-class Size(Protocol):
-    """The interface of ``Size`` in the planning module of each kind."""
+class FilterSize(Protocol):
+    """The size of a filter of some kind, such as `BloomSize`."""
 
     @property
     def bits(self) -> int:
@@ -35,15 +35,15 @@ class Size(Protocol):
         """Return the next coarser size for these keys, or None if this is the coarsest."""
 
 
-class Sizes(Protocol):
-    """A planning module: one way to find a `Size`, for a rate or a budget."""
+class PlanningModule(Protocol):
+    """The planning module of a kind: it finds a `FilterSize` for a rate or a budget."""
 
     @property
     def size(self) -> Any:
         """``size(keys, *, fpr=None, bits_per_key=None, **arguments)``."""
 
 
-class SizesOfAnyRate(Sizes, Protocol):
+class AnyRateModule(PlanningModule, Protocol):
     """The planning module of a kind whose layers can have any rate."""
 
     @property
@@ -59,10 +59,22 @@ class SizesOfAnyRate(Sizes, Protocol):
         """About the rate of a large layer with these bits per item."""
 
 
+class FractionalLengths(NamedTuple):
+    """How a kind rates fingerprints of any length, where some items have one bit more than others.
+
+    ``shortest`` is the shortest length, ``rate`` the rate of a length, and ``length`` the shortest
+    length with at most a rate.
+    """
+
+    shortest: float
+    rate: Callable[[float], float]
+    length: Callable[[float], float]
+
+
 class Option(NamedTuple):
     """A way to build a kind: its name in tables, arguments of ``build``, time of a query.
 
-    ``reason`` is why one would choose it; the advice ranks only options that have one.
+    ``reason`` says when to choose it; the advice ranks only options that have one.
     """
 
     name: str
@@ -79,8 +91,7 @@ class Kind:
     its public class. ``sizes`` is the planning module of a kind that is built from keys and a rate
     alone. ``layer`` is the option used as a layer of a stack, if the kind can be chosen for it;
     ``lengths`` are then the possible lengths of its fingerprints in bits, None if any rate is
-    possible. ``fractional`` kinds also support lengths in between, where some items have one bit
-    more than others.
+    possible. A kind that also supports lengths in between has ``fractional``.
     """
 
     number: int
@@ -93,17 +104,23 @@ class Kind:
     adapts: bool
     forgets: bool
     filter: str
-    sizes: Sizes | None = None
+    sizes: PlanningModule | None = None
     options: tuple[Option, ...] = ()
     layer: Option | None = None
     lengths: range | None = None
-    fractional: bool = False
+    fractional: FractionalLengths | None = None
 
     @property
     def coarsest(self) -> float:
-        """The shortest fingerprints of a layer."""
+        """The shortest fingerprint length of a layer."""
         assert self.lengths is not None
-        return ribbon.MIN_SHARE / ribbon.UNIT if self.fractional else self.lengths.start
+        return self.fractional.shortest if self.fractional else self.lengths.start
+
+    @property
+    def finest(self) -> int:
+        """The longest fingerprint length of a layer."""
+        assert self.lengths is not None
+        return self.lengths[-1]
 
     @property
     def continuous(self) -> bool:
@@ -129,12 +146,12 @@ class Kind:
         return self._any_rate.OVERHEAD
 
     @property
-    def _any_rate(self) -> SizesOfAnyRate:
+    def _any_rate(self) -> AnyRateModule:
         assert self.continuous
-        return cast(SizesOfAnyRate, self.sizes)
+        return cast(AnyRateModule, self.sizes)
 
     def layer_size(self, items: int, **fineness: Any) -> Any:
-        """Find the `Size` of a layer, for a ``fpr`` or ``fingerprint_bits``."""
+        """Find the `FilterSize` of a layer, for a ``fpr`` or ``fingerprint_bits``."""
         assert self.sizes is not None
         assert self.layer is not None
         return self.sizes.size(items, **{**self.layer.arguments, **fineness})
@@ -269,7 +286,9 @@ KINDS: dict[str, Kind] = {
             options=(_RIBBON, Option("Ribbon, columns", _RIBBON.check, {"layout": "columns"})),
             layer=_RIBBON,
             lengths=range(1, 33),
-            fractional=True,
+            fractional=FractionalLengths(
+                ribbon.MIN_SHARE / ribbon.UNIT, ribbon.column_rate, ribbon.columns_for
+            ),
         ),
         _kind("function", "StaticFunction", lengths=range(1, 2)),
         _kind("sharded", "Sharded"),

@@ -1,16 +1,18 @@
-"""A plan: the layers of a filter, their sizes, and the predicted rates."""
+"""A plan: the layers of a filter, their sizes, and the predicted rates.
+
+`tamis.planning.plan_text` prints a plan, and `tamis.planning.plan_json` reads and writes it.
+"""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from tamis._checks import MAX_BITS_PER_KEY, MAX_KEYS, check_int, check_share, one_of
-from tamis._format import facts_html, format_rate, table_html
-from tamis.planning.kinds import FUNCTION, KINDS, LAYERS, fingerprint_layer
-from tamis.planning.ribbon import column_rate
+from tamis._checks import check_share
+from tamis._format import format_rate
+from tamis.planning.kinds import FUNCTION, KINDS, fingerprint_layer
+from tamis.planning.plan_text import plan_html, plan_text
 from tamis.planning.stacked.metrics import Checks, lower_bound
 
 if TYPE_CHECKING:
@@ -20,20 +22,13 @@ if TYPE_CHECKING:
     from tamis.filters.stacked import Stacked
     from tamis.workload import Workload
 
-MALFORMED = (
-    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
-"""What text raises that is not JSON, or not of the form that was written."""
-
-_MAX_LAYERS = 64
-_ONE = 1 + 1e-9  # a share, with rounding
-
-# The highest useful rate of a Bloom layer; the factor by which it gets coarser, and a larger one
-# for very low rates; and a rate for a layer that was planned to be empty.
+# Layers of any rate: the highest useful rate, the factor by which the next coarser layer has a
+# higher rate, and the factor for rates below `_MIN_RATE`. A layer that was planned to be empty is
+# built with `_MIN_RATE`.
 _COARSEST = 0.5
 _STEP, _LONG_STEP = 1.05, 2.0
-_LOW = 2.0**-32
-# Parts of a column by which a ribbon layer gets coarser.
+_MIN_RATE = 2.0**-32
+# Layers of fractional lengths get coarser by this fraction of a bit.
 _PARTS = 8
 
 
@@ -65,7 +60,7 @@ class Layer:
         kind = KINDS[self.kind]
         fineness: dict[str, Any] = {"fingerprint_bits": self.fingerprint or 0}
         if kind.continuous:
-            fineness = {"fpr": min(self.rate or _LOW, 1 - _LOW)}
+            fineness = {"fpr": min(self.rate or _MIN_RATE, 1 - _MIN_RATE)}
         return kind.layer_size(
             items, **fineness, **({"layout": self.layout} if self.layout else {})
         )
@@ -80,8 +75,8 @@ class Layer:
         """Return the next coarser layer, or None if this is the coarsest."""
         lengths = KINDS[self.kind].lengths
         if lengths is None:
-            rate = min(self.rate or _LOW, 1 - _LOW)
-            rate *= _STEP if rate >= _LOW else _LONG_STEP
+            rate = min(self.rate or _MIN_RATE, 1 - _MIN_RATE)
+            rate *= _STEP if rate >= _MIN_RATE else _LONG_STEP
             return None if rate > _COARSEST else replace(self, rate=rate)
         kind, length = KINDS[self.kind], self.fingerprint
         if length is None:
@@ -89,7 +84,7 @@ class Layer:
         shorter = (math.ceil(_PARTS * length) - 1) / _PARTS if kind.fractional else length - 1
         if shorter < kind.coarsest:
             return None
-        rate = column_rate(shorter) if kind.fractional else 2 * self.rate
+        rate = kind.fractional.rate(shorter) if kind.fractional else 2 * self.rate
         return replace(self, rate=rate, fingerprint=shorter)
 
 
@@ -99,10 +94,10 @@ class Plan:
 
     ``negatives`` is how many of the workload's most frequent negatives are stored, and ``psi`` (ψ)
     the fraction of queries that are for them. ``expected_fpr`` (EFPR) is the rate under the
-    workload, ``fpr_bound`` (EFPB) that under any other. ``checks`` are the layers that each kind of
-    query passes, ``expected_checks`` their mean over the workload. ``budget`` is the requested
-    budget in bits per key, if any. ``expected_cost`` is the mean cost of the false positives per
-    query for an absent key, if the workload has costs.
+    workload, ``fpr_bound`` (EFPB) the rate under any other. ``checks`` are the layers that each
+    kind of query passes, ``expected_checks`` their mean over the workload. ``budget`` is the
+    requested budget in bits per key, if any. ``expected_cost`` is the mean cost of the false
+    positives per query for an absent key, if the workload has costs.
 
     >>> import tamis
     >>> workload = tamis.Workload.zipf(exponent=1.0, universe=10**8, sample=5 * 10**7)
@@ -134,7 +129,7 @@ class Plan:
         seed: int = 0,
         key: bytes | None = None,
     ) -> Stacked:
-        """Build a filter of these keys; the arguments are those of `Stacked.from_plan`."""
+        """Build a filter of these keys; see `Stacked.from_plan` for the arguments."""
         from tamis.filters.stacked import Stacked
 
         return Stacked.from_plan(
@@ -175,31 +170,22 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text, without its workload."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "workload"}
-        if self.expected_cost is None:
-            del plain["expected_cost"]
-        plain["layers"] = [asdict(layer) for layer in self.layers]
-        plain["checks"] = self.checks._asdict()
-        return json.dumps(plain)
+        from tamis.planning.plan_json import write_plan
+
+        return write_plan(self)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read what `to_json` wrote.
+        """Read the output of `to_json`; raise `ValueError` for anything else.
 
         >>> import tamis
         >>> p = tamis.plan(1000, bits_per_key=10)
         >>> Plan.from_json(p.to_json()) == p
         True
         """
-        try:
-            plain = json.loads(text)
-            layers = tuple(Layer(**layer) for layer in plain.pop("layers"))
-            checks = Checks(**plain.pop("checks"))
-            plan = cls(**plain, layers=layers, checks=checks)
-            _check(plan)
-        except MALFORMED as error:
-            raise ValueError(f"text is not a plan ({error}); pass the output of to_json") from None
-        return plan
+        from tamis.planning.plan_json import read_plan
+
+        return read_plan(text)
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the rate against the fraction ψ of queries for stored negatives; return the axes."""
@@ -208,34 +194,7 @@ class Plan:
         return draw_plan(self, ax)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.describe()} for {self.n_keys:,} keys",
-            f"  predicted rate {format_rate(self.expected_fpr)}, at most "
-            f"{format_rate(self.fpr_bound)} under any workload",
-            f"  {self.bits_per_key:.3f} bits per key, {self.expected_checks:.3f} checks per query",
-        ]
-        if self.negatives:
-            lines.append(
-                f"  {self.negatives:,} frequent negatives stored: {format_rate(self.psi)} of the "
-                f"queries, at a rate of {format_rate(self.frequent_fpr)}"
-            )
-        if self.expected_cost is not None:
-            lines.append(f"  expected cost {self.expected_cost:.3g} per query for an absent key")
-        if self.n_keys and 0 < self.fpr_bound < 1:
-            above = self.bits_per_key / self.lower_bound - 1
-            lines.append(
-                f"  {format_rate(above)} above the {self.lower_bound:.3f} bits per key that any "
-                "filter with these rates needs"
-            )
-        lines += ["", "  layer  kind      stores          items         bits  bits/item       rate"]
-        for number, layer in enumerate(self.layers, 1):
-            each = layer.bits / layer.items if layer.items else 0.0
-            rate = "exact" if layer.exact else format_rate(layer.rate)
-            lines.append(
-                f"  {number:>5}  {layer.kind:<9} {layer.stores:<9} {layer.items:>11,} "
-                f"{layer.bits:>12,} {each:>10.2f} {rate:>10}"
-            )
-        return "\n".join(lines)
+        return plan_text(self)
 
     def __repr__(self) -> str:
         return (
@@ -245,20 +204,7 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
-        facts = {
-            "keys": f"{self.n_keys:,}",
-            "size": f"{self.bits_per_key:.2f} bits per key",
-            "predicted rate": format_rate(self.expected_fpr),
-            "bound under any workload": format_rate(self.fpr_bound),
-            "frequent negatives stored": f"{self.negatives:,}",
-        }
-        rows = [
-            [layer.kind, layer.stores, f"{layer.items:,}", f"{layer.bits:,}",
-             "exact" if layer.exact else format_rate(layer.rate)]
-            for layer in self.layers
-        ]  # fmt: skip
-        layers = table_html("layers", ["kind", "stores", "items", "bits", "rate"], rows)
-        return facts_html(f"tamis.Plan: {self.describe().lower()}", facts) + layers
+        return plan_html(self)
 
     def describe(self) -> str:
         """Describe the layers in a few words."""
@@ -267,53 +213,3 @@ class Plan:
         if self.last == "exact":
             return f"A stack of a {self.layers[0].kind} layer and an exact one"
         return f"A stack of {len(self.layers)} {self.layers[0].kind} layers"
-
-
-def _check(plan: Plan) -> None:
-    """Raise ValueError or TypeError for a plan that was not made by planning."""
-    if plan.workload is not None:
-        raise ValueError("workload must not be in the text of a plan")
-    if not 1 <= len(plan.layers) <= _MAX_LAYERS:
-        raise ValueError(f"layers must be 1 to {_MAX_LAYERS}, not {len(plan.layers)}")
-    check_int("n_keys", plan.n_keys, MAX_KEYS)
-    check_int("negatives", plan.negatives, MAX_KEYS)
-    one_of("last", plan.last, ("alternating", "exact"))
-    _finite("psi", plan.psi, _ONE)
-    for name in ("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"):
-        _finite(name, getattr(plan, name))
-    for name, value in plan.checks._asdict().items():
-        _finite(f"checks.{name}", value)
-    if plan.budget is not None:
-        _finite("budget", plan.budget, MAX_BITS_PER_KEY)
-    if plan.expected_cost is not None:
-        _finite("expected_cost", plan.expected_cost)
-    for index, layer in enumerate(plan.layers):
-        _check_layer(layer, last=index > 0 and index == len(plan.layers) - 1)
-
-
-def _check_layer(layer: Layer, last: bool) -> None:
-    names = [kind.name for kind in (*LAYERS, FUNCTION)[: len(LAYERS) + last]]
-    one_of("kind", layer.kind, names)
-    one_of("stores", layer.stores, ("keys", "negatives", "both"))
-    _finite("rate", layer.rate, _ONE)
-    check_int("items", layer.items, MAX_KEYS)
-    check_int("bits", layer.bits, 2**60)
-    kind = KINDS[layer.kind]
-    one_of("layout", layer.layout, [None, *(o.arguments.get("layout") for o in kind.options)])
-    if kind.fractional:
-        _finite("fingerprint", layer.fingerprint, kind.lengths[-1])  # type: ignore[index]
-        if layer.fingerprint < kind.coarsest:  # type: ignore[operator]
-            raise ValueError(
-                f"fingerprint must be at least {kind.coarsest}, not {layer.fingerprint}"
-            )
-    elif kind.lengths is not None:
-        check_int("fingerprint", layer.fingerprint, kind.lengths[-1], kind.lengths[0])
-    elif layer.fingerprint is not None:  # it has none, but may say so
-        check_int("fingerprint", layer.fingerprint, 64)
-
-
-def _finite(name: str, value: object, most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    if not (math.isfinite(value) and 0 <= value <= most):
-        raise ValueError(f"{name} must be finite, and from 0 to {most:g}, not {value}")

@@ -17,10 +17,16 @@ from tamis._checks import (
     rate_or_budget,
     shown,
 )
-from tamis.planning import ribbon
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import columns, equal, exact, lengths, metrics, varied
+from tamis.planning.stacked import (
+    equal_rates,
+    exact,
+    fractional_lengths,
+    metrics,
+    varied_rates,
+    whole_lengths,
+)
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Checks
@@ -33,15 +39,15 @@ if TYPE_CHECKING:
 Last = Literal["auto", "alternating", "exact"]
 Rates = Literal["varied", "equal"]
 
-_NOTHING = Zipf(1.0, 1, 0)
+_NO_NEGATIVES = Zipf(1.0, 1, 0)
 
 _MARGINS = (1.0, 0.999, 0.99, 0.9)
-"""Shares of a constraint that are tried in turn until a plan keeps it in whole bits. Each of these
-gives a plan to some set of 15 to 200 keys that has none without it; a half gave none to any."""
+"""Constraints are tightened by these factors in turn until a plan in whole bits meets them. Each
+factor is needed by some set of 15 to 200 keys; a factor of a half helped none."""
 
 
 class PlanOptions(TypedDict, total=False):
-    """The arguments of `plan` that do not depend on the keys, for those who pass them on."""
+    """The arguments of `plan` that do not depend on the keys, for functions that pass them on."""
 
     layer: LayerKind
     last: Last
@@ -95,23 +101,23 @@ def plan(
         check_cost,
     )  # fmt: skip
     kinds = _kinds(layer, last, rates, updates)
-    # With costs, ψ is the fraction of the cost in all that follows, and rates are weighted by it.
-    curve = workload.cost_curve if workload is not None and keys else _NOTHING
-    allowance = lengths.Allowance()
+    # If the workload has costs, ψ is a fraction of the cost from here on, and so are rates.
+    curve = workload.cost_curve if workload is not None and keys else _NO_NEGATIVES
+    allowance = whole_lengths.Allowance()
     for margin in _MARGINS:
         tightened = _tightened(goal, margin)
         found = _candidates(tightened, curve, kinds, last, rates, updates, allowance)
         if not found:
             break
-        # Whole bits and items decide in small layers. Searches over rates do not see them, so what
-        # each of them found is made a plan before one is chosen.
+        # Whole bits and items matter in small layers, but searches over rates ignore them. So every
+        # stack found is turned into a plan before one is chosen.
         plans = [realize(each, goal) for each in found]
-        if kept := [each for each in plans if _kept(each, goal)]:
-            return _of_workload(min(kept, key=lambda each: _score(each, goal)), goal, workload)
+        if kept := [each for each in plans if _meets(each, goal)]:
+            return _with_workload(min(kept, key=lambda each: _rank(each, goal)), goal, workload)
     raise ValueError(_impossible(goal, curve, kinds, last, updates))
 
 
-def _of_workload(plan: Plan, goal: Goal, workload: Workload | None) -> Plan:
+def _with_workload(plan: Plan, goal: Goal, workload: Workload | None) -> Plan:
     """Return the plan with its workload; if that has costs, with the rate of queries, too."""
     if workload is None or workload.costs is None:
         return replace(plan, workload=workload)
@@ -133,25 +139,26 @@ def _candidates(
     last: Last,
     rates: Rates,
     updates: bool,
-    allowance: lengths.Allowance,
+    allowance: whole_lengths.Allowance,
 ) -> list[Stack]:
-    """Find candidate stacks: one of them is the best when sizes are whole numbers.
+    """Find candidate stacks, one of which is the best when sizes are whole numbers.
 
-    Layers of fingerprints have whole sizes from the start, so of them it is the best of all kinds.
+    Layers of fingerprints have whole sizes from the start, so only the best stack of them is
+    returned.
     """
     best: Stack | None = None
     of_rates: list[Stack] = []
     for kind in kinds:
-        one, searches = plain(kind, goal), _searches(kind, last, updates, allowance)
+        one, searches = single_layer(kind, goal), _searches(kind, last, updates, allowance)
         if KINDS[kind].continuous:
             stacks = [sweep(search, goal, curve, tolerance) for search, tolerance in searches]
             of_rates += [stack for stack in (one, *stacks) if stack]
             continue
         if KINDS[kind].fractional:
-            # Whole lengths are compared among themselves: what is not whole is added afterwards.
-            whole = lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+            # Stacks of whole lengths are compared first; fractions are added to the result.
+            whole = whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
             stacks = [sweep(search, goal, curve, limit, whole) for search, limit in searches]
-            improved = [columns.improve(stack, goal, curve) for stack in stacks if stack]
+            improved = [fractional_lengths.improve(stack, goal, curve) for stack in stacks if stack]
             for stack in (one, *improved):
                 best = better(best, stack, goal)
             continue
@@ -163,15 +170,15 @@ def _candidates(
     if rates == "varied" and alternating:
         best = min(found, key=goal.score)
         found = found + [
-            varied.improve(stack, goal, curve)
+            varied_rates.improve(stack, goal, curve)
             for stack in alternating
-            if best in alternating or varied.worthwhile(stack.kind, goal, curve, best)
+            if best in alternating or varied_rates.worthwhile(stack.kind, goal, curve, best)
         ]
     return found
 
 
 def _tightened(goal: Goal, margin: float) -> Goal:
-    """Leave slack under the constraints for whole bits and items, which matter in small layers."""
+    """Leave slack for whole bits and items, which matter in small layers."""
     return replace(
         goal,
         max_fpr_bound=goal.max_fpr_bound * margin,
@@ -179,27 +186,25 @@ def _tightened(goal: Goal, margin: float) -> Goal:
     )
 
 
-def _kept(plan: Plan, goal: Goal) -> bool:
-    """Whether a plan keeps to every constraint, in whole bits."""
+def _meets(plan: Plan, goal: Goal) -> bool:
+    """Return whether a plan in whole bits meets every constraint."""
     return bool(goal.allowed(plan.expected_fpr, plan.fpr_bound, plan.psi, plan.checks, plan.bits))
 
 
-def _score(plan: Plan, goal: Goal) -> tuple[float, float, int]:
-    """What is minimized; of equals, those of the lower bound and of fewer bits are better."""
-    value = plan.bits
-    if not goal.smallest:
-        value = goal.value(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind)
-    return float(value), plan.fpr_bound, plan.bits
+def _rank(plan: Plan, goal: Goal) -> tuple[float, float, int]:
+    """Return the sort key of a plan: the objective, then the bound, then the bits."""
+    cost = goal.cost(plan.expected_fpr, plan.psi, plan.checks, plan.layers[0].kind)
+    return float(goal.objective(plan.bits, cost)), plan.fpr_bound, plan.bits
 
 
-def plain(kind: str, goal: Goal) -> Stack | None:
-    """Find the best filter of one layer."""
+def single_layer(kind: str, goal: Goal) -> Stack | None:
+    """Find the best filter of one layer, or None if none meets the constraints."""
     if KINDS[kind].fractional:
-        return _plain_of_any_length(kind, goal)
+        return _single_fractional_layer(kind, goal)
     if not KINDS[kind].continuous:
-        return lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+        return whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
-    if goal.smallest:
+    if goal.minimizes_bits:
         rate = min(goal.fpr, goal.max_fpr_bound)
         bits = goal.keys * KINDS[kind].bits_per_item(rate)
     else:
@@ -207,35 +212,35 @@ def plain(kind: str, goal: Goal) -> Stack | None:
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
-    value = goal.value(rate, 0.0, checks, kind)
-    return Stack(kind, 0, 0.0, (rate,), (), False, bits, value)
+    cost = goal.cost(rate, 0.0, checks, kind)
+    return Stack(kind, 0, 0.0, (rate,), (), False, bits, cost)
 
 
-def _plain_of_any_length(kind: str, goal: Goal) -> Stack | None:
+def _single_fractional_layer(kind: str, goal: Goal) -> Stack | None:
     request = {"bits_per_key": goal.budget / max(goal.keys, 1)}
-    if goal.smallest:
+    if goal.minimizes_bits:
         request = {"fpr": min(goal.fpr, goal.max_fpr_bound)}
     try:
         size = KINDS[kind].layer_size(goal.keys, **request)
     except ValueError:
         return None
-    rate, length = size.rate(goal.keys), size.columns + size.share / ribbon.UNIT
+    rate, length = size.rate(goal.keys), size.length
     checks = metrics.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, size.bits):
         return None
-    value = goal.value(rate, 0.0, checks, kind)
-    return Stack(kind, 0, 0.0, (rate,), (length,), False, size.bits, value)
+    cost = goal.cost(rate, 0.0, checks, kind)
+    return Stack(kind, 0, 0.0, (rate,), (length,), False, size.bits, cost)
 
 
 def _searches(
-    kind: str, last: Last, updates: bool, allowance: lengths.Allowance
+    kind: str, last: Last, updates: bool, allowance: whole_lengths.Allowance
 ) -> Iterator[tuple[Search, float]]:
     """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
-            yield equal.search_for(kind), 2e-3
+            yield equal_rates.search_for(kind), 2e-3
         else:
-            yield lengths.search_for(kind, allowance), 1e-2
+            yield whole_lengths.search_for(kind, allowance), 1e-2
     if last != "alternating" and not updates:
         yield exact.search_for(kind), 1e-3
 
@@ -311,9 +316,9 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
     """Name the first constraint without which there is a plan, and describe that plan."""
 
     def best(goal: Goal) -> Plan | None:
-        found = _candidates(goal, curve, kinds, last, "equal", updates, lengths.Allowance())
-        kept = [plan for stack in found if _kept(plan := realize(stack, goal), goal)]
-        return min(kept, key=lambda plan: _score(plan, goal), default=None)
+        found = _candidates(goal, curve, kinds, last, "equal", updates, whole_lengths.Allowance())
+        kept = [plan for stack in found if _meets(plan := realize(stack, goal), goal)]
+        return min(kept, key=lambda plan: _rank(plan, goal), default=None)
 
     for name, relaxed in (
         ("max_checks", replace(goal, max_checks=math.inf)),
@@ -327,15 +332,15 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
                 f"and {found.expected_checks:.3f} checks"
             )
     layers = f"{' or '.join(kinds)} layers" if len(kinds) < len(LAYERS) else "a stack"
-    if goal.smallest:
-        most = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
-        lowest = best(most)
+    if goal.minimizes_bits:
+        unlimited = Goal(goal.keys, budget=MAX_BITS_PER_KEY * max(goal.keys, 1))
+        lowest = best(unlimited)
         assert lowest is not None
         return (
             f"fpr must be at least {_rounded_up(lowest.expected_fpr):.2g} for {layers} and this "
             f"workload, not {goal.fpr}"
         )
-    least = min(_least_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
+    least = min(_min_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
     given = goal.budget / max(goal.keys, 1)
     return (
         f"bits_per_key must be at least {math.ceil(100 * least) / 100:.2f} for {layers}, "
@@ -344,12 +349,12 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
 
 
 def _rounded_up(rate: float) -> float:
-    """The rate in two digits, not less."""
+    """Round a rate up to two digits."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 1) if rate else 1.0
     return math.ceil(rate / unit) * unit
 
 
-def _least_bits(kind: str, keys: int) -> float:
+def _min_bits(kind: str, keys: int) -> float:
     """Return the bits of the coarsest layer."""
     if KINDS[kind].continuous:
         return 1.0

@@ -1,8 +1,8 @@
 """Quotient filters: slots and remainder bits for a rate or a budget.
 
-A filter of Q quotients and r-bit remainders distinguishes Q·2^r fingerprints. The fingerprint of an
-absent key differs from those of n keys with probability (1 − 1/(Q·2^r))^n. Each slot takes r bits
-and 2.125 bits of metadata (``src/quotient``).
+A filter of Q quotients and r-bit remainders distinguishes Q·2^r fingerprints. An absent key shares
+its fingerprint with none of n keys with probability (1 − 1/(Q·2^r))^n. Each slot takes r bits and
+2.125 bits of metadata (``src/quotient``).
 """
 
 import math
@@ -26,7 +26,7 @@ _TAIL = 2 * _BLOCK
 _LARGE = 100_000
 
 
-class Size(NamedTuple):
+class QuotientSize(NamedTuple):
     """A quotient filter's size: quotients (Q) and bits of a remainder (r)."""
 
     quotients: int
@@ -40,7 +40,7 @@ class Size(NamedTuple):
     def rate(self, keys: int) -> float:
         """Predict the rate of a filter of this size that holds ``keys`` keys.
 
-        >>> round(Size(1000, 8).rate(950) * 2**8, 3)
+        >>> round(QuotientSize(1000, 8).rate(950) * 2**8, 3)
         0.948
         """
         fingerprints = self.quotients * 2.0**self.remainder_bits
@@ -59,23 +59,23 @@ def size(
     fpr: float | None = None,
     bits_per_key: float | None = None,
     fingerprint_bits: int | None = None,
-) -> Size:
+) -> QuotientSize:
     """Find the shortest remainders with at most this rate, or the longest within this budget.
 
     With ``fingerprint_bits``, the length of a remainder, only the quotients are chosen.
 
     >>> size(1_000_000, fpr=2**-8)
-    Size(quotients=1052480, remainder_bits=8)
+    QuotientSize(quotients=1052480, remainder_bits=8)
     >>> size(1_000_000, bits_per_key=12)
-    Size(quotients=1052480, remainder_bits=9)
+    QuotientSize(quotients=1052480, remainder_bits=9)
     """
     count = quotients(keys)
     if fingerprint_bits is not None:
-        return Size(count, fingerprint_bits)
+        return QuotientSize(count, fingerprint_bits)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if fpr is not None:
         for remainder_bits in range(1, MAX_REMAINDER_BITS + 1):
-            if (found := Size(count, remainder_bits)).rate(keys) <= fpr:
+            if (found := QuotientSize(count, remainder_bits)).rate(keys) <= fpr:
                 return found
         raise ValueError(
             f"fpr must be at least {found.rate(keys):.2g} for a quotient filter of {keys} keys, "
@@ -92,7 +92,7 @@ def size(
             f"bits_per_key must be at least {least:.2f} for a quotient filter of {keys} keys, "
             f"not {bits_per_key}"
         )
-    return Size(count, min(remainder_bits, MAX_REMAINDER_BITS))
+    return QuotientSize(count, min(remainder_bits, MAX_REMAINDER_BITS))
 
 
 def quotients(keys: int) -> int:
@@ -103,14 +103,14 @@ def quotients(keys: int) -> int:
     return slots // _BLOCK * _BLOCK - _TAIL
 
 
-def most_slots(capacity: int, quotients: int) -> int:
+def max_slots(capacity: int, quotients: int) -> int:
     """Predict how many slots a filter fills before it doubles, or a telescoping one is full.
 
     Keys that share a fingerprint can take more slots than keys, so 1/32 is added. If blocks were
     rounded up, they fill to `LOAD`. The kernel applies this rule during insertion, also in a filter
     that was opened from a file: see ``src/quotient/capacity.rs``.
 
-    >>> most_slots(1000, quotients(1000)), most_slots(10, quotients(10))
+    >>> max_slots(1000, quotients(1000)), max_slots(10, quotients(10))
     (1037, 61)
     """
     rounded_up = quotients // _BLOCK * math.ceil(_BLOCK * LOAD)

@@ -9,9 +9,9 @@ SIGMAS = 4.0
 def interval(count: int, trials: int, variance: float) -> tuple[float, float]:
     """Return a confidence interval of the rate from ``count`` of ``trials``.
 
-    ``variance`` is that of the count. It exceeds the count if false positives come in clusters, one
-    per key. The number of clusters is assumed to have a Poisson distribution, and its exact
-    interval is scaled by their mean size.
+    ``variance`` is the variance of the count. It exceeds the count if false positives come in
+    clusters, one per key. The number of clusters is assumed to have a Poisson distribution, and
+    its exact interval is scaled by their mean size.
 
     >>> low, high = interval(100, 10_000, 100.0)
     >>> round(low, 4), round(high, 4)

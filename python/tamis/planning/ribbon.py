@@ -29,7 +29,7 @@ MIN_SHARE = UNIT // 64
 """The smallest share of a column that a filter has, and by which it gets coarser."""
 
 LAYOUTS = ("interleaved", "columns")
-"""Order of the columns: what one query needs together, or one column after the other."""
+"""Order of the bits: all bits of one query together, or one column after the other."""
 
 LOAD = 1.06
 """Keys per slot of a level: with more, fewer slots stay empty, but more keys need a second lookup.
@@ -44,22 +44,22 @@ BUCKET = 128
 _BLOCK = 64
 WIDE = 256
 """Slots that the equation of a key spans at most."""
-# The share of a level's slots that stay empty, besides its last block, to tell how many keys the
-# next has.
+# The share of a level's slots that stay empty, besides its last block. It determines how many keys
+# the next level has.
 _EMPTY = 0.001
-# Slots of n keys beyond n, of sets with levels: of 10³ sets of 4,001 to 10⁶ keys and a few of 10⁷,
-# 0.3·√n ± 0.12·√n; and for one in a hundred sets more than what `most_slots` makes of these.
+# Slots beyond n for n keys, in sets with levels: 0.3·√n ± 0.12·√n in 10³ sets of 4,001 to 10⁶ keys
+# and a few of 10⁷. One set in a hundred exceeds the bound that `max_slots` computes from these.
 _SPARE, _SPARE_BY_ROOT, _SPARE_SHARE = 40, 0.6, 0.0004
 # How often the last level may have grown: more than once for one set in thousands.
 _GROWTHS = 1
-# By how many standard deviations more keys of the last level may have the extra column than their
-# share; and, of sets with levels, the rate may be above that of the share: by 0.3/√n, as measured,
-# for starts that are bumped are not spread evenly.
+# How many standard deviations more keys of the last level may have the extra column than their
+# share. In sets with levels, the rate may exceed the rate of the share by 0.3/√n, as measured,
+# because bumped starts are not spread evenly.
 _SIGMAS = 2.0
 _RATE_DEVIATION = 0.3
 
 
-class Size(NamedTuple):
+class RibbonSize(NamedTuple):
     """A ribbon's size: columns (r), slots of each level that bumps, and a bound of all slots.
 
     ``share`` of `UNIT` of the keys have one column more.
@@ -70,6 +70,11 @@ class Size(NamedTuple):
     slots: int
     layout: str = "interleaved"
     share: int = 0
+
+    @property
+    def length(self) -> float:
+        """Columns per key, a fraction if only some keys have the last one."""
+        return self.columns + self.share / UNIT
 
     @property
     def bits(self) -> int:
@@ -91,7 +96,7 @@ class Size(NamedTuple):
 
     def rate(self, keys: int) -> float:
         """Predict the rate, which is the same for any number of keys above 0."""
-        return column_rate(self.columns + self.share / UNIT) if keys else 0.0
+        return column_rate(self.length) if keys else 0.0
 
     def coarser(self, keys: int) -> Self | None:
         """Return the next coarser size, or None if there is none."""
@@ -133,13 +138,13 @@ def size(
     bits_per_key: float | None = None,
     fingerprint_bits: float | None = None,
     layout: str = "interleaved",
-) -> Size:
+) -> RibbonSize:
     """Find the fewest columns with at most this rate, or the most within this budget.
 
     With ``fingerprint_bits``, the number of columns, only the number of slots is chosen.
 
     >>> size(1000, fpr=2**-7)
-    Size(columns=7, levels=(), slots=1016, layout='interleaved', share=0)
+    RibbonSize(columns=7, levels=(), slots=1016, layout='interleaved', share=0)
     >>> s = size(1000, fpr=0.01)
     >>> s.columns, round(s.share / UNIT, 2), s.rate(1000) <= 0.01
     (6, 0.72, True)
@@ -148,7 +153,7 @@ def size(
     """
     one_of("layout", layout, LAYOUTS)
     found = levels(keys)
-    none = Size(0, found, most_slots(keys, found), layout)
+    none = RibbonSize(0, found, max_slots(keys, found), layout)
     if fingerprint_bits is not None:
         return none._with(*_parts(fingerprint_bits))
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
@@ -160,7 +165,7 @@ def size(
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MAX_COLUMNS)
-        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=_columns)
+        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=lambda size: size.length)
         # Of a few keys, a whole column may take less than a part of one.
         return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
@@ -177,10 +182,6 @@ def size(
         range(MIN_SHARE, UNIT), budget, key=lambda share: none._with(whole, share).bits
     )
     return none._with(whole, MIN_SHARE + fitting - 1 if fitting else 0)
-
-
-def _columns(size: Size) -> float:
-    return size.columns + size.share / UNIT
 
 
 def _parts(columns: float) -> tuple[int, int]:
@@ -211,10 +212,10 @@ def code_bits(levels: tuple[int, ...]) -> int:
     return sum(2 * math.ceil((slots - _BLOCK) / BUCKET) for slots in levels)
 
 
-def most_slots(keys: int, levels: tuple[int, ...]) -> int:
+def max_slots(keys: int, levels: tuple[int, ...]) -> int:
     """Bound the slots of all levels, including the last: the bits of a column.
 
-    >>> most_slots(100, ()), most_slots(10**6, levels(10**6))
+    >>> max_slots(100, ()), max_slots(10**6, levels(10**6))
     (102, 1001040)
     """
     if not levels:
@@ -243,7 +244,7 @@ def column_slots(keys: Ints) -> tuple[Ints, Ints]:
     sizes, which = np.unique(keys[large], return_inverse=True)
     found = [(size, levels(size)) for size in sizes.tolist()]
     codes[large] = np.array([stored_code_bits(each) for _, each in found], np.int64)[which]
-    slots[large] = np.array([most_slots(*each) for each in found], np.int64)[which]
+    slots[large] = np.array([max_slots(*each) for each in found], np.int64)[which]
     return np.where(keys > 0, slots, 0), codes
 
 

@@ -40,7 +40,7 @@ def selector_bits(quotients: int, selectors: str) -> int:
     return blocks * _FIXED_BITS[selectors]
 
 
-class Size(NamedTuple):
+class TelescopingSize(NamedTuple):
     """A telescoping or extending filter's size: type of selectors, quotients, remainder bits."""
 
     selectors: str
@@ -48,8 +48,8 @@ class Size(NamedTuple):
     remainder_bits: int
 
     @property
-    def _table(self) -> quotient.Size:
-        return quotient.Size(self.quotients, self.remainder_bits)
+    def _table(self) -> quotient.QuotientSize:
+        return quotient.QuotientSize(self.quotients, self.remainder_bits)
 
     @property
     def bits(self) -> int:
@@ -72,20 +72,20 @@ def size(
     fpr: float | None = None,
     bits_per_key: float | None = None,
     selectors: str = "growing",
-) -> Size:
+) -> TelescopingSize:
     """Find the shortest remainders with at most this rate, or the longest within this budget.
 
     The budget is the size before any adaptation.
 
     >>> size(1_000_000, fpr=2**-8)
-    Size(selectors='growing', quotients=1052480, remainder_bits=8)
+    TelescopingSize(selectors='growing', quotients=1052480, remainder_bits=8)
     >>> size(1_000_000, bits_per_key=12, selectors="block")
-    Size(selectors='block', quotients=1052480, remainder_bits=8)
+    TelescopingSize(selectors='block', quotients=1052480, remainder_bits=8)
     """
     one_of("selectors", selectors, SELECTORS)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     if bits_per_key is None:
-        return Size(selectors, *quotient.size(keys, fpr=fpr))
+        return TelescopingSize(selectors, *quotient.size(keys, fpr=fpr))
     quotients = quotient.quotients(keys)
     if quotients == _BLOCK:  # the smallest filter, regardless of the budget
         beside = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
@@ -99,7 +99,7 @@ def size(
             f"bits_per_key must be at least {least:.2f} for a filter of {keys} keys with "
             f"{selectors!r} selectors, not {bits_per_key}"
         ) from None
-    return Size(selectors, *found)
+    return TelescopingSize(selectors, *found)
 
 
 def selector_bound(

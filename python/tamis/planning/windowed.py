@@ -31,7 +31,7 @@ _AT_ONCE = 62
 _LOADS = np.geomspace(1e-6, 3.0, 600)
 
 
-class Size(NamedTuple):
+class WindowedSize(NamedTuple):
     """A windowed filter's size: k, l, bits per slice, and keys per generation."""
 
     hashes: int
@@ -47,18 +47,20 @@ class Size(NamedTuple):
     def rate(self) -> float:
         """Predict the rate just before a slice is dropped, when it is highest.
 
-        >>> round(Size(10, 38, 4096, 270).rate(), 4)
+        >>> round(WindowedSize(10, 38, 4096, 270).rate(), 4)
         0.0121
         """
         load = -math.log1p(-1 / self.slice_bits) * self.generation
         return float(_rates(self.hashes, self.ages, np.array([load]))[self.ages - 1, 0])
 
 
-def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = None) -> Size:
+def size(
+    window: int, *, fpr: float | None = None, bits_per_key: float | None = None
+) -> WindowedSize:
     """Find the smallest filter with at most this rate, or the best one within this budget.
 
     >>> size(10_000, fpr=0.01)
-    Size(hashes=9, ages=38, slice_bits=4224, generation=264)
+    WindowedSize(hashes=9, ages=38, slice_bits=4224, generation=264)
     >>> size(10_000, bits_per_key=20).bits <= 200_000
     True
     """
@@ -67,10 +69,10 @@ def size(window: int, *, fpr: float | None = None, bits_per_key: float | None = 
     if fpr is not None:
         return min(_for_rate(window, fpr), key=lambda found: found.bits)
     assert bits_per_key is not None
-    return min(_for_bits(window, math.floor(window * bits_per_key)), key=Size.rate)
+    return min(_for_bits(window, math.floor(window * bits_per_key)), key=WindowedSize.rate)
 
 
-def _for_rate(window: int, fpr: float) -> list[Size]:
+def _for_rate(window: int, fpr: float) -> list[WindowedSize]:
     found = []
     for hashes in range(1, MAX_SLICES):
         for ages, load in enumerate(_loads(hashes, fpr), start=1):
@@ -78,7 +80,7 @@ def _for_rate(window: int, fpr: float) -> list[Size]:
                 continue
             generation = math.ceil(window / ages)
             words = math.ceil(generation / load / _WORD)
-            found.append(Size(hashes, ages, words * _WORD, generation))
+            found.append(WindowedSize(hashes, ages, words * _WORD, generation))
     if not found:
         raise ValueError(f"fpr must be at least about 1e-9 for a windowed filter, not {fpr}")
     best = sorted(found, key=lambda size: size.bits)[:64]
@@ -86,7 +88,7 @@ def _for_rate(window: int, fpr: float) -> list[Size]:
     return [_settled(size, fpr) for size in best]
 
 
-def _settled(size: Size, fpr: float) -> Size:
+def _settled(size: WindowedSize, fpr: float) -> WindowedSize:
     """Find the fewest words per slice with at most this rate, a few dozen candidates at a time."""
     low, high = 0, size.slice_bits // _WORD  # too few, and enough
     while size._replace(slice_bits=high * _WORD).rate() > fpr:
@@ -101,19 +103,19 @@ def _settled(size: Size, fpr: float) -> Size:
     return size._replace(slice_bits=high * _WORD)
 
 
-def _for_bits(window: int, bits: int) -> list[Size]:
+def _for_bits(window: int, bits: int) -> list[WindowedSize]:
     found = []
     for hashes in range(1, MAX_SLICES):
         for ages in range(1, min(MAX_SLICES - hashes, window) + 1):
             words = bits // (hashes + ages) // _WORD
             if words:
-                found.append(Size(hashes, ages, words * _WORD, math.ceil(window / ages)))
+                found.append(WindowedSize(hashes, ages, words * _WORD, math.ceil(window / ages)))
     if not found:  # fewer bits than two words: the smallest filter
-        return [Size(1, 1, _WORD, window)]
+        return [WindowedSize(1, 1, _WORD, window)]
     return _most_promising(found)
 
 
-def _most_promising(sizes: list[Size]) -> list[Size]:
+def _most_promising(sizes: list[WindowedSize]) -> list[WindowedSize]:
     """Keep for each k the l with the lowest rate."""
     best = []
     for hashes in {size.hashes for size in sizes}:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tamis.planning.kinds import KINDS, fingerprint_layer
-from tamis.planning.ribbon import columns_for, function_bits
+from tamis.planning.ribbon import function_bits
 from tamis.planning.stacked import metrics
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
 from tamis.planning.stacked.metrics import Array
@@ -39,16 +39,17 @@ def search_for(kind: str) -> Search:
                 bits = np.append(bits, found.bits)
         expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
-        value = goal.value(expected, psi, checks, kind)
-        scores = np.where(allowed, bits if goal.smallest else value, math.inf)
+        cost = goal.cost(expected, psi, checks, kind)
+        scores = np.where(allowed, goal.objective(bits, cost), math.inf)
         # Where nothing is unknown, every rate of the layer is as good: the lowest that fits.
         i = int(np.lexsort((rates, scores))[0])
         if not scores[i] < cutoff:
             return None
         fractional = KINDS[kind].fractional
         length = (float(lengths[i]) if fractional else int(lengths[i]),) if lengths[i] else ()
-        rate, size, cost = float(rates[i]), float(bits[i]), float(value[i])
-        return Stack(kind, negatives, psi, (rate,), length, True, size, cost)
+        return Stack(
+            kind, negatives, psi, (float(rates[i]),), length, True, float(bits[i]), float(cost[i])
+        )
 
     return search
 
@@ -66,7 +67,7 @@ def _range(kind: str, goal: Goal) -> tuple[float, float]:
     """The rates between which layers of any rate are tried."""
     if not KINDS[kind].continuous:
         return 0.0, 0.0
-    least = goal.fpr / 4 if goal.smallest else 2.0 ** -(goal.budget / goal.keys)
+    least = goal.fpr / 4 if goal.minimizes_bits else 2.0 ** -(goal.budget / goal.keys)
     return max(least, FLOOR), _LARGEST
 
 
@@ -103,9 +104,13 @@ def _fraction(
     those within a budget end between the longest that fits and the next; and for a rate, the best
     is whole or the shortest that has it.
     """
-    if goal.smallest:
+    fractional = KINDS[kind].fractional
+    assert fractional is not None
+    if goal.minimizes_bits:
         needed = _highest_rate(goal, psi)
-        return _at(kind, goal, negatives, columns_for(needed)) if rates[-1] <= needed < 1 else None
+        if not rates[-1] <= needed < 1:
+            return None
+        return _at(kind, goal, negatives, fractional.length(needed))
     fitting = np.flatnonzero(bits <= goal.budget)
     if not len(fitting) or fitting[-1] == len(bits) - 1:
         return None

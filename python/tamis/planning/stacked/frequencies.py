@@ -19,7 +19,7 @@ _POINTS = 1 << 16
 
 
 class Frequencies(Protocol):
-    """What plans need from a workload."""
+    """The interface of a workload to the planner."""
 
     @property
     def size(self) -> int:

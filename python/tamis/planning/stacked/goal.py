@@ -1,4 +1,4 @@
-"""The goal of a plan, and a stack that may reach it."""
+"""The goal of a plan, and the stacks that searches find for it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tamis.planning.stacked import metrics
 from tamis.planning.stacked.metrics import Checks
 
 FLOOR = 2.0**-64
-"""Rates below this count as equal. No workload could show a difference, and where all queries are
-for known negatives a search would otherwise have no end: there is always a lower rate."""
+"""Rates below this count as equal. No workload could show a difference; and if all queries are for
+known negatives, there is always a lower rate, so that a search would never end."""
 
 
 class Stack(NamedTuple):
-    """A stack for some number of negatives: what it takes and what it predicts.
+    """A stack that a search found: its layers, its predicted size and its cost.
 
-    ``rates`` are those of its layers; ``lengths`` those of their fingerprints, where they have
-    them. ``exact`` ends it with a one-bit function, which counts as no layer here.
+    ``rates`` has the rate of each layer, and ``lengths`` the fingerprint length of each, empty for
+    kinds without fingerprints. An ``exact`` stack ends with a one-bit function, which is not
+    counted as a layer. ``cost`` is what a budget is spent to minimize: see `Goal.cost`.
     """
 
     kind: str
@@ -31,7 +32,7 @@ class Stack(NamedTuple):
     lengths: tuple[float, ...]
     exact: bool
     bits: float
-    value: float
+    cost: float
 
     @property
     def expected_fpr(self) -> float:
@@ -48,10 +49,10 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """What is minimized, and what is allowed.
+    """The objective and the constraints of a plan.
 
-    With a ``budget`` in bits it is the rate, or the cost of a query; with a rate ``fpr`` it is the
-    bits. ``present`` is the fraction of queries for keys in the set.
+    With a ``budget`` in bits, the rate or the cost of a query is minimized; with a rate ``fpr``,
+    the bits are. ``present`` is the fraction of queries for keys in the set.
     """
 
     keys: int
@@ -65,31 +66,35 @@ class Goal:
     check_cost: float = 0.0
 
     @property
-    def smallest(self) -> bool:
-        """Whether the bits are minimized."""
+    def minimizes_bits(self) -> bool:
+        """Whether the bits are minimized, not the cost of a query."""
         return math.isinf(self.budget)
 
     @property
-    def least_value(self) -> float:
-        """No stack costs less per query."""
+    def min_cost(self) -> float:
+        """A lower bound of the cost of a query, for any stack."""
         return (1 - self.present) * FLOOR * self.miss_cost
 
+    def objective(self, bits: Any, cost: Any) -> Any:
+        """Return the one of the two that is minimized."""
+        return bits if self.minimizes_bits else cost
+
     def score(self, stack: Stack) -> float:
-        """What is minimized."""
-        return stack.bits if self.smallest else stack.value
+        """Return the objective of a stack; lower is better."""
+        return float(self.objective(stack.bits, stack.cost))
 
     def mean_checks(self, psi: Any, checks: Checks) -> Any:
         """Return the mean number of layers that a query passes."""
         negatives = psi * checks.frequent + (1 - psi) * checks.infrequent
         return self.present * checks.keys + (1 - self.present) * negatives
 
-    def value(self, rate: Any, psi: Any, checks: Checks, kind: str) -> Any:
+    def cost(self, rate: Any, psi: Any, checks: Checks, kind: str) -> Any:
         """Return the cost of a query: wasted reads and checks, times the penalties.
 
-        With the costs as they are by default it is a multiple of the rate. The penalty per kind of
-        lookup is that of Deeds, Hentschel and Idreos 2020, 5.1. It rises with the rate and with
-        every number of checks, which all searches rely on, and a rate k times as high costs at
-        most k times as much, which `sweep` relies on. Rates below `FLOOR` cost the same.
+        By default, it is a multiple of the rate. The penalty per kind of lookup follows Deeds,
+        Hentschel and Idreos 2020, 5.1. The cost rises with the rate and with every number of
+        checks, which all searches rely on; and a rate k times as high costs at most k times as
+        much, which `sweep` relies on. Rates below `FLOOR` cost the same.
         """
         rate = max(rate, FLOOR) if isinstance(rate, float) else np.maximum(rate, FLOOR)
         penalty = 1 + sum(p * c for p, c in zip(self.penalties, checks, strict=True))
@@ -100,7 +105,7 @@ class Goal:
         return wasted * penalty
 
     def allowed(self, rate: Any, bound: Any, psi: Any, checks: Checks, bits: Any) -> Any:
-        """Whether a stack keeps to every constraint; of arrays, an array."""
+        """Return whether a stack meets every constraint; an array if the arguments are arrays."""
         kept = (bits <= self.budget) & (rate <= self.fpr) & (bound <= self.max_fpr_bound)
         if math.isinf(self.max_checks):
             return kept

@@ -1,4 +1,4 @@
-"""What an adaptive stack knows after some queries, and the best three layers for a lifetime.
+"""Known negatives of an adaptive stack after some queries, and its best three layers.
 
 After n queries for absent keys, each negative of frequency f was queried with probability
 1 − (1 − f)ⁿ, so the stack knows
@@ -36,7 +36,7 @@ _MAX_OF_NEGATIVES = 12
 
 
 class Seen(NamedTuple):
-    """What is known after some queries: ψ, and the number of negatives."""
+    """Knowledge after some queries: ψ, and the number of negatives."""
 
     psi: float
     negatives: float
@@ -63,7 +63,7 @@ def shape(curve: Frequencies) -> Steps:
 
 
 def seen(curve: Frequencies, queries: float) -> Seen:
-    """Predict what is known after this number of queries for absent keys.
+    """Predict the known negatives after this number of queries for absent keys.
 
     >>> from tamis.planning.stacked.frequencies import Zipf
     >>> known = seen(Zipf(1.0, 1000, 500), 100)
@@ -163,24 +163,24 @@ def _rates(goal: Goal, kind: str, known: Seen, observations: int, lifetime: int)
     for _ in range(_ZOOMS):
         first = (
             goal.fpr / leaves
-            if goal.smallest
+            if goal.minimizes_bits
             else _rate(kind, goal.budget / goal.keys * (1 - leaves))
         )
         one, two = np.minimum(first, 0.9)[:, None], second[None, :]
         used = goal.keys * bits_per_item(one) + known.negatives * one * bits_per_item(two)
-        if goal.smallest:
+        if goal.minimizes_bits:
             three = _allowed_third(goal.fpr, one, two, known, observations, lifetime)
         else:
             left = (goal.budget - used) / (goal.keys * two)
             three = np.where(left > 0, _rate(kind, left), 0.0)
         bits = used + goal.keys * two * np.interp(three, _TABLE, _table_bits(kind))
-        value = mean_rate(one, _stacked(one, two, three, known.psi), observations, lifetime)
-        scores = np.where(three > 0, bits if goal.smallest else value, math.inf)
+        cost = mean_rate(one, _stacked(one, two, three, known.psi), observations, lifetime)
+        scores = np.where(three > 0, goal.objective(bits, cost), math.inf)
         i, j = divmod(int(scores.argmin()), scores.shape[1])
         if math.isinf(scores[i, j]):
             return best
         rates = (float(one[i, 0]), float(second[j]), float(three[i, j]))
-        stack = _found(kind, known, rates, (), float(bits[i, j]), float(value[i, j]))
+        stack = _found(kind, known, rates, (), float(bits[i, j]), float(cost[i, j]))
         best = stack if best is None or goal.score(stack) < goal.score(best) else best
         leaves, second = _between(leaves, i), _between(second, j)
     return best
@@ -209,7 +209,7 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
     best: Stack | None = None
     for one in lengths:
         bits, first = fingerprint_layer(kind, goal.keys, one)
-        if bits > (best.bits if best and goal.smallest else goal.budget):
+        if bits > (best.bits if best and goal.minimizes_bits else goal.budget):
             break
         items = math.ceil(known.negatives * first)
         for two in lengths[:_MAX_OF_NEGATIVES]:
@@ -218,17 +218,17 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
             most = goal.budget - bits - more
             least = float(
                 _allowed_third(goal.fpr, first, second, known, observations, lifetime)
-                if goal.smallest
+                if goal.minimizes_bits
                 else 1.0
             )
-            three = _last(kind, keys, lengths, most, least, goal.smallest)
+            three = _last(kind, keys, lengths, most, least, goal.minimizes_bits)
             if three is None:
                 continue
             rest, third = fingerprint_layer(kind, keys, three)
             stacked = _stacked(first, second, third, known.psi)
-            value = mean_rate(first, stacked, observations, lifetime)
+            cost = mean_rate(first, stacked, observations, lifetime)
             stack = _found(
-                kind, known, (first, second, third), (one, two, three), bits + more + rest, value
+                kind, known, (first, second, third), (one, two, three), bits + more + rest, cost
             )
             if best is None or goal.score(stack) < goal.score(best):
                 best = stack
@@ -272,6 +272,6 @@ def _found(
     rates: tuple[float, ...],
     lengths: tuple[int, ...],
     bits: float,
-    value: float,
+    cost: float,
 ) -> Stack:
-    return Stack(kind, math.ceil(known.negatives), known.psi, rates, lengths, False, bits, value)
+    return Stack(kind, math.ceil(known.negatives), known.psi, rates, lengths, False, bits, cost)

@@ -89,7 +89,7 @@ def equal_size(rate: npt.ArrayLike, layers: npt.ArrayLike, ratio: npt.ArrayLike)
 
 
 def items(rates: npt.ArrayLike, keys: float, negatives: npt.ArrayLike) -> Array:
-    """Expected items in each layer: those of its set that all layers of the other accept (4.2).
+    """Expected items in each layer: items of its set that all layers of the other set accept (4.2).
 
     >>> items([0.01, 0.5, 0.01], 1000, 3000).tolist()
     [1000.0, 30.0, 500.0]

@@ -1,7 +1,7 @@
-"""From the stack that a search found to the layers as they will be built.
+"""Turn the stack that a search found into a plan.
 
-Searches treat the numbers of items and bits as real numbers. Here, each layer gets whole numbers,
-its rate is that of the filter of this size, and the layers below are adjusted.
+Searches treat the numbers of items and bits as real numbers. Here, each layer gets whole numbers
+and the rate of a filter of this size, and the layers below are adjusted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     # The bits of all layers are scaled to just meet the budget, or the rate and its bound.
     def too_small(scale: float) -> bool:
         layers = layers_of(stack, goal, scale)
-        if goal.smallest:
+        if goal.minimizes_bits:
             expected, bound, _ = predicted(stack, layers)
             return expected > goal.fpr or bound > goal.max_fpr_bound
-        # No more than it takes to err at `FLOOR` whatever the workload.
+        # A rate below `FLOOR` under any workload needs no more bits.
         fits = sum(layer.bits for layer in layers) <= goal.budget
         return fits and predicted(stack, layers)[1] > FLOOR
 
@@ -45,18 +45,18 @@ def realize(stack: Stack, goal: Goal) -> Plan:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if too_small(middle) else (low, middle)
-    return _plan(stack, goal, layers_of(stack, goal, high if goal.smallest else low))
+    return _plan(stack, goal, layers_of(stack, goal, high if goal.minimizes_bits else low))
 
 
 def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]:
-    """Return the layers of a stack; ``scale`` is that of the bits of layers of any rate."""
+    """Return the layers of a stack; the bits of layers of any rate are multiplied by ``scale``."""
     layers: list[Layer] = []
-    waiting = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
+    remaining = {"keys": float(goal.keys), "negatives": float(stack.negatives)}
     kind = KINDS[stack.kind]
     sizes = [] if stack.lengths else [kind.bits_per_item(rate) for rate in stack.rates]
     for i in range(len(stack.rates)):
         stores, others = ("keys", "negatives") if i % 2 == 0 else ("negatives", "keys")
-        items = math.ceil(waiting[stores])
+        items = math.ceil(remaining[stores])
         if stack.lengths:
             bits, rate = fingerprint_layer(stack.kind, items, stack.lengths[i])
             length = stack.lengths[i]
@@ -64,9 +64,9 @@ def layers_of(stack: Stack, goal: Goal, scale: float = 1.0) -> tuple[Layer, ...]
             bits = max(1, math.floor(items * sizes[i] * scale))
             rate, length = _rate(kind.name, items, bits), None
         layers.append(Layer(kind.name, stores, rate, items, bits, length, kind.layout))
-        waiting[others] *= rate
+        remaining[others] *= rate
     if stack.exact:
-        items = math.ceil(waiting["keys"] + waiting["negatives"])
+        items = math.ceil(remaining["keys"] + remaining["negatives"])
         layers.append(Layer(FUNCTION.name, "both", 0.5, items, function_bits(items), 1))
     return tuple(layers)
 
@@ -102,5 +102,5 @@ def _plan(stack: Stack, goal: Goal, layers: tuple[Layer, ...]) -> Plan:
         bits_per_key=sum(layer.bits for layer in layers) / max(goal.keys, 1),
         expected_checks=goal.mean_checks(stack.psi, checks),
         checks=checks,
-        budget=None if goal.smallest else goal.budget / max(goal.keys, 1),
+        budget=None if goal.minimizes_bits else goal.budget / max(goal.keys, 1),
     )

@@ -1,4 +1,4 @@
-"""How many negatives to store: a search over |N_f| that leaves out what cannot win.
+"""How many negatives to store: a search over |N_f| that skips numbers that cannot be best.
 
 The negatives stored are always the most frequent ones, so a stack is a choice of n = |N_f| and of
 layers. Let E(n) be the least EFPR within the budget with n negatives, and n₁ < n. The best layers
@@ -27,8 +27,8 @@ from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import Goal, Stack
 
 Search: TypeAlias = Callable[[Goal, int, float, float], Stack | None]
-"""Find the best stack with this many negatives and their ψ; none if no stack is allowed, or none
-scores below the last argument."""
+"""Find the best stack with this many negatives and their ψ; None if no stack meets the goal with a
+score below the last argument."""
 
 _SPLITS = 600
 # An interval is split where 1 − ψ is the mean, but not below a sixteenth of where it starts: up to
@@ -58,16 +58,16 @@ def sweep(
             return
         psi[n] = min(1.0, float(curve.psi(n)))
         cutoff = goal.score(best) if best else math.inf
-        cutoff *= 1.0 if goal.smallest else _WORSE
+        cutoff *= 1.0 if goal.minimizes_bits else _WORSE
         stack = search(goal, n, psi[n], cutoff)
         least[n] = goal.score(stack) if stack else cutoff
         best = better(best, stack, goal)
 
     def bound(low: int, high: int) -> float:
-        """The least that any number in (low, high] could reach; infinite if it is not better."""
+        """Return a lower bound of the score for (low, high]; infinite if it is not better."""
         left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
-        if not goal.smallest:
-            return max(least[low] * left, goal.least_value)
+        if not goal.minimizes_bits:
+            return max(least[low] * left, goal.min_cost)
         if not left or goal.fpr / left >= 1:
             return 0.0
         relaxed = replace(goal, fpr=goal.fpr / left)
@@ -93,7 +93,7 @@ def sweep(
 
 
 def better(a: Stack | None, b: Stack | None, goal: Goal) -> Stack | None:
-    """Return the stack that answers the goal better; of equals that with the lower bound."""
+    """Return the better stack; of equal scores, the one with the lower rate bound."""
     if a is None or b is None:
         return a or b
     if goal.score(a) == goal.score(b):

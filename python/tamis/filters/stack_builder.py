@@ -1,4 +1,4 @@
-"""Building stacks layer by layer, each from what the previous layers accept."""
+"""Builds stacks layer by layer, each from the keys or negatives that the previous layers accept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FEW = 64
 
 
 class Recipe(NamedTuple):
-    """What a stack, or each of its shards, is built from in addition to the keys."""
+    """The inputs of a stack, or of each of its shards, in addition to the keys."""
 
     plan: Plan
     negatives: Keys | Iterator[Keys]
@@ -65,10 +65,9 @@ class Recipe(NamedTuple):
     def known_share(self, known: int, given: int, keys: npt.NDArray[Any], share: float) -> float:
         """Predict which share of the queries for absent keys are for known negatives (ψ).
 
-        The most frequent ``known`` of those given are. Those at the ranks ``keys`` turned out to be
-        keys, so queries for them are none for absent keys; where a stack is one of several shards,
-        they are among a ``share`` of all queries. Without a workload, ψ is that of the plan,
-        whatever is given.
+        The ``known`` most frequent of the ``given`` negatives are known. Negatives at the ranks
+        ``keys`` turned out to be keys, so queries for them are not queries for absent keys. A shard
+        gets a ``share`` of all queries. Without a workload, ψ is taken from the plan.
         """
         if self.plan.workload is None:
             return self.plan.psi * (known / given)
@@ -103,8 +102,8 @@ def _first(column: Keys, count: int) -> Keys:
     return cast(Keys, column[:count]) if isinstance(column, Sequence | np.ndarray) else column
 
 
-class StackBuild:
-    """A stack under construction: its layers, and what reaches the next layer."""
+class StackBuilder:
+    """A stack under construction: its layers, and the items that reach the next layer."""
 
     def __init__(self, recipe: Recipe, keys: _native.Distinct, share: float = 1.0) -> None:
         """Start with these keys, and this share of the recipe's capacity and queries."""
@@ -223,9 +222,9 @@ class StackBuild:
         """Leave out the least frequent negatives that may not fit; return how many are known.
 
         By chance, more items than planned reach a layer. Coarser or fewer last layers accept more
-        of all known negatives, which mostly costs far more than a few that are unknown. What
-        reaches the later layers is not known yet, so two standard deviations
-        are left free. ``keys`` are the ranks of the negatives that turned out to be keys.
+        of all known negatives, which usually costs far more than leaving a few out. The number of
+        items that reach the later layers is not known yet, so two standard deviations are left
+        free. ``keys`` are the ranks of the negatives that turned out to be keys.
         """
         most = len(self.negatives)
         if self.budget is None or most == 0 or self.planned[-1].exact:
@@ -254,7 +253,7 @@ class StackBuild:
         return self.budget is None or self.used + bits <= self.budget
 
     def _enough(self, given: int, sigmas: int = 0) -> bool:
-        """Predict whether the layers fit with so many negatives, and deviations of the rest."""
+        """Predict whether the layers fit with this many negatives, with a margin of ``sigmas``."""
         bits, variance = self._predicted(given)
         return self._fits(bits + math.ceil(sigmas * math.sqrt(variance)))
 

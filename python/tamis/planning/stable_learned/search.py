@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import special
 
 from tamis.planning import stable
-from tamis.planning.stable import Size
+from tamis.planning.stable import StableSize
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 _SPREAD = np.geomspace(1 / 64, 64, 121)
 _DECREMENTS = np.unique(np.geomspace(1, 1000, 220).astype(np.int64))
 _ROUNDS = 8
-# How much less a filter must reject than those of lower rates to be kept in the table.
+# How much less a filter must reject than filters of lower rates to be kept in the table.
 _GAIN = 0.0005
 _SPLITS = np.linspace(0.04, 0.96, 24)
 
@@ -42,7 +42,7 @@ class _Table(NamedTuple):
     denied: Floats
 
     def at(self, u: float | Floats) -> Floats:
-        """What each filter denies with u bits per member, linear in log u between the rows."""
+        """Return the fraction that each filter rejects with u bits per member, by interpolation."""
         place = np.interp(np.log(u), self.logs, np.arange(len(self.logs)))[..., None]
         low = np.minimum(place[..., 0].astype(int), len(self.logs) - 2)
         high = place - low[..., None]
@@ -83,7 +83,7 @@ def _front(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
 _YES, _NO = -1, -2
 
 
-def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size | bool]:
+def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[StableSize | bool]:
     """Find the filter (or answer) of each group that rejects the fewest members in total.
 
     >>> sizes = optimal(np.array([0.7, 0.3]), np.array([0.3, 0.7]), 2**14, 0.01, 500)
@@ -103,11 +103,13 @@ def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Size 
     raise ValueError(f"bits must be more than {bits}: no plan meets fpr={fpr}")
 
 
-def _filter(table: _Table, row: int, bits: float) -> Size | bool:
+def _filter(table: _Table, row: int, bits: float) -> StableSize | bool:
     if row < 0:
         return row == _YES
     cells = int(bits / table.counter_bits[row])
-    return Size(cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row]))
+    return StableSize(
+        cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row])
+    )
 
 
 def _improved(
@@ -142,7 +144,7 @@ class _Search:
     def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
         """Return the plain stable filter: one row for the groups kept, bits by their members."""
         kept = kept & (self.q > 0)
-        told = ""
+        message = ""
         while True:
             shares = np.where(kept, self.q, 0) / self.q[kept].sum()
             smallest, allowed = shares[kept].min(), self.fpr / max(self.p[kept].sum(), 1e-12)
@@ -150,17 +152,17 @@ class _Search:
             if fits.any():
                 break
             least = self.least[self.table.rate <= allowed].min(initial=2**50)
-            told = told or (
+            message = message or (
                 f"bits must be at least {math.ceil(least / smallest)} for {kept.sum()} groups, the "
                 f"smallest with {smallest:.3g} of the members, at fpr={self.fpr:.3g}, not "
                 f"{self.bits}; or use fewer groups"
             )
             if kept.sum() == 1:
-                raise ValueError(told)
+                raise ValueError(message)
             # A group with too few members for its own filter is rejected at first.
             kept = kept & (self.q > self.q[kept].min())
             if not kept.any():
-                raise ValueError(told)
+                raise ValueError(message)
         u = self.bits / (self.gap * self.q[kept].sum())
         row = int(np.where(fits, self.table.at(u), np.inf).argmin())
         return [row if keep else _NO for keep in kept], shares
@@ -197,32 +199,34 @@ class _Search:
         others = sum(
             self.one(k, rows[k], shares[k])[0] for k in range(len(rows)) if k not in (i, j)
         )
-        room = self.fpr - others + 1e-15
+        rate_left = self.fpr - others + 1e-15
         both = shares[i] + shares[j]
         best = self.one(i, rows[i], shares[i])[1] + self.one(j, rows[j], shares[j])[1] - 1e-9
         own = shares[i] / both if both else 0.5
         near = np.clip(own + np.array([-0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01]), 0, 1)
         splits = np.unique(np.concatenate([[0.0, 1.0], _SPLITS, near]))
-        denied, filters_i, filters_j = self._pairs(i, j, both * splits, both * (1 - splits), room)
+        denied, filters_i, filters_j = self._pairs(
+            i, j, both * splits, both * (1 - splits), rate_left
+        )
         at = int(denied.argmin())
         if denied[at] < best:
             rows[i], rows[j] = int(filters_i[at]), int(filters_j[at])
             shares[i], shares[j] = both * splits[at], both * (1 - splits[at])
 
     def _pairs(
-        self, i: int, j: int, shares_i: Floats, shares_j: Floats, room: float
+        self, i: int, j: int, shares_i: Floats, shares_j: Floats, rate_left: float
     ) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """By split, what two groups deny with their best filters, and which those are.
+        """Return the members that two groups reject with their best filters, and these filters.
 
-        For each filter of i, the best of j is the one that denies least of those with the rate that
-        is left: one running minimum over rising rates.
+        There is one result per split. For each filter of i, the best of j is the one that rejects
+        the fewest within the rate that is left: a running minimum over rising rates.
         """
         rate_i, denied_i = self._options(i, shares_i)
         rate_j, denied_j = self._options(j, shares_j)
         so_far = np.minimum.accumulate(denied_j, axis=1)
-        left = np.searchsorted(rate_j, room - rate_i, side="right") - 1
+        left = np.searchsorted(rate_j, rate_left - rate_i, side="right") - 1
         total = denied_i + np.where(left >= 0, so_far[:, left], self.q[j])
-        total[:, rate_i > room] = np.inf
+        total[:, rate_i > rate_left] = np.inf
         best_i = total.argmin(axis=1)
         splits = np.arange(len(total))
         alone = (left[best_i] < 0) | ~np.isfinite(so_far[splits, left[best_i]])
@@ -234,7 +238,10 @@ class _Search:
         return denied, np.where(best_i == last, _YES, best_i), filters_j
 
     def _options(self, group: int, shares: Floats) -> tuple[Floats, Floats]:
-        """Rate and denied of a group, by split and by rising rate; the last says "yes" to all."""
+        """Return the rising rates of a group and its rejected members by split.
+
+        The last entry accepts all keys.
+        """
         p, q, bits = self.p[group], self.q[group], shares[:, None] * self.bits
         denied = q * self.table.at(np.maximum(bits[:, 0] / (q * self.gap), 1e-300))
         denied = np.where(self.least <= bits, denied, np.inf)

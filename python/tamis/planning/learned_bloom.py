@@ -1,7 +1,7 @@
 """Learned Bloom filters: the regions of scores, and the rate of the filter of each region.
 
 Region i has the fraction G_i of the members and H_i of the non-members. A filter of rate f_i takes
-G_i·log2(1/f_i) bits per key, times what the kind of filter needs per halving; Σ H_i·f_i is bounded.
+G_i·log2(1/f_i) bits per key, times the bits per halving of its kind; Σ H_i·f_i is bounded.
 Without rounding, the optimum is f_i = F·G_i/H_i, scaled to meet the bound and limited to 1 (Vaidya
 et al. 2021, section 3). The best regions are found by dynamic programming over segments, which
 maximizes Σ G_i·log2(G_i/H_i), with one table for every possible start of the last region, of rate 1
@@ -31,12 +31,12 @@ many hardly change the size."""
 MAX_HALVINGS = 32.0
 
 _LOWER = 0.75 ** np.arange(10)
-"""Fractions of the rate that thresholds are sought for."""
+"""Fractions of the rate for which thresholds are searched."""
 
 _Floats = npt.NDArray[np.float64]
 
 
-class Plan(NamedTuple):
+class LearnedPlan(NamedTuple):
     """The borders between regions, and the halvings of the rate of each region (0: accepts all).
 
     ``front`` is the number of halvings of a filter in front of the regions; ``shares`` are the
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 class Segments(NamedTuple):
     """Segments of scores: their lower ends, members, and fractions of the non-members.
 
-    ``held`` counts held-out non-members, which the cuts are not chosen by: the best of many cuts
-    look better than they are on the data they were chosen on.
+    ``held`` counts non-members that were not used to choose the cuts: the best of many cuts look
+    better than they are on the data they were chosen by.
     """
 
     starts: _Floats
@@ -135,12 +135,12 @@ def plan(
     bits: float | None = None,
     step: float = 1.0,
     mixed: bool = False,
-) -> Plan:
+) -> LearnedPlan:
     """Find the fewest bits with at most this rate, or the lowest rate within these bits.
 
-    ``bits`` are for the filters alone, in keys times halvings (`Plan.filter_bits`); ``step`` is the
-    smallest step of a rate that the kind of filter supports, in halvings. If ``mixed``, a part of
-    the keys can have one halving more.
+    ``bits`` are for the filters alone, in keys times halvings (`LearnedPlan.filter_bits`).
+    ``step`` is the smallest step of a rate that the kind of filter supports, in halvings. If
+    ``mixed``, a part of the keys can have one halving more.
 
     >>> parts = Segments(np.array([0, 0.5]), np.array([100.0, 900.0]), np.array([0.99, 0.01]))
     >>> plan(parts, fpr=0.02, form="simple").halvings
@@ -152,7 +152,7 @@ def plan(
     if (fpr is None) == (bits is None):
         raise ValueError("pass exactly one of fpr or bits")
     if not parts.members.sum():
-        return _joined(parts, [], np.zeros(1), 0.0, mixed)
+        return _plan_for_cuts(parts, [], np.zeros(1), 0.0, mixed)
     if form != "partitioned":
         cuts = _simple_cuts(parts, fpr, bits, step)
         choices: list[list[int]] = [[], *([cut] for cut in cuts)]
@@ -161,22 +161,24 @@ def plan(
             return simple
         at = _sandwich_cuts(parts, fpr)
         found = [_sandwich(parts, cut, fpr, bits, step, mixed) for cut in at]
-        return min([simple, *found], key=lambda plan: _worth(plan, fpr))
+        return min([simple, *found], key=lambda plan: _rank(plan, fpr))
     before = _tables(parts, regions)
     target = fpr if fpr is not None else _rate_for(parts, before, bits or 0.0)
     return _best(parts, _cuts(parts, before, target), fpr, bits, step, mixed, last_open=False)
 
 
-def _worth(plan: Plan, fpr: float | None) -> tuple[float, float]:
+def _rank(plan: LearnedPlan, fpr: float | None) -> tuple[float, float]:
     """Return the sort key of a plan: bits if the rate is given, otherwise the rate."""
     if fpr is None:
         return plan.expected_fpr, plan.filter_bits
     return plan.filter_bits, plan.expected_fpr
 
 
-def _joined(parts: Segments, cuts: list[int], halvings: _Floats, front: float, mixed: bool) -> Plan:
+def _plan_for_cuts(
+    parts: Segments, cuts: list[int], halvings: _Floats, front: float, mixed: bool
+) -> LearnedPlan:
     members, shares = parts.joined(cuts)
-    return Plan(
+    return LearnedPlan(
         tuple(parts.starts[cuts].tolist()),
         tuple(halvings.tolist()),
         tuple(int(n) for n in members),
@@ -194,7 +196,7 @@ def _best(
     step: float,
     mixed: bool,
     last_open: bool,
-) -> Plan:
+) -> LearnedPlan:
     """Return the best plan among cuts; ``last_open``: the last region has no filter."""
     found = []
     for cuts in choices:
@@ -204,13 +206,13 @@ def _best(
             members, shares, fpr=fpr, bits=bits, step=step, mixed=mixed, open_regions=open_
         )
         if halvings is not None:
-            found.append(_joined(parts, cuts, halvings, 0.0, mixed))
+            found.append(_plan_for_cuts(parts, cuts, halvings, 0.0, mixed))
     if not found:
         raise ValueError(
             f"fpr must be higher than {fpr}: no plan reaches it with filters of "
             f"2**-{MAX_HALVINGS:g}"
         )
-    return min(found, key=lambda plan: _worth(plan, fpr))
+    return min(found, key=lambda plan: _rank(plan, fpr))
 
 
 def halved(
@@ -270,10 +272,11 @@ def halved(
 
 
 def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: float) -> list[int]:
-    """Find the thresholds that may be best, by the non-members that are not held back.
+    """Find thresholds that may be best, by the non-members that are not held out.
 
-    At the best of them nearly all of the rate may pass above it, and by the others more than that
-    passes as often as not: so those that pass less often are found too.
+    At the best threshold, the non-members above it may use up nearly all of the rate, and among the
+    held-out ones the fraction above is as often higher. So thresholds for lower rates are returned,
+    too.
     """
     below = np.cumsum(parts.members)[:-1]
     above = 1 - np.cumsum(parts.shares)[:-1]
@@ -300,7 +303,7 @@ def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: f
 def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
     """Find the few thresholds at which a sandwich may be best (Mitzenmacher 2018, section 4).
 
-    If F_p is the fraction of non-members above, and F_n that of members below, the filter behind
+    If F_p is the fraction of non-members above, and F_n of members below, the filter behind
     has the rate F_n·F_p/((1 − F_p)(1 − F_n)) at any size, and the one in front gets the rest.
     """
     total = parts.members.sum()
@@ -319,7 +322,7 @@ def _sandwich_cuts(parts: Segments, fpr: float | None) -> list[int]:
 
 def _sandwich(
     parts: Segments, cut: int, fpr: float | None, bits: float | None, step: float, mixed: bool
-) -> Plan:
+) -> LearnedPlan:
     """Try every number of halvings in front."""
     members, shares = parts.joined([cut])
     total, found = members.sum(), []
@@ -332,10 +335,10 @@ def _sandwich(
             members, shares, fpr=wanted, bits=left, step=step, mixed=mixed, open_regions=1
         )
         if halvings is not None:
-            found.append(_joined(parts, [cut], halvings, float(front), mixed))
+            found.append(_plan_for_cuts(parts, [cut], halvings, float(front), mixed))
     if not found:
-        return Plan((), (math.inf,), (1,), (1.0,), math.inf)
-    return min(found, key=lambda plan: _worth(plan, fpr))
+        return LearnedPlan((), (math.inf,), (1,), (1.0,), math.inf)
+    return min(found, key=lambda plan: _rank(plan, fpr))
 
 
 def _tables(parts: Segments, regions: int) -> npt.NDArray[np.intp]:

@@ -17,7 +17,7 @@ from scipy import special
 
 from tamis._checks import check_int, check_rate, one_of
 from tamis.planning import stable
-from tamis.planning.stable.groups import (
+from tamis.planning.stable_learned.groups import (
     Method,
     StablePlan,
     describe,
@@ -26,7 +26,7 @@ from tamis.planning.stable.groups import (
     groups_of,
     paper_sizes,
 )
-from tamis.planning.stable.search import optimal
+from tamis.planning.stable_learned.search import optimal
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,11 +56,11 @@ def plan_scores(
     By the paper, borders divide 0 to 1 evenly, into as many groups as keep p_j falling and q_j
     rising (`monotone`). The optimal method cuts where members and other keys differ most, as
     partitioned learned filters do, and takes the number of groups, up to ``groups``, with the
-    fewest denied. With ``groups=1``, all above a threshold is answered "yes": by the paper above
-    1/2, otherwise above the best one. ``model_bits`` is what the classifier costs, for the advice.
+    fewest rejected members. With ``groups=1``, every score above a threshold is accepted: 1/2 by
+    the paper, otherwise the best one. ``model_bits`` is the size of the classifier, for the advice.
 
-    The rate is at most ``fpr`` with a margin for how few scores tell of it; ``expected_fpr`` is the
-    estimate without.
+    The rate is at most ``fpr`` with a margin for the number of scores; ``expected_fpr`` is the
+    estimate without the margin.
 
     >>> rng = np.random.default_rng(1)
     >>> members, others = rng.beta(4, 2, 5000), rng.beta(2, 4, 5000)
@@ -96,12 +96,12 @@ class _Planner:
         self.bits, self.fpr, self.gap, self.model_bits = bits, fpr, gap, model_bits
 
     def best(self, groups: int) -> StablePlan:
-        """The plan with the fewest denied, of up to this many groups: more are never worse."""
+        """Return the plan with the fewest rejected members, of up to this many groups."""
         found: list[StablePlan] = []
         failed: ValueError | None = None
         try:
             found.append(self.single())
-        except ValueError as error:  # no threshold leaves one filter room
+        except ValueError as error:  # no threshold leaves enough bits for a filter
             failed = error
         fewest = np.inf
         for count in range(2, min(groups, _MAX_GROUPS) + 1):
@@ -117,11 +117,11 @@ class _Planner:
         if not found:
             assert failed is not None
             raise failed
-        # Where next to none are denied anyway, the lowest rate.
+        # If hardly any member is rejected, choose the lowest rate.
         return min(found, key=lambda plan: (round(plan.expected_fnr, 4), plan.expected_fpr))
 
     def optimal(self, borders: Floats) -> StablePlan:
-        """The best filters between these borders."""
+        """Return the plan with the best filters between these borders."""
         borders = np.asarray(borders, dtype=np.float32)
         p, q = _smooth(self.held, borders), _smooth(self.members, borders)
         filters = optimal(_high(self.held, borders, q / p), q, self.bits, self.fpr, self.gap)
@@ -148,8 +148,8 @@ class _Planner:
                 found.append((fnr, p, q, size, borders))
         if not found:
             raise ValueError(
-                f"bits is {self.bits} and fpr {self.fpr}; no threshold leaves a stable filter "
-                "room: pass more bits, a higher fpr or more nonmember_scores"
+                f"no threshold meets fpr={self.fpr} with bits={self.bits}; pass more bits, a "
+                "higher fpr or more nonmember_scores"
             )
         _, p, q, size, borders = min(found, key=operator.itemgetter(0))
         return self._plan(p, q, [size, True], "single", borders)

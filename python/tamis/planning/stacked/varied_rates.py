@@ -74,7 +74,7 @@ def worthwhile(kind: str, goal: Goal, curve: Frequencies, best: Stack) -> bool:
     """
     if goal.check_cost or any(goal.penalties):
         return True
-    rate = goal.fpr if goal.smallest else best.expected_fpr
+    rate = goal.fpr if goal.minimizes_bits else best.expected_fpr
     if rate <= FLOOR:
         return False
     ranks = np.unique(np.geomspace(1, curve.size, _RANKS).astype(np.int64))
@@ -85,7 +85,7 @@ def worthwhile(kind: str, goal: Goal, curve: Frequencies, best: Stack) -> bool:
     entropy = known * np.log2(known / unknown)
     entropy += (1 - known) * (np.log1p(-known) - np.log1p(-unknown)) / math.log(2)
     least = ranks[:-1, None] * entropy - goal.keys * np.log2(unknown)
-    bits = best.bits if goal.smallest else goal.budget
+    bits = best.bits if goal.minimizes_bits else goal.budget
     return bool(least.min(initial=math.inf) * KINDS[kind].overhead < bits)
 
 
@@ -96,7 +96,7 @@ class _Problem:
     curve: Frequencies
 
     def measured(self, points: Array) -> tuple[Array, Array, Array]:
-        """Return bits, value and constraints of each point; a constraint holds if at least 0."""
+        """Return bits, cost and constraints of each point; a constraint holds if at least 0."""
         goal = self.goal
         rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
         psi = np.asarray(self.curve.psi(negatives))
@@ -105,7 +105,7 @@ class _Problem:
         ).sum(axis=-1)
         expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
         checks = metrics.checks(rates)
-        value = goal.value(expected, psi, checks, self.kind)
+        cost = goal.cost(expected, psi, checks, self.kind)
         kept = [
             np.log(most / now)
             for now, most in (
@@ -116,12 +116,12 @@ class _Problem:
             )
             if most < math.inf
         ]
-        return np.asarray(bits), np.asarray(value), np.stack(kept, axis=-1)
+        return np.asarray(bits), np.asarray(cost), np.stack(kept, axis=-1)
 
     def score(self, points: Array) -> Array:
-        """The logarithm of what is minimized."""
-        bits, value, _ = self.measured(points)
-        return np.log(bits if self.goal.smallest else value)
+        """The logarithm of the objective."""
+        bits, cost, _ = self.measured(points)
+        return np.asarray(np.log(self.goal.objective(bits, cost)))
 
     def kept(self, points: Array) -> Array:
         """The constraints."""
@@ -155,12 +155,12 @@ class _Problem:
         """
         negatives = min(max(1, round(math.exp(point[-1]))), self.curve.size)
         point = np.append(point[:-1], math.log(negatives))
-        bits, value, kept = self.measured(point)
+        bits, cost, kept = self.measured(point)
         if kept.min() < -1e-3:
             return None
         rates = tuple(np.exp2(-point[:-1]).tolist())
         psi = float(self.curve.psi(negatives))
-        return Stack(self.kind, negatives, psi, rates, (), False, float(bits), float(value))
+        return Stack(self.kind, negatives, psi, rates, (), False, float(bits), float(cost))
 
 
 def _slopes(function: Callable[[Array], Array]) -> Callable[[Array], Array]:

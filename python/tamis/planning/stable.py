@@ -24,7 +24,7 @@ MIN_CELLS = 8
 are independent, which does not hold if an insertion changes a large part of the filter."""
 
 
-class Size(NamedTuple):
+class StableSize(NamedTuple):
     """A stable Bloom filter's size: m, Max, K and P."""
 
     cells: int
@@ -47,26 +47,26 @@ def counter_bits(most: int) -> int:
     return most.bit_length()
 
 
-def zeros_limit(size: Size) -> float:
+def zeros_limit(size: StableSize) -> float:
     """Return the long-run fraction of cells that are zero (Eq. 5).
 
-    >>> round(zeros_limit(Size(10_000, 1, 6, 12)), 4)
+    >>> round(zeros_limit(StableSize(10_000, 1, 6, 12)), 4)
     0.6665
     """
     odds = size.decrements * (1 / size.hashes - 1 / size.cells)
     return (odds / (1 + odds)) ** size.most
 
 
-def limit_rate(size: Size) -> float:
+def limit_rate(size: StableSize) -> float:
     """Return the long-run rate (Eq. 6), for any stream.
 
-    >>> round(limit_rate(Size(10_000, 1, 6, 12)), 5)
+    >>> round(limit_rate(StableSize(10_000, 1, 6, 12)), 5)
     0.00138
     """
     return float((1 - zeros_limit(size)) ** size.hashes)
 
 
-def zeros_after(size: Size, insertions: float) -> float:
+def zeros_after(size: StableSize, insertions: float) -> float:
     """Return the fraction of cells that are zero after some insertions into an empty filter.
 
     A cell is zero unless one of its last Max changes set it. The changes have a Poisson
@@ -74,7 +74,7 @@ def zeros_after(size: Size, insertions: float) -> float:
     of the Max-th change. (The approximation of the paper, a step of K/m·(1 − K/m)^n, is its first
     term.)
 
-    >>> zeros_after(Size(1000, 3, 4, 9), 0)
+    >>> zeros_after(StableSize(1000, 3, 4, 9), 0)
     1.0
     """
     limit = zeros_limit(size)
@@ -86,17 +86,17 @@ def zeros_after(size: Size, insertions: float) -> float:
     return float((few * falls**counts).sum() + limit * special.gammainc(size.most, events))
 
 
-def rate_after(size: Size, insertions: float) -> float:
+def rate_after(size: StableSize, insertions: float) -> float:
     """Return the rate after some insertions into an empty filter.
 
-    >>> f = Size(10_000, 1, 6, 12)
+    >>> f = StableSize(10_000, 1, 6, 12)
     >>> rate_after(f, 0), round(rate_after(f, 10_000) / limit_rate(f), 3)
     (0.0, 1.0)
     """
     return float((1 - zeros_after(size, insertions)) ** size.hashes)
 
 
-def faded(size: Size, gap: float) -> float:
+def faded(size: StableSize, gap: float) -> float:
     """Return the probability that a cell of a key is zero ``gap`` insertions later.
 
     An insertion sets the cell with probability s = 1 − (1 − 1/m)^K, and otherwise decrements it
@@ -108,7 +108,7 @@ def faded(size: Size, gap: float) -> float:
     In the limit of large m, this is zeros_limit · Γ_reg(Max, (K + P)·δ/m). It is the closed form of
     Eq. 21; see `faded_printed`.
 
-    >>> faded(Size(1000, 3, 4, 9), 2)
+    >>> faded(StableSize(1000, 3, 4, 9), 2)
     0.0
     """
     if gap < size.most:
@@ -119,13 +119,13 @@ def faded(size: Size, gap: float) -> float:
     return float(zeros_limit(size) * happened)
 
 
-def faded_printed(size: Size, gap: int, set_again: float) -> float:
+def faded_printed(size: StableSize, gap: int, set_again: float) -> float:
     """Eq. 21 as printed, with k_ij (``set_again``) the probability that an insertion sets the cell.
 
     It sums over the insertions since the cell was last set, each of which decrements it at most
     once. This is exact for adjacent cells if P is at most m, and too low for independent cells.
 
-    >>> f = Size(1000, 1, 4, 9)
+    >>> f = StableSize(1000, 1, 4, 9)
     >>> abs(faded_printed(f, 500, 4 / 1000) - faded(f, 500)) < 0.001
     True
     """
@@ -140,10 +140,10 @@ def faded_printed(size: Size, gap: int, set_again: float) -> float:
     )
 
 
-def false_negatives(size: Size, gap: float) -> float:
+def false_negatives(size: StableSize, gap: float) -> float:
     """Return the fraction of keys rejected ``gap`` insertions later (Eq. 14 and 15).
 
-    >>> f = Size(2**16, 1, 4, 9)
+    >>> f = StableSize(2**16, 1, 4, 9)
     >>> 0 < false_negatives(f, 100) < false_negatives(f, 2000) < 1
     True
     """
@@ -170,12 +170,12 @@ def whole_decrements(hashes: int, most: int, rate: float) -> int:
     return max(1, math.ceil(decrements(hashes, most, rate) - 1e-9))
 
 
-def size(bits: int, fpr: float, gap: int) -> Size:
+def size(bits: int, fpr: float, gap: int) -> StableSize:
     """Find the filter of these bits and at most this rate that rejects the fewest keys.
 
     >>> found = size(2**16, 0.01, 2000)
     >>> found, round(false_negatives(found, 2000), 2)
-    (Size(cells=65536, most=1, hashes=3, decrements=11), 0.62)
+    (StableSize(cells=65536, most=1, hashes=3, decrements=11), 0.62)
     """
     best = min(_candidates(bits, fpr), key=lambda size: false_negatives(size, gap), default=None)
     if best is None:
@@ -183,16 +183,16 @@ def size(bits: int, fpr: float, gap: int) -> Size:
     return best
 
 
-def _independent(size: Size) -> bool:
+def _independent(size: StableSize) -> bool:
     return MIN_CELLS * (size.decrements + size.hashes) <= size.cells
 
 
-def _candidates(bits: int, fpr: float) -> list[Size]:
+def _candidates(bits: int, fpr: float) -> list[StableSize]:
     found = []
     for most in MAX_VALUES:
         cells = bits // counter_bits(most)
         for hashes in range(1, MAX_HASHES + 1):
-            size = Size(cells, most, hashes, whole_decrements(hashes, most, fpr))
+            size = StableSize(cells, most, hashes, whole_decrements(hashes, most, fpr))
             while _independent(size) and limit_rate(size) > fpr:  # because of 1/m, which P neglects
                 size = size._replace(decrements=size.decrements + 1)
             if _independent(size):
@@ -201,7 +201,7 @@ def _candidates(bits: int, fpr: float) -> list[Size]:
 
 
 @lru_cache(maxsize=256)
-def size_for(fnr: float, fpr: float, gap: int) -> Size:
+def size_for(fnr: float, fpr: float, gap: int) -> StableSize:
     """Find the smallest filter with at most this rate and these false negatives at this gap.
 
     >>> found = size_for(0.1, 0.01, 1000)
@@ -229,23 +229,23 @@ def size_for(fnr: float, fpr: float, gap: int) -> Size:
 # Totals over the groups of a stable learned filter.
 
 
-def single_rate(trusted: float, size: Size) -> float:
+def single_rate(trusted: float, size: StableSize) -> float:
     """Return the rate of a single stable learned filter (Eq. 7).
 
     ``trusted`` is F_p, the fraction of absent keys that the classifier accepts.
 
-    >>> round(single_rate(0.01, Size(10_000, 1, 6, 12)), 4)
+    >>> round(single_rate(0.01, StableSize(10_000, 1, 6, 12)), 4)
     0.0114
     """
     return trusted + (1 - trusted) * limit_rate(size)
 
 
-def equal_cells(size: Size, insertions: int, escaping: float) -> float:
+def equal_cells(size: StableSize, insertions: int, escaping: float) -> float:
     """Return the cells with equal convergence if a fraction ``escaping`` (F_n) is inserted (Eq. 8).
 
     Of the two solutions, this is the one in which the filter is near its limit.
 
-    >>> round(equal_cells(Size(10**6, 1, 6, 12), 10**8, 0.5) / 10**6, 2)
+    >>> round(equal_cells(StableSize(10**6, 1, 6, 12), 10**8, 0.5) / 10**6, 2)
     0.5
     """
     from scipy.optimize import brentq  # slow to import, and rarely needed
@@ -289,12 +289,12 @@ def rate_bound(rates: Any) -> float:
     return float(np.mean(rates))
 
 
-def slowest(q: Any, sizes: list[Size]) -> float:
+def slowest(q: Any, sizes: list[StableSize]) -> float:
     """Return the exponent C of the convergence exp(−C·n): min_j q_j·K_j/m_j (Eq. 13, theorem 2).
 
     The paper has it the wrong way round: a group with more cells converges later, not earlier.
 
-    >>> slowest([0.5, 0.5], [Size(1000, 1, 5, 9), Size(2000, 1, 5, 9)])
+    >>> slowest([0.5, 0.5], [StableSize(1000, 1, 5, 9), StableSize(2000, 1, 5, 9)])
     0.00125
     """
     return float(
@@ -302,11 +302,11 @@ def slowest(q: Any, sizes: list[Size]) -> float:
     )
 
 
-def expected_false_negatives(q: Any, sizes: list[Size], gap: float) -> float:
+def expected_false_negatives(q: Any, sizes: list[StableSize], gap: float) -> float:
     """Return Σ q_j·FN_j (Eq. 16), where group j gets only q_j·δ of the δ insertions.
 
-    >>> one = Size(2000, 1, 4, 9)
-    >>> two = expected_false_negatives([0.5, 0.5], [Size(1000, 1, 4, 9)] * 2, 500)
+    >>> one = StableSize(2000, 1, 4, 9)
+    >>> two = expected_false_negatives([0.5, 0.5], [StableSize(1000, 1, 4, 9)] * 2, 500)
     >>> abs(two - false_negatives(one, 500)) < 0.01
     True
     """

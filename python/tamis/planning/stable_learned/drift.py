@@ -7,9 +7,9 @@ of Q_j queries in a group with a filter, which accepts absent keys at the rate �
 
     t_j = (a_j − α_j·Q_j) / (1 − FN_j − α_j)
 
-were for members. A group that gives one answer to all tells nothing; there the members of the other
-groups, by the planned q_j, tell how many to expect. The rest of the queries, Q_j − t_j, were for
-absent keys, and Σ α_j·(Q_j − t_j) / Σ (Q_j − t_j) is the rate that they meet.
+were for members. A group without a filter gives one answer to all keys, so its members are
+estimated from the members of the other groups and the planned q_j. The rest of the queries,
+Q_j − t_j, were for absent keys, and Σ α_j·(Q_j − t_j) / Σ (Q_j − t_j) is their rate.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tamis.planning.stable.groups import Group
+from tamis.planning.stable_learned.groups import Group
 
 ALARM = 0.1
 """How far members may be from the plan, in total variation, before `Drift.alarm`."""
 
 RATE_ALARM = 1.5
-"""How often the planned rate the rate of the queries may be before `Drift.alarm`."""
+"""The largest ratio of observed to planned rate before `Drift.alarm`."""
 
 _SIGMAS = 5
 _CHANCE = 3
 _TELLING = 0.1
-"""How much more often a group must accept members than absent keys for its answers to tell them
-apart."""
+"""The least difference between the rates at which a group accepts members and absent keys, for its
+answers to distinguish them."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,8 +72,8 @@ def compare(
 ) -> Drift:
     """Compare counts by group with the plan.
 
-    >>> from tamis.planning.stable import Size
-    >>> filtered = Group(0.9, 0.5, Size(2**16, 1, 3, 11), True, 0.01, 0.1)
+    >>> from tamis.planning.stable import StableSize
+    >>> filtered = Group(0.9, 0.5, StableSize(2**16, 1, 3, 11), True, 0.01, 0.1)
     >>> trusted = Group(0.1, 0.5, None, True, 1.0, 0.0)
     >>> counts = {"inserted": [500, 500], "queried": [5000, 5000], "accepted": [50, 5000]}
     >>> drift = compare([filtered, trusted], **counts)
@@ -120,7 +120,7 @@ def _absent(groups: Sequence[Group], queried: Floats, accepted: Floats, margin: 
     rates, denied = (np.array([getattr(g, name) for g in groups]) for name in ("rate", "fnr"))
     apart = 1 - denied - rates
     telling = np.array([group.size is not None for group in groups]) & (apart > _TELLING)
-    # Only what exceeds chance: a few false positives more would stand for many members elsewhere.
+    # Only the excess over chance: a few more false positives would imply many members elsewhere.
     expected = rates * queried + _CHANCE * np.sqrt(rates * queried)
     members = np.where(telling, (accepted - expected) / np.where(telling, apart, 1.0), 0.0)
     members = np.clip(members, 0.0, queried)

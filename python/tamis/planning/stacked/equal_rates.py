@@ -20,10 +20,9 @@ from tamis.planning.stacked.metrics import Array, Checks
 from tamis.planning.stacked.sweep import Search
 
 DEPTHS = (3, 5, 7)
-"""Numbers of layers. Another pair could change the answer of at most α⁴ of the queries."""
+"""Numbers of layers. Two more could change the answer of at most α⁴ of the queries."""
 
-# Rates of the grid: about half a percent from one to the next. `realize` uses what they leave of a
-# budget.
+# Rates of the grid: about half a percent from one to the next. `realize` uses the rest of a budget.
 _POINTS = 1024
 _LARGEST = 0.9
 
@@ -45,7 +44,7 @@ def search_for(kind: str) -> Search:
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
         least = goal.fpr / 4
-        if not goal.smallest:
+        if not goal.minimizes_bits:
             least = max(KINDS[kind].rate_of_bits(goal.budget / goal.keys) / 2, FLOOR)
         grid = _grid(kind, 2.0 ** math.floor(math.log2(least)))
         found = _best(kind, goal, negatives, psi, grid)
@@ -75,11 +74,12 @@ def _best(kind: str, goal: Goal, negatives: int, psi: float, grid: _Grid) -> Sta
     bits = goal.keys * grid.keys + negatives * grid.negatives
     rate = psi * grid.frequent + (1 - psi) * grid.infrequent
     allowed = goal.allowed(rate, grid.infrequent, psi, grid.checks, bits)
-    value = goal.value(rate, psi, grid.checks, kind)
-    scores = np.where(allowed, bits if goal.smallest else value, math.inf)
+    cost = goal.cost(rate, psi, grid.checks, kind)
+    scores = np.where(allowed, goal.objective(bits, cost), math.inf)
     row, column = divmod(int(scores.argmin()), scores.shape[1])
     if math.isinf(scores[row, column]):
         return None
     rates = (float(grid.rates[column]),) * DEPTHS[row]
-    size, cost = float(bits[row, column]), float(value[row, column])
-    return Stack(kind, negatives, psi, rates, (), False, size, cost)
+    return Stack(
+        kind, negatives, psi, rates, (), False, float(bits[row, column]), float(cost[row, column])
+    )

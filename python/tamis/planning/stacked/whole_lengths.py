@@ -10,21 +10,22 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   A·B·α·(1 − α_max)): once that is no improvement, no shorter fingerprint in this place is.
 * A longer fingerprint in the layer of negatives rejects more of them, so once (1 − ψ)·(accepted +
   A·B·α·(1 − α')) is no improvement, no longer one is.
-* Let a better stack have a rate below r. Then what follows the prefix may accept at most φ = (r −
-  (1 − ψ)·accepted)/(ψ·A) of the stored negatives that come to it, and all keys. Whatever does that
-  for n keys and m negatives, and says "yes" to a share ε of everything, takes at least
-  n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at ε = (n + φ·m)/(n + m).
+* Let a better stack have a rate below r. Then the layers after the prefix may accept at most
+  φ = (r − (1 − ψ)·accepted)/(ψ·A) of the stored negatives that reach them, and must accept all
+  keys. For n keys and m negatives, and an acceptance of a share ε of everything, this takes at
+  least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at
+  ε = (n + φ·m)/(n + m).
 * Checks only add up, so a prefix that takes more than are allowed is the end.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
-* What does not lower the best value so far by more than `SLACK` of it is no improvement.
+* A stack that lowers the best cost so far by less than `SLACK` of it is no improvement.
 
 The last layer of keys has the longest fingerprints that fit, or the shortest that keep the rate.
 
 Most of these bounds are multiples of 1 − ψ, so they leave out little where known negatives are
 nearly all queries: a few negatives then have hundreds of thousands of stacks that differ by a few
-bits. When `PREFIXES` are used up, searches start with the shallow stacks, take more for no
-improvement (`COARSE_SLACK`), and leave out lengths that hardly change the size (`thin`,
+bits. When `PREFIXES` are used up, searches start with the shallow stacks, ignore
+larger improvements (`COARSE_SLACK`), and skip lengths that hardly change the size (`thin`,
 `dominated`). Where the bounds work, some hundred prefixes are tried for each number of negatives.
 
 Deeds, Hentschel and Idreos 2021, 5.2.3 describe such a search, with its bounds in a report.
@@ -42,24 +43,23 @@ from tamis.planning.stacked.goal import Goal, Stack
 from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.sweep import Search
 
-DEEPEST = 9
+MAX_LAYERS = 9
 """The most layers of a stack."""
 
 SLACK = 1e-3
-"""How far, relative to what was known when it was left out, a stack that is left out could be
-better than the one that is found."""
+"""A stack that was skipped could be better than the best at that time by this fraction."""
 
 COARSE_SLACK = 1e-2
-"""The same where the stacks are too many to try them all."""
+"""The same if there are too many stacks to try them all."""
 
 PREFIXES = 24_000
 """Prefixes that a plan tries, for all kinds and numbers of negatives: about 0.3 seconds."""
 
 COARSE_PREFIXES = 5000
-"""Prefixes of each kind that it tries when those are used up."""
+"""Prefixes per kind that a plan tries when `PREFIXES` are used up."""
 
 COARSE_PREFIXES_OF_A_DEPTH = 1000
-"""Of them, those of each depth and number of negatives."""
+"""The limit of `COARSE_PREFIXES` per depth and number of negatives."""
 
 
 class Allowance:
@@ -70,7 +70,7 @@ class Allowance:
 
 
 class _Prefix(NamedTuple):
-    """Pairs of layers: what passes them, and what they have cost."""
+    """Pairs of layers: the fractions that pass them, and their bits and checks."""
 
     rates: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -98,7 +98,7 @@ def search_for(kind: str, allowance: Allowance | None = None) -> Search:
             shared.left = found.left
         if not shared.left:
             found.slack = COARSE_SLACK
-            for found.deepest in range(3, DEEPEST + 1, 2):
+            for found.deepest in range(3, MAX_LAYERS + 1, 2):
                 found.left = given = min(left, COARSE_PREFIXES_OF_A_DEPTH)
                 found.extend(_Prefix())
                 left -= given - found.left
@@ -116,12 +116,12 @@ class _Search:
     cutoff: float
     best: Stack | None = None
     best_rate: float = field(init=False)
-    deepest: int = field(default_factory=lambda: DEEPEST)
+    deepest: int = field(default_factory=lambda: MAX_LAYERS)
     left: int = PREFIXES
     slack: float = SLACK
 
     def __post_init__(self) -> None:
-        # Stacks of other numbers of negatives are known, which the best one must be better than.
+        # The cutoff is the score of the best stack with another number of negatives.
         self.best_rate = self.rate_limit(Checks(0.0, 0.0, 0.0))
 
     def extend(self, prefix: _Prefix) -> None:
@@ -198,7 +198,7 @@ class _Search:
             return bool(self.goal.allowed(expected, bound, self.psi, checks, prefix.bits + bits))
 
         # A longer fingerprint has a lower rate, and whatever fits has few enough bits.
-        smallest = self.goal.smallest
+        smallest = self.goal.minimizes_bits
         first = bisect_left(lengths, True, key=low_enough) if smallest else len(lengths) - 1
         if first < len(lengths):
             bits, rate = fingerprint_layer(self.kind, items, lengths[first])
@@ -222,10 +222,10 @@ class _Search:
         expected, bound, checks = self.predicted(prefix, rate)
         if not goal.allowed(expected, bound, self.psi, checks, bits):
             return
-        value = goal.value(expected, self.psi, checks, self.kind)
+        cost = goal.cost(expected, self.psi, checks, self.kind)
         negatives, psi = (self.negatives, self.psi) if prefix.lengths else (0, 0.0)
         rates, lengths = (*prefix.rates, rate), (*prefix.lengths, length)
-        stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, value)
+        stack = Stack(self.kind, negatives, psi, rates, lengths, False, bits, cost)
         if goal.score(stack) < self.cutoff:
             self.best, self.cutoff = stack, goal.score(stack)
             self.best_rate = min(self.best_rate, goal.fpr, expected)
@@ -256,7 +256,7 @@ class _Search:
             if bits <= last - self.slack * self.limit or not kept:
                 kept.append(length)
                 last = bits
-        return kept[::-1] if self.goal.smallest else kept
+        return kept[::-1] if self.goal.minimizes_bits else kept
 
     def dominated(self, reach: float, items: int, length: int) -> bool:
         """Whether a longer fingerprint in a layer of negatives is as good for all but some keys."""
@@ -264,7 +264,7 @@ class _Search:
             return False
         bits, rate = fingerprint_layer(self.kind, items, length)
         more = fingerprint_layer(self.kind, items, length + 1).bits - bits
-        return more < self.slack * self.limit / DEEPEST and (1 - self.psi) * reach * rate < (
+        return more < self.slack * self.limit / MAX_LAYERS and (1 - self.psi) * reach * rate < (
             self.slack * self.best_rate
         )
 
@@ -283,21 +283,21 @@ class _Search:
     @property
     def limit(self) -> float:
         """Bits beyond which no stack is of interest."""
-        return self.cutoff * (1 - self.slack) if self.goal.smallest else self.goal.budget
+        return self.cutoff * (1 - self.slack) if self.goal.minimizes_bits else self.goal.budget
 
     def rate_limit(self, met: Checks) -> float:
         """A rate that no better stack reaches, if it takes at least this number of checks."""
         goal = self.goal
-        if goal.smallest:
+        if goal.minimizes_bits:
             return goal.fpr
-        spent = goal.value(0.0, self.psi, met, self.kind)
-        read = goal.value(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
+        spent = goal.cost(0.0, self.psi, met, self.kind)
+        read = goal.cost(1.0, self.psi, met, self.kind) - spent  # at a rate of 1, without checks
         return min(1.0, (self.cutoff * (1 - self.slack) - spent) / read) if read else 1.0
 
     def hopeless(
         self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
     ) -> bool:
-        """Whether what must follow does not fit, by its information alone."""
+        """Whether the layers that must follow cannot fit, by information theory."""
         if not self.psi:
             return False
         share = (self.rate_limit(met) - (1 - self.psi) * accepted) / (self.psi * stored)
@@ -317,10 +317,10 @@ class _Search:
         least = (1 - self.psi) * accepted
         if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False
-        if self.goal.smallest:
+        if self.goal.minimizes_bits:
             return True
-        value = self.goal.value(least, self.psi, met, self.kind)
-        return bool(value < self.cutoff * (1 - self.slack))
+        cost = self.goal.cost(least, self.psi, met, self.kind)
+        return bool(cost < self.cutoff * (1 - self.slack))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:
         """Whether a shorter fingerprint would already let next to nothing pass."""

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from tamis._checks import MAX_KEYS, check_int, check_rate, one_of, shown
 from tamis.planning import stable, windowed
-from tamis.planning.stable import Size
-from tamis.planning.stable.search import optimal
+from tamis.planning.stable import StableSize
+from tamis.planning.stable_learned.search import optimal
 
 Method = Literal["optimal", "paper"]
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Group(NamedTuple):
     """p_j: the fraction of absent keys."""
     members: float
     """q_j: the fraction of members."""
-    size: Size | None
+    size: StableSize | None
     """The filter; None if the group is accepted or rejected as a whole."""
     answer: bool
     """Whether the group is accepted, if it has no filter."""
@@ -96,13 +96,13 @@ class StablePlan:
         lines = [head, "group  absent  members     bits  cells  Max  K   P    rate  reject"]
         for j, group in enumerate(self.groups, start=1):
             size = group.size
-            told = (
+            columns = (
                 f"{size.bits:8,} {size.cells:6,} {size.most:4} {size.hashes:2} {size.decrements:3}"
                 if size
                 else f"       0  {'accepts' if group.answer else 'rejects'} all        "
             )
             lines.append(
-                f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {told} "
+                f"{j:5} {group.nonmembers:7.3f} {group.members:8.3f} {columns} "
                 f"{group.rate:7.4f} {group.fnr:7.3f}"
             )
         return "\n".join([*lines, *self.advice])
@@ -148,7 +148,7 @@ def plan_stable(
     model_bits = check_int("model_bits", model_bits, 2**50)
     one_of("method", method, get_args(Method))
     if method == "paper":
-        filters: Sequence[Size | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
+        filters: Sequence[StableSize | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
     else:
         filters = optimal(p, q, bits, fpr, gap)
     return describe(
@@ -173,29 +173,35 @@ def describe(
     model_bits: int = 0,
     borders: tuple[float, ...] = (),
 ) -> StablePlan:
-    """Return the plan of these groups, with advice on what else the bits could do."""
+    """Return the plan of these groups, with advice on other filters of the same bits."""
     fnr = float(sum(group.members * group.fnr for group in groups))
     advice = advised(bits + model_bits, fpr, gap, fnr, members)
     return StablePlan(groups, bits, fpr, gap, method, advice, borders)
 
 
-def groups_of(p: Any, q: Any, filters: Sequence[Size | bool], gap: float) -> tuple[Group, ...]:
+def groups_of(
+    p: Any, q: Any, filters: Sequence[StableSize | bool], gap: float
+) -> tuple[Group, ...]:
     """Return groups with these filters (or answers), and their predictions at this gap."""
     found = []
     for a, b, f in zip(p, q, filters, strict=True):
         size, answer = (None, f) if isinstance(f, bool) else (f, True)
         rate = stable.limit_rate(size) if size else float(answer)
-        found.append(Group(float(a), float(b), size, answer, rate, _denied(size, answer, b * gap)))
+        found.append(
+            Group(float(a), float(b), size, answer, rate, _false_negatives(size, answer, b * gap))
+        )
     return tuple(found)
 
 
 def fnr_at(groups: Sequence[Group], gap: float) -> float:
     """Return Σ q_j·FN_j at a gap; each group gets its part of the insertions (Eq. 16)."""
-    return float(sum(g.members * _denied(g.size, g.answer, g.members * gap) for g in groups))
+    return float(
+        sum(g.members * _false_negatives(g.size, g.answer, g.members * gap) for g in groups)
+    )
 
 
 def floats(name: str, values: Any, what: str) -> Floats:
-    """Return an argument as an array of numbers; ``what`` says of which."""
+    """Return an argument as an array of numbers; ``what`` names them in the error."""
     try:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
@@ -213,7 +219,7 @@ def _checked(name: str, shares: Any) -> Floats:
     return np.asarray(array / array.sum())
 
 
-def _denied(size: Size | None, answer: bool, gap: float) -> float:
+def _false_negatives(size: StableSize | None, answer: bool, gap: float) -> float:
     if size is None:
         return float(not answer)
     return stable.false_negatives(size, gap)
@@ -248,19 +254,19 @@ def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[in
 
 def paper_sizes(
     p: Any, q: Any, *, bits: int, fpr: float, gap: int, most_values: Sequence[int] = (1, 3, 7)
-) -> list[Size]:
+) -> list[StableSize]:
     """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
-    P is that of Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
+    P follows from Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
     of all bits and the whole gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
     Figure 7: those have the lowest P by Eq. 19 as printed, but reject more keys.)
 
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
     ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
     ...     print(size)
-    Size(cells=11878, most=1, hashes=4, decrements=16)
-    Size(cells=3080, most=1, hashes=4, decrements=15)
-    Size(cells=1424, most=1, hashes=3, decrements=14)
+    StableSize(cells=11878, most=1, hashes=4, decrements=16)
+    StableSize(cells=3080, most=1, hashes=4, decrements=15)
+    StableSize(cells=1424, most=1, hashes=3, decrements=14)
     """
     p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
     found = _paper_choice(p, q, bits, fpr, gap, most_values)
@@ -277,18 +283,20 @@ def paper_sizes(
     )
 
 
-def _too_small(size: Size) -> bool:
+def _too_small(size: StableSize) -> bool:
     return size.cells < 2 * size.decrements
 
 
 def _paper_choice(
     p: Any, q: Any, bits: int, fpr: float, gap: int, most_values: Sequence[int]
-) -> list[Size]:
+) -> list[StableSize]:
     rates = paper_rates(p, fpr)
     chosen = []
     for rate in rates:
         sizes = [
-            Size(bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate))
+            StableSize(
+                bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate)
+            )
             for most in most_values
             for k in range(1, 11)
         ]
@@ -296,7 +304,7 @@ def _paper_choice(
         chosen.append((best.hashes, best.most))
     cells = paper_cells(q, bits, chosen)
     return [
-        Size(m, most, k, stable.whole_decrements(k, most, rate))
+        StableSize(m, most, k, stable.whole_decrements(k, most, rate))
         for m, (k, most), rate in zip(cells, chosen, rates, strict=True)
     ]
 
@@ -306,10 +314,10 @@ def _paper_choice(
 
 def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) -> tuple[str, ...]:
     """Compare with other filters of the same bits (Fig. 12 and Eq. 4)."""
-    said = []
+    advice = []
     window = windowed.size(gap, bits_per_key=min(bits / max(gap, 1), 4096))
     if window.bits <= bits and (rate := window.rate()) <= fpr:
-        said.append(
+        advice.append(
             f"Windowed: if no gap exceeds {gap:,}, it is better: it rejects no key, in the same "
             f"bits, at a rate of {rate:.2g}."
         )
@@ -318,16 +326,16 @@ def advised(bits: int, fpr: float, gap: int, fnr: float, members: int | None) ->
     except ValueError:
         plain = 1.0
     if plain <= fnr:
-        said.append(
+        advice.append(
             f"StableBloom: without a classifier, it rejects {plain:.3g} of the members instead of "
             f"{fnr:.3g}, in the same bits."
         )
     if members is not None and 0.6185 ** (bits / max(members, 1)) <= fpr:
-        said.append(
+        advice.append(
             f"One-sided: all {members:,} members fit into a Bloom filter of these bits at this "
             "rate, which rejects none; with a good classifier, LearnedBloom is even smaller."
         )
-    return tuple(said)
+    return tuple(advice)
 
 
 def learned_wins(
