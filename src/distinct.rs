@@ -45,7 +45,7 @@ const SAMPLED: usize = 32;
 pub struct Partitions<T: Item = Hash128> {
     /// Every partition's hashes, one after the other, each with the same room.
     hashes: Vec<T>,
-    room: usize,
+    partition_capacity: usize,
     lengths: Vec<usize>,
     /// What a partition has no room for: only keys that are repeated often, or not uniform, get here.
     overflow: Vec<Vec<T>>,
@@ -61,12 +61,14 @@ impl<T: Item> Partitions<T> {
         let count = (expected / PER_PARTITION).next_power_of_two().min(MAX_PARTITIONS);
         // Partition sizes vary like a binomial: five standard deviations are next to never left.
         let mean = share.div_ceil(count);
-        let room = if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
-        let hashes = zeros(count.saturating_mul(room)).map_err(|_| no_memory(share))?;
+        let partition_capacity =
+            if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
+        let hashes =
+            zeros(count.saturating_mul(partition_capacity)).map_err(|_| no_memory(share))?;
         let overflow = vec![Vec::new(); count];
         Ok(Partitions {
             hashes,
-            room,
+            partition_capacity,
             lengths: vec![0; count],
             overflow,
             lost: false,
@@ -84,8 +86,8 @@ impl<T: Item> Partitions<T> {
         for hash in hashes {
             let at = partition_of(hash.high(), self.shift);
             let length = self.lengths[at];
-            if length < self.room {
-                self.hashes[at * self.room + length] = hash;
+            if length < self.partition_capacity {
+                self.hashes[at * self.partition_capacity + length] = hash;
                 self.lengths[at] = length + 1;
             } else if self.overflow[at].try_reserve(1).is_ok() {
                 self.overflow[at].push(hash);
@@ -103,7 +105,7 @@ impl<T: Item> Partitions<T> {
 
     /// All hashes of a partition, in two parts.
     fn partition(&self, at: usize) -> [&[T]; 2] {
-        [&self.hashes[at * self.room..][..self.lengths[at]], &self.overflow[at]]
+        [&self.hashes[at * self.partition_capacity..][..self.lengths[at]], &self.overflow[at]]
     }
 }
 
@@ -173,14 +175,15 @@ impl Distinct {
             return Err(no_memory(collected.iter().map(Partitions::len).sum()));
         }
         let first = &collected[0];
-        let (shift, room, count) = (first.shift, first.room, first.lengths.len());
+        let (shift, partition_capacity, count) =
+            (first.shift, first.partition_capacity, first.lengths.len());
         let in_place = collected.len() == 1 && first.overflow.iter().all(Vec::is_empty);
         let length = |at: usize| -> usize {
             collected.iter().flat_map(|from| from.partition(at)).map(<[Hash128]>::len).sum()
         };
         let mut end = 0;
         let place = |at: usize| {
-            let start = if in_place { at * room } else { end };
+            let start = if in_place { at * partition_capacity } else { end };
             end = start + length(at);
             start..end
         };

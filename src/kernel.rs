@@ -127,7 +127,7 @@ pub trait Kernel: Any + Send + Sync {
         false
     }
     /// Reads through one of `parts` equal parts of its memory, where many places are asked for next.
-    fn read_through(&self, _part: usize, _parts: usize) {}
+    fn preload(&self, _part: usize, _parts: usize) {}
     /// Prefetches what the first of these hashes need, which are queried soon.
     fn fetch(&self, _hashes: &[Hash128]) {}
     /// [`Kernel::contains`] for one hash: the same, without what only many pay for.
@@ -167,7 +167,7 @@ pub trait Kernel: Any + Send + Sync {
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
     /// Shows what a frame should hold, while no writer changes it. The kernel may be locked meanwhile:
     /// a call to it from within would wait for a writer that waits for this one.
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>));
     /// Inserts hashes: all of them, or none where it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
         Err(Error::Parameter("keys cannot be added to this filter".into()))
@@ -205,7 +205,7 @@ pub fn write(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let (mut written, kind) = (Ok(()), kernel.kind().number);
-    kernel.frozen(&mut |content| {
+    kernel.with_content(&mut |content| {
         let Content { parameters, count, capacity: own, sections } = content;
         let capacity = own.unwrap_or(capacity);
         let head = Head { kind, hash, tag, count, capacity, parameters };

@@ -254,7 +254,7 @@ impl Kernel for Learned {
         }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let state = |region: &Region| match region {
             Region::None => 0,
             Region::All => 1,
@@ -268,6 +268,6 @@ impl Kernel for Learned {
         let frames: Vec<Vec<u8>> = parts.map(|part| kernel::nested(&**part)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 const CACHED: u64 = 1 << 25;
 /// Bytes of a part.
 const PART: u64 = 5 << 19;
-/// The most hashes that wait: 40 MiB with their indices.
+/// The limit hashes that wait: 40 MiB with their indices.
 const MAX_WAITING: usize = 1 << 21;
 /// Hashes that must wait for each part: for fewer, reading all of it is wasted.
 const MIN_PER_PART: usize = 1 << 12;
@@ -24,12 +24,12 @@ const CHUNK: usize = 1 << 10;
 /// Hashes that wait for answers, by the part of the memory that they need.
 pub struct Ordered<'a> {
     kernel: &'a dyn Kernel,
-    /// How many wait for each part, and the most that do.
+    /// How many wait for each part, and the limit that do.
     waiting: Vec<usize>,
-    room: usize,
+    capacity: usize,
     /// Hashes that came since all parts answered, and after how many they do so again.
     taken: usize,
-    most: usize,
+    limit: usize,
     hashes: Vec<Hash128>,
     indices: Vec<u32>,
     answers: Vec<bool>,
@@ -39,31 +39,31 @@ impl Ordered<'_> {
     /// For a batch of this many hashes, or `None` where it is best answered as it comes.
     pub fn new(kernel: &dyn Kernel, count: usize) -> Option<Ordered<'_>> {
         let bytes = kernel.size_in_bits() / 8;
-        let (parts, most) = (usize::try_from(bytes / PART).ok()?, count.min(MAX_WAITING));
-        let worth = bytes > CACHED && most / parts >= MIN_PER_PART;
+        let (parts, limit) = (usize::try_from(bytes / PART).ok()?, count.min(MAX_WAITING));
+        let worth = bytes > CACHED && limit / parts >= MIN_PER_PART;
         if !worth || u32::try_from(count).is_err() {
             return None;
         }
-        Ordered::in_parts(kernel, parts, most)
+        Ordered::in_parts(kernel, parts, limit)
     }
 
-    /// With this many parts, for up to `most` hashes at a time; `None` where places are all over the
+    /// With this many parts, for up to `limit` hashes at a time; `None` where places are all over the
     /// memory, or there is not enough of it for hashes to wait.
-    fn in_parts(kernel: &dyn Kernel, parts: usize, most: usize) -> Option<Ordered<'_>> {
+    fn in_parts(kernel: &dyn Kernel, parts: usize, limit: usize) -> Option<Ordered<'_>> {
         if !kernel.places(&[], &mut []) {
             return None;
         }
         // With some more, few parts are full before the others.
-        let room = most / parts + most / parts / 8 + 1;
+        let capacity = limit / parts + limit / parts / 8 + 1;
         Some(Ordered {
             kernel,
             waiting: vec![0; parts],
-            room,
+            capacity,
             taken: 0,
-            most,
-            hashes: zeros(parts * room).ok()?,
-            indices: zeros(parts * room).ok()?,
-            answers: vec![false; room],
+            limit,
+            hashes: zeros(parts * capacity).ok()?,
+            indices: zeros(parts * capacity).ok()?,
+            answers: vec![false; capacity],
         })
     }
 
@@ -74,15 +74,15 @@ impl Ordered<'_> {
             self.kernel.places(hashes, &mut places[..hashes.len()]);
             for ((index, &hash), &place) in (first as u32..).zip(hashes).zip(&places) {
                 let part = reduce(place, parts) as usize;
-                let at = part * self.room + self.waiting[part];
+                let at = part * self.capacity + self.waiting[part];
                 (self.hashes[at], self.indices[at]) = (hash, index);
                 self.waiting[part] += 1;
-                if self.waiting[part] == self.room {
+                if self.waiting[part] == self.capacity {
                     self.answer(part, out);
                 }
             }
             self.taken += hashes.len();
-            if self.taken >= self.most {
+            if self.taken >= self.limit {
                 self.answer_all(out);
             }
         }
@@ -100,9 +100,9 @@ impl Ordered<'_> {
         if waiting == 0 {
             return;
         }
-        let all = part * self.room..part * self.room + waiting;
+        let all = part * self.capacity..part * self.capacity + waiting;
         let answers = &mut self.answers[..waiting];
-        self.kernel.read_through(part, self.waiting.len());
+        self.kernel.preload(part, self.waiting.len());
         self.kernel.contains(&self.hashes[all.clone()], answers);
         for (&index, &answer) in self.indices[all].iter().zip(&*answers) {
             out[index as usize] = answer;
@@ -149,7 +149,7 @@ mod tests {
         all
     }
 
-    /// With few hashes in a part or many, more than it has room for, the same one again and again, and
+    /// With few hashes in a part or many, more than it has capacity for, the same one again and again, and
     /// more than wait at a time.
     #[test]
     fn answers_are_those_of_the_batch_as_it_comes() {
@@ -164,9 +164,9 @@ mod tests {
             let mut expected = vec![false; mixed.len()];
             kernel.contains(&mixed, &mut expected);
             assert!(expected.iter().any(|&yes| yes) && !expected.iter().all(|&yes| yes));
-            for (parts, most) in [(1, 100), (7, 3000), (64, 20_000), (500, 50_000)] {
+            for (parts, limit) in [(1, 100), (7, 3000), (64, 20_000), (500, 50_000)] {
                 let mut out = vec![false; mixed.len()];
-                let mut ordered = Ordered::in_parts(&*kernel, parts, most).unwrap();
+                let mut ordered = Ordered::in_parts(&*kernel, parts, limit).unwrap();
                 let mut first = 0;
                 for chunk in mixed.chunks(1500) {
                     ordered.ask(first, chunk, &mut out);

@@ -224,7 +224,7 @@ impl Kernel for Sharded {
         Ok(Arc::new(Sharded { shards, present: self.present.clone() }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let frames: Vec<Vec<u8>> =
             self.present().map(|(_, shard)| kernel::nested(&**shard)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
@@ -233,7 +233,7 @@ impl Kernel for Sharded {
         if self.present.len() < self.total() {
             parameters.extend(self.present.iter().map(|&index| index as u64));
         }
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 }
 
@@ -266,5 +266,5 @@ impl Kernel for Missing {
     }
 
     /// Never saved: [`Sharded`] saves the shards that are present.
-    fn frozen(&self, _look: &mut dyn FnMut(Content<'_>)) {}
+    fn with_content(&self, _visit: &mut dyn FnMut(Content<'_>)) {}
 }

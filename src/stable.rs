@@ -1,6 +1,6 @@
 //! Stable Bloom filters: small counters that fade at random, so that the rate stays for ever.
 //!
-//! `cells` = m counters from 0 to `most` = Max. Inserting a hash first lowers P cells by one (those
+//! `cells` = m counters from 0 to `max` = Max. Inserting a hash first lowers P cells by one (those
 //! above zero), then sets the K cells of the hash to Max; a hash is "there" if none of its cells is
 //! zero. Each insertion sets a cell with probability s ≈ K/m and otherwise lowers it with
 //! probability P/m, so a cell is zero if its last Max changes all lowered it, and the share of zeros
@@ -54,7 +54,7 @@ pub struct Shape {
     /// Counters (m).
     pub cells: u64,
     /// What a counter is set to (Max).
-    pub most: u32,
+    pub max: u32,
     /// Counters per key (K).
     pub hashes: u32,
     /// Counters lowered per insertion (P).
@@ -67,7 +67,7 @@ impl Shape {
     /// A shape, or the reason why it cannot be.
     pub fn new(
         cells: u64,
-        most: u32,
+        max: u32,
         hashes: u32,
         decrements: u64,
         independent: bool,
@@ -76,8 +76,8 @@ impl Shape {
         if cells == 0 || cells > 1 << 48 {
             return refuse(format!("cells must be from 1 to 2**48, not {cells}"));
         }
-        if !(1..=MAX_VALUE).contains(&most) {
-            return refuse(format!("most must be from 1 to {MAX_VALUE}, not {most}"));
+        if !(1..=MAX_VALUE).contains(&max) {
+            return refuse(format!("max must be from 1 to {MAX_VALUE}, not {max}"));
         }
         if !(1..=MAX_HASHES).contains(&hashes) {
             return refuse(format!("hashes must be from 1 to {MAX_HASHES}, not {hashes}"));
@@ -86,12 +86,12 @@ impl Shape {
             let message = format!("decrements must be from 1 to {cells}, not {decrements}");
             return refuse(message);
         }
-        Ok(Shape { cells, most, hashes, decrements, independent })
+        Ok(Shape { cells, max, hashes, decrements, independent })
     }
 
     /// Bits of a counter.
     fn planes(&self) -> usize {
-        (u32::BITS - self.most.leading_zeros()) as usize
+        (u32::BITS - self.max.leading_zeros()) as usize
     }
 
     fn bytes(&self) -> usize {
@@ -177,7 +177,7 @@ impl Stable {
         let bit = 1 << (cell % 64);
         for ones in [true, false] {
             for (plane, word) in block.iter().enumerate() {
-                let one = self.shape.most >> plane & 1 == 1;
+                let one = self.shape.max >> plane & 1 == 1;
                 if one == ones {
                     let old = word.load(Ordering::Relaxed);
                     word.store(if one { old | bit } else { old & !bit }, Ordering::Release);
@@ -276,7 +276,7 @@ impl Stable {
     ) -> Result<Stable> {
         let damaged =
             |what: &str| Error::Format(format!("the stable Bloom filter is damaged: {what}"));
-        let (&[cells, most, hashes, decrements, independent, random], [section]) =
+        let (&[cells, max, hashes, decrements, independent, random], [section]) =
             (&head.parameters[..], sections)
         else {
             return Err(damaged("it does not have six parameters and one section"));
@@ -285,21 +285,21 @@ impl Stable {
         if independent > 1 {
             return Err(damaged("its way to lower counters is unknown"));
         }
-        let shape = Shape::new(cells, short(most)?, short(hashes)?, decrements, independent == 1)
+        let shape = Shape::new(cells, short(max)?, short(hashes)?, decrements, independent == 1)
             .map_err(|error| damaged(&error.to_string()))?;
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
             return Err(damaged("its counters are not as many as its parameters say"));
         }
         let stable = Stable::with(shape, own(section.bytes)?, head.count, random);
-        if stable.beyond_most() {
-            return Err(damaged("a counter is above its most, or past the end"));
+        if stable.beyond_max() {
+            return Err(damaged("a counter is above its max, or past the end"));
         }
         Ok(stable)
     }
 
     /// Whether a counter is above Max, or one past the last is above zero.
-    fn beyond_most(&self) -> bool {
+    fn beyond_max(&self) -> bool {
         let planes = self.shape.planes();
         let rest = self.shape.cells % 64;
         let last = self.cells.len() / 8 / planes - 1;
@@ -308,7 +308,7 @@ impl Stable {
             for (plane, word) in block.iter().enumerate().rev() {
                 let bits = word.load(Ordering::Relaxed);
                 any |= bits;
-                if self.shape.most >> plane & 1 == 1 {
+                if self.shape.max >> plane & 1 == 1 {
                     equal &= bits;
                 } else {
                     above |= equal & bits;
@@ -385,14 +385,14 @@ impl Kernel for Stable {
         Ok(Arc::new(Stable::with(self.shape, cells, self.count(), random)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Shape { cells, most, hashes, decrements, independent } = self.shape;
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+        let Shape { cells, max, hashes, decrements, independent } = self.shape;
         let _lock = self.writer.read();
         let random = self.random.load(Ordering::Relaxed);
-        let (most, hashes) = (u64::from(most), u64::from(hashes));
-        let parameters = vec![cells, most, hashes, decrements, u64::from(independent), random];
+        let (max, hashes) = (u64::from(max), u64::from(hashes));
+        let parameters = vec![cells, max, hashes, decrements, u64::from(independent), random];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: self.cells.as_slice() }];
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

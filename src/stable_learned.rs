@@ -280,7 +280,7 @@ impl Kernel for StableLearned {
         }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let mut parameters = vec![self.groups.len() as u64];
         parameters.extend(self.borders.iter().map(|border| u64::from(border.to_bits())));
         let mut count = 0u64;
@@ -297,6 +297,6 @@ impl Kernel for StableLearned {
         frames.extend(filters.map(|filter| kernel::nested(&**filter)));
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        look(Content { parameters, count, capacity: None, sections });
+        visit(Content { parameters, count, capacity: None, sections });
     }
 }

@@ -241,7 +241,7 @@ impl Kernel for AdaptiveCuckoo {
         Ok(Arc::new(AdaptiveCuckoo { table: RwLock::new(copy) }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let table = self.read();
         let mut hashes = Vec::with_capacity(16 * table.owners.len());
         for owner in &table.owners {
@@ -254,7 +254,7 @@ impl Kernel for AdaptiveCuckoo {
             Section { kind: SECTION_HASHES, piece: 0, bytes: &hashes },
         ];
         let parameters = vec![table.motion.number(), bits, table.bins];
-        look(Content { parameters, count: table.count, capacity: None, sections });
+        visit(Content { parameters, count: table.count, capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 impl AdaptiveStack {
     /// Learns that these hashes are of no stored keys. Those that it takes for stored are counted, and
-    /// collected if there is room; `changed` says of each whether it was.
+    /// collected if there is capacity; `changed` says of each whether it was.
     pub fn observe(&self, hashes: &[Hash128], changed: &mut [bool]) -> Result<()> {
         let inner = self.read();
         let mut answers = vec![false; hashes.len()];
@@ -25,8 +25,8 @@ impl AdaptiveStack {
             if alone {
                 counted.sampled(hash.lo);
             }
-            let Some(Filling { layer, room }) = &inner.filling else { continue };
-            if inner.building.is_some() || layer.count() >= *room {
+            let Some(Filling { layer, capacity }) = &inner.filling else { continue };
+            if inner.building.is_some() || layer.count() >= *capacity {
                 continue;
             }
             let seen = inner.stack.at_layer(hash, index);

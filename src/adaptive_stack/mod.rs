@@ -56,7 +56,7 @@ pub struct Filling {
     /// The layer.
     pub layer: Arc<dyn Kernel>,
     /// With this many it is full.
-    pub room: u64,
+    pub capacity: u64,
 }
 
 /// A layer of keys while the stored hashes are scanned.
@@ -136,7 +136,7 @@ impl AdaptiveStack {
         opening: &Opening<'_>,
     ) -> Result<AdaptiveStack> {
         let damaged = |what: &str| Error::Format(format!("the adaptive stack is damaged: {what}"));
-        let &[generation, room, collecting, asked, wrong, strikes, total, mistakes, shift] =
+        let &[generation, capacity, collecting, asked, wrong, strikes, total, mistakes, shift] =
             &head.parameters[..]
         else {
             return Err(damaged("its parameters are not those of a stack"));
@@ -154,7 +154,7 @@ impl AdaptiveStack {
         let stack = opened.downcast::<Stack>().map_err(|_| damaged("it has no stack"))?;
         let stack = Arc::into_inner(stack).ok_or_else(|| damaged("it has no stack"))?;
         let filling = match filling {
-            Some(section) => Some(Filling { layer: open(section, may_be_layer)?, room }),
+            Some(section) => Some(Filling { layer: open(section, may_be_layer)?, capacity }),
             None => None,
         };
         if (sample.kind, sample.piece, plan.kind, plan.piece)
@@ -162,7 +162,7 @@ impl AdaptiveStack {
         {
             return Err(damaged("its sections are in another order"));
         }
-        if filling.is_none() && room != 0 || stack.layers().len() + 2 > MAX_LAYERS {
+        if filling.is_none() && capacity != 0 || stack.layers().len() + 2 > MAX_LAYERS {
             return Err(damaged("its layers are not as many as they may be"));
         }
         let total = [total, mistakes];
@@ -208,7 +208,7 @@ impl AdaptiveStack {
             generation: inner.generation,
             psi: inner.stack.knowledge().psi,
             layers: inner.stack.layers().len() as u64,
-            filled: filling.map_or([0, 0], |filling| [filling.layer.count(), filling.room]),
+            filled: filling.map_or([0, 0], |filling| [filling.layer.count(), filling.capacity]),
             counted: self.counted.read().clone(),
         }
     }
@@ -301,7 +301,9 @@ impl Kernel for AdaptiveStack {
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let inner = self.read();
         let filling = match &inner.filling {
-            Some(Filling { layer, room }) => Some(Filling { layer: layer.copy()?, room: *room }),
+            Some(Filling { layer, capacity }) => {
+                Some(Filling { layer: layer.copy()?, capacity: *capacity })
+            }
             None => None,
         };
         let copy = AdaptiveStack::with(inner.stack.duplicate()?, filling, inner.plan.clone())?;
@@ -310,7 +312,7 @@ impl Kernel for AdaptiveStack {
         Ok(Arc::new(copy))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let inner = self.read();
         let counted = self.counted.read();
         let stack = kernel::nested(&inner.stack);
@@ -324,21 +326,30 @@ impl Kernel for AdaptiveStack {
         sections.extend(filling.iter().map(|frame| section(SECTION_FRAME, &frame[..])));
         sections.push(section(SECTION_SAMPLE, &sample));
         sections.push(section(SECTION_PLAN, &inner.plan));
-        let room = inner.filling.as_ref().map_or(0, |filling| filling.room);
+        let capacity = inner.filling.as_ref().map_or(0, |filling| filling.capacity);
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = *counted;
         let [total, mistakes] = total;
-        let parameters =
-            vec![inner.generation, room, collecting, asked, wrong, strikes, total, mistakes, shift];
+        let parameters = vec![
+            inner.generation,
+            capacity,
+            collecting,
+            asked,
+            wrong,
+            strikes,
+            total,
+            mistakes,
+            shift,
+        ];
         // As many keys as the frame has: others may have come since.
         let (count, capacity) = match format::read_header(&stack, stack.len() as u64) {
             Ok((head, ..)) => (head.count, inner.stack.capacity().map(|_| head.capacity)),
             Err(_) => (inner.stack.count(), inner.stack.capacity()),
         };
-        look(Content { parameters, count, capacity, sections });
+        visit(Content { parameters, count, capacity, sections });
     }
 
     /// Into each layer of keys that it reaches, and into the one that is being built. A layer behind
-    /// the first that has no room is given up with all others there.
+    /// the first that has no capacity is given up with all others there.
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         let inner = self.read();
         match inner.stack.insert(hashes) {

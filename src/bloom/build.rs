@@ -118,9 +118,9 @@ impl Filling {
     }
 
     /// The filter of all hashes that were inserted: at most `most`, and as many as its bits say.
-    pub fn finish(self, most: u64) -> Bloom {
+    pub fn finish(self, max: u64) -> Bloom {
         let count = self.bloom.cardinality().round() as u64;
-        self.bloom.hold(count.min(most));
+        self.bloom.hold(count.min(max));
         self.bloom
     }
 

@@ -88,9 +88,9 @@ impl Bloom {
         Writer { bloom: self, _lock: self.writer.write() }
     }
 
-    fn frozen_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+    fn with_bytes<R>(&self, visit: impl FnOnce(&[u8]) -> R) -> R {
         let _lock = self.writer.read();
-        look(self.bits.as_slice())
+        visit(self.bits.as_slice())
     }
 
     /// Its sizes.
@@ -241,17 +241,17 @@ impl Kernel for Bloom {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let bits = self.frozen_bytes(Buffer::copied)?;
+        let bits = self.with_bytes(Buffer::copied)?;
         Ok(Arc::new(Bloom::with(self.shape, bits, self.count())))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { layout, bits, hashes, kept, .. } = self.shape;
         let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
         let piece = layout.piece();
-        self.frozen_bytes(|bytes| {
+        self.with_bytes(|bytes| {
             let sections = vec![Section { kind: SECTION_BITS, piece, bytes }];
-            look(Content { parameters, count: self.count(), capacity: None, sections });
+            visit(Content { parameters, count: self.count(), capacity: None, sections });
         });
     }
 

@@ -83,7 +83,7 @@ impl Bloom {
             return Err(Error::Parameter(message));
         }
         let shape = Shape::new(layout, bits, hashes, kept)?;
-        let mut buffer = self.frozen_bytes(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
+        let mut buffer = self.with_bytes(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
         if let Some(last) = buffer.as_mut_slice().last_chunk_mut::<8>() {
             *last = (u64::from_le_bytes(*last) & last_word_mask(kept)).to_le_bytes();
         }

@@ -289,7 +289,7 @@ impl Table {
     fn identities<W: Word>(&self) -> f64 {
         let slots = Slots::<W>::new(self.shape.kept);
         let bytes = self.slots.as_slice();
-        let most = (LOOKS / self.shape.slots()).max(MIN_LOOKS);
+        let max = (LOOKS / self.shape.slots()).max(MIN_LOOKS);
         let mut halves = 0.0;
         for chunk in 0..self.shape.chunks {
             let start = chunk * self.shape.buckets;
@@ -305,9 +305,9 @@ impl Table {
                         let other = slots.start(start + self.shape.other(bucket, fingerprint));
                         slots.matching(slots.bucket(bytes, other), held) != W::from(0)
                     };
-                    let (count, some) = self.shape.standing_for(held, most);
+                    let (count, some) = self.shape.standing_for(held, max);
                     let met = some.filter(|&fingerprint| again(fingerprint)).count() as f64;
-                    halves += 2.0 * count as f64 - met * (count as f64 / count.min(most) as f64);
+                    halves += 2.0 * count as f64 - met * (count as f64 / count.min(max) as f64);
                 }
             }
         }

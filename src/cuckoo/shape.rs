@@ -65,8 +65,8 @@ impl Shape {
     /// The same with only this many bits of each fingerprint in its slot.
     pub fn truncated(self, kept: u32) -> Result<Shape> {
         if !(1..=self.kept).contains(&kept) {
-            let most = self.kept;
-            return Err(Error::Parameter(format!("kept must be from 1 to {most}, not {kept}")));
+            let max = self.kept;
+            return Err(Error::Parameter(format!("kept must be from 1 to {max}, not {kept}")));
         }
         Ok(Shape { kept, ..self })
     }
@@ -78,16 +78,16 @@ impl Shape {
         (fingerprint >> (self.bits - self.kept)).max(1)
     }
 
-    /// How many fingerprints a slot may stand for, and up to `most` of them, spread over all; odd
+    /// How many fingerprints a slot may stand for, and up to `max` of them, spread over all; odd
     /// steps, so that those with near and with far buckets take turns.
-    pub fn standing_for(&self, held: u32, most: u64) -> (u64, impl Iterator<Item = u32> + use<>) {
+    pub fn standing_for(&self, held: u32, max: u64) -> (u64, impl Iterator<Item = u32> + use<>) {
         let cut = self.bits - self.kept;
         let (first, size) =
             if held == 1 { (0, 2 << cut) } else { (u64::from(held) << cut, 1 << cut) };
         // Of those from zero on, zero is none; and it would be met last.
         let count: u64 = if held == 1 { size - 1 } else { size };
         let step = move |i| (first + ((i * u64::from(GOLDEN)) & (size - 1))) as u32;
-        (count, (1..=count.min(most)).map(step))
+        (count, (1..=count.min(max)).map(step))
     }
 
     /// How many slots.

@@ -84,8 +84,8 @@ impl Cuckoo {
     }
 
     /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Table) -> R) -> R {
-        look(&self.read())
+    pub fn with<R>(&self, visit: impl FnOnce(&Table) -> R) -> R {
+        visit(&self.read())
     }
 
     fn read(&self) -> ReadGuard<'_, Table> {
@@ -110,9 +110,9 @@ impl Kernel for Cuckoo {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
+    fn preload(&self, part: usize, parts: usize) {
         let table = self.read();
-        table.slots.read_through(table.slots.part(part, parts));
+        table.slots.preload(table.slots.part(part, parts));
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -124,7 +124,7 @@ impl Kernel for Cuckoo {
     }
 
     fn count(&self) -> u64 {
-        self.look(Table::len)
+        self.with(Table::len)
     }
 
     fn busy(&self) -> bool {
@@ -132,11 +132,11 @@ impl Kernel for Cuckoo {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|table| 8 * table.slots.len() as u64)
+        self.with(|table| 8 * table.slots.len() as u64)
     }
 
     fn rate(&self) -> f64 {
-        self.look(Table::rate)
+        self.with(Table::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
@@ -145,7 +145,7 @@ impl Kernel for Cuckoo {
         Ok(Arc::new(Cuckoo::over(Table::over(table.shape, slots, table.count))))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let table = self.read();
         let Shape { chunks, buckets, bits, kept, near, .. } = table.shape;
         let mut parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
@@ -154,7 +154,7 @@ impl Kernel for Cuckoo {
         }
         let bytes = table.slots.as_slice();
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }];
-        look(Content { parameters, count: table.count, capacity: None, sections });
+        visit(Content { parameters, count: table.count, capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -51,13 +51,12 @@ fn two_buckets_lead_to_each_other() {
 fn slots_of_every_length_keep_what_is_written() {
     fn check<W: Word>(bits: u32) {
         let slots = Slots::<W>::new(bits);
-        let most = u32::MAX >> (32 - bits);
+        let max = u32::MAX >> (32 - bits);
         let mut bytes = vec![0; 9 * bits as usize / 2 + 32];
-        let value =
-            |bucket: u64, i: u64| ((bucket * 4 + i) as u32).wrapping_mul(0x9E37_79B9) & most;
+        let value = |bucket: u64, i: u64| ((bucket * 4 + i) as u32).wrapping_mul(0x9E37_79B9) & max;
         for bucket in 0..9 {
             for (slot, i) in slots.all().into_iter().zip(0..) {
-                slots.set(&mut bytes, slots.start(bucket), slot, most);
+                slots.set(&mut bytes, slots.start(bucket), slot, max);
                 slots.set(&mut bytes, slots.start(bucket), slot, value(bucket, i));
             }
         }
@@ -66,7 +65,7 @@ fn slots_of_every_length_keep_what_is_written() {
             for (slot, i) in slots.all().into_iter().zip(0..) {
                 assert_eq!(slots.get(content, slot), value(bucket, i));
             }
-            for asked in [0, 1, most, value(bucket, 2)] {
+            for asked in [0, 1, max, value(bucket, 2)] {
                 let first = (0..4).find(|&i| value(bucket, i) == asked);
                 let slot = first.map(|i| slots.all()[i as usize]);
                 assert_eq!(slots.first(slots.matching(content, asked)), slot);

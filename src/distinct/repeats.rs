@@ -38,12 +38,12 @@ impl Repeats {
         if hashes.len() > u32::MAX as usize || !self.has_room(hashes.len()) {
             return sorted(hashes);
         }
-        let most = hashes.len() / FEW;
-        on_best!(_processor => self.suspect(hashes, most));
+        let max = hashes.len() / FEW;
+        on_best!(_processor => self.suspect(hashes, max));
         if self.suspects.is_empty() {
             return hashes.len();
         }
-        if self.suspects.len() > most {
+        if self.suspects.len() > max {
             self.table.clear();
             if self.table.try_reserve(places(hashes.len())).is_err() {
                 return sorted(hashes);
@@ -68,9 +68,9 @@ impl Repeats {
     }
 
     /// Collects where the hashes are that the filter seems to know when they come, until they are more
-    /// than `most`.
+    /// than `max`.
     #[inline(always)]
-    fn suspect(&mut self, hashes: &[Hash128], most: usize) {
+    fn suspect(&mut self, hashes: &[Hash128], max: usize) {
         let Repeats { seen, suspects, .. } = self;
         let words = words(hashes.len());
         seen.clear();
@@ -85,7 +85,7 @@ impl Repeats {
                 end += usize::from(*word & bits == bits);
                 *word |= bits;
             }
-            if end > most {
+            if end > max {
                 break;
             }
         }

@@ -251,7 +251,7 @@ impl Stretch<'_> {
             return Some(0);
         }
         let (first, last) = map.reaching::<K>(*start as u64..(*start + len) as u64);
-        let (mut inside, mut most) = (0, 0);
+        let (mut inside, mut max) = (0, 0);
         for place in keys.places(first, last) {
             let slots = map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
             inside += usize::from(slots[0] < len && slots[K - 1] < len);
@@ -259,11 +259,11 @@ impl Stretch<'_> {
                 if let (Some(all), Some(count)) = (places.get_mut(slot), counts.get_mut(slot)) {
                     *all ^= place;
                     *count = count.saturating_add(1);
-                    most = most.max(*count);
+                    max = max.max(*count);
                 }
             }
         }
-        (most < u8::MAX).then_some(inside)
+        (max < u8::MAX).then_some(inside)
     }
 
     /// Puts keys aside that are alone in a slot and have all their slots here, as long as there are

@@ -96,8 +96,8 @@ impl Shape {
                 "segment_length must be from 1 to {MAX_SEGMENT_LENGTH}, not {segment_length}"
             ));
         }
-        let most = MAX_SLOTS / u64::from(segment_length);
-        if segments > most || (1..u64::from(arity)).contains(&segments) {
+        let max = MAX_SLOTS / u64::from(segment_length);
+        if segments > max || (1..u64::from(arity)).contains(&segments) {
             return refuse(format!(
                 "segments must be 0, or from {arity} to 2**40 slots, not {segments}"
             ));
@@ -175,13 +175,13 @@ impl Map {
 
     /// Bounds of the places of keys that may have one of these slots.
     fn reaching<const K: usize>(&self, slots: Range<u64>) -> (u64, u64) {
-        // The least place whose keys begin in a segment.
-        let least = |segment: u64| {
-            let least = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
-            u64::try_from(least).unwrap_or(u64::MAX)
+        // The first place whose keys begin in a segment.
+        let first_place = |segment: u64| {
+            let place = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
+            u64::try_from(place).unwrap_or(u64::MAX)
         };
         let first = (slots.start / self.segment_length).saturating_sub(K as u64 - 1);
-        (least(first), least(slots.end.div_ceil(self.segment_length)))
+        (first_place(first), first_place(slots.end.div_ceil(self.segment_length)))
     }
 
     /// The bits of a slot, and of others above them. `R` is the bits of a slot where the compiler
@@ -317,8 +317,8 @@ impl Kernel for Fuse {
         true
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.table.read_through(self.table.part(part, parts));
+    fn preload(&self, part: usize, parts: usize) {
+        self.table.preload(self.table.part(part, parts));
     }
 
     fn fetch(&self, hashes: &[Hash128]) {
@@ -358,13 +358,13 @@ impl Kernel for Fuse {
         Ok(Arc::new(Fuse { shape: self.shape, map: self.map, table, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { arity, fingerprint_bits, segment_length, segments } = self.shape;
         let [arity, fingerprint_bits, segment_length] =
             [arity, fingerprint_bits, segment_length].map(u64::from);
         let domain = self.map.domain;
         let parameters = vec![arity, fingerprint_bits, segment_length, segments, domain];
         let section = Section { kind: SECTION_BITS, piece: 0, bytes: self.table.as_slice() };
-        look(Content { parameters, count: self.count, capacity: None, sections: vec![section] });
+        visit(Content { parameters, count: self.count, capacity: None, sections: vec![section] });
     }
 }

@@ -24,10 +24,10 @@ fn keys(count: u64) -> Distinct {
 #[ignore = "prints a table, for minutes"]
 fn fewest_slots() {
     let number = |name, default| std::env::var(name).map_or(default, |n| n.parse().unwrap());
-    let (least, most): (u64, u64) = (number("LEAST", 1), number("MOST", 1_000_000));
+    let (min, max): (u64, u64) = (number("MIN", 1), number("MAX", 1_000_000));
     for arity in [3, 4] {
-        let mut n = least;
-        while n <= most {
+        let mut n = min;
+        while n <= max {
             let hashes = keys(n);
             let trials = (2_000_000 / n).clamp(10, 400);
             print!("{arity} {n:>8}");

@@ -295,10 +295,10 @@ impl Kernel for Model {
         Ok(Arc::new(Model::from_flat(self.form(), parts, self.flat.clone())?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let [input, head, features] = self.form();
         let parameters = vec![input, head, features, self.scale.to_bits(), self.bias.to_bits()];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: &self.flat }];
-        look(Content { parameters, count: self.count, capacity: Some(self.count), sections });
+        visit(Content { parameters, count: self.count, capacity: Some(self.count), sections });
     }
 }

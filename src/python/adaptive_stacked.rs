@@ -15,8 +15,8 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-fn filling(layer: Option<&Handle>, room: u64) -> Option<Filling> {
-    layer.map(|layer| Filling { layer: layer.kernel.clone(), room })
+fn filling(layer: Option<&Handle>, capacity: u64) -> Option<Filling> {
+    layer.map(|layer| Filling { layer: layer.kernel.clone(), capacity })
 }
 
 /// The counts and the progress of an adaptive stack.
@@ -34,8 +34,8 @@ pub struct AdaptiveState {
     layers: u64,
     /// Negatives in the layer that is being filled.
     collected: u64,
-    /// How many negatives that layer is for.
-    room: u64,
+    /// The capacity of that layer.
+    negatives_capacity: u64,
     /// Queries for absent keys since it was begun.
     collecting: u64,
     /// Queries for absent keys in the present window.
@@ -64,11 +64,15 @@ impl AdaptiveStacked {
     fn _begin_with(
         first: &Handle,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
         plan: &[u8],
         capacity: u64,
     ) -> PyResult<Handle> {
-        let kernel = Kernel::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
+        let kernel = Kernel::new(
+            first.kernel.clone(),
+            filling(negatives, negatives_capacity),
+            plan.to_vec(),
+        )?;
         Ok(Handle::new(kernel, capacity, first.hasher.clone()))
     }
 
@@ -96,7 +100,7 @@ impl AdaptiveStacked {
         let (_, stack) = structure::<Kernel>(self_)?;
         let state = self_.py().detach(|| stack.state());
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = state.counted;
-        let ([collected, room], [negatives, false_positives]) = (state.filled, total);
+        let ([collected, negatives_capacity], [negatives, false_positives]) = (state.filled, total);
         Ok(AdaptiveState {
             version: state.version,
             building: state.building,
@@ -104,7 +108,7 @@ impl AdaptiveStacked {
             psi: state.psi,
             layers: state.layers,
             collected,
-            room,
+            negatives_capacity,
             collecting,
             window_negatives: asked,
             window_false_positives: wrong,
@@ -169,11 +173,11 @@ impl AdaptiveStacked {
         ticket: u64,
         psi: f64,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
         plan: Option<&[u8]>,
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        let (next, plan) = (filling(negatives, room), plan.map(<[u8]>::to_vec));
+        let (next, plan) = (filling(negatives, negatives_capacity), plan.map(<[u8]>::to_vec));
         Ok(self_.py().detach(|| stack.finish(ticket, psi, next, plan))?)
     }
 
@@ -189,10 +193,10 @@ impl AdaptiveStacked {
         self_: &Bound<'_, Self>,
         version: u64,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        let next = filling(negatives, room);
+        let next = filling(negatives, negatives_capacity);
         Ok(self_.py().detach(|| stack.drop_behind_first(version, next))?)
     }
 

@@ -2,7 +2,7 @@
 //! released where no Python object is touched, and on several threads where they help.
 
 use super::column::{CHUNK, Column, Keys};
-use super::error::intact;
+use super::error::catch_damage;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
@@ -128,9 +128,9 @@ pub fn contains<'py>(
     let out = unsafe { answers.as_slice_mut()? };
     match keys {
         Keys::Column(column) => py
-            .detach(|| intact(|| contains_column(kernel, hasher, &column, out)))?
+            .detach(|| catch_damage(|| contains_column(kernel, hasher, &column, out)))?
             .map_err(at_index)?,
-        Keys::Objects(list) => intact(|| {
+        Keys::Objects(list) => catch_damage(|| {
             for_each_chunk(hasher, &list, |first, hashes| {
                 kernel.contains(hashes, &mut out[first..first + hashes.len()]);
             })
@@ -296,7 +296,7 @@ pub fn insert(
             };
             py.detach(|| {
                 column.check().map_err(at_index)?;
-                intact(|| insert_chunks(kernel, column.len(), chunks))?
+                catch_damage(|| insert_chunks(kernel, column.len(), chunks))?
             })
         }
         keys => {
@@ -307,7 +307,7 @@ pub fn insert(
                 all[range].chunks(step).for_each(chunk);
                 Ok(())
             };
-            py.detach(|| intact(|| insert_chunks(kernel, all.len(), chunks))?)
+            py.detach(|| catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)
         }
     }
 }
@@ -345,7 +345,7 @@ pub fn remove<'py>(
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let removals = || hashes.iter().map(|hash| was_there(kernel.remove(*hash))).collect();
-    let removed: TamisResult<Vec<bool>> = py.detach(|| intact(removals))?;
+    let removed: TamisResult<Vec<bool>> = py.detach(|| catch_damage(removals))?;
     Ok(PyArray1::from_vec(py, removed?))
 }
 

@@ -76,5 +76,5 @@ impl Cuckoo {
 }
 
 fn shape(cuckoo: &Bound<'_, Cuckoo>) -> PyResult<Shape> {
-    Ok(structure::<Kernel>(cuckoo)?.1.look(|table| table.shape()))
+    Ok(structure::<Kernel>(cuckoo)?.1.with(|table| table.shape()))
 }

@@ -2,7 +2,7 @@
 //! some take in, what few take back. `tamis.filters` derives the public classes from them.
 
 use super::batch;
-use super::error::{class, intact};
+use super::error::{catch_damage, class};
 use super::handle::Handle;
 use super::keys::{self, hash_object};
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ impl Stored {
         py: Python<'_>,
         work: impl FnOnce(&dyn kernel::Kernel) -> Result<R> + Send,
     ) -> Result<R> {
-        let work = || intact(|| work(&*self.handle.kernel))?;
+        let work = || catch_damage(|| work(&*self.handle.kernel))?;
         if self.handle.kernel.busy() { py.detach(work) } else { holding_interpreter(work) }
     }
 
@@ -82,7 +82,9 @@ impl Stored {
 
     fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out))??)
+        Ok(catch_damage(|| {
+            kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out)
+        })??)
     }
 }
 
@@ -124,7 +126,7 @@ impl Stored {
 
     /// The structure, copied.
     fn _copied(&self, py: Python<'_>) -> PyResult<Handle> {
-        let kernel = py.detach(|| intact(|| self.handle.kernel.copy()))??;
+        let kernel = py.detach(|| catch_damage(|| self.handle.kernel.copy()))??;
         Ok(Handle { kernel, ..self._handle() })
     }
 
@@ -177,9 +179,11 @@ impl Filter {
     fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let stored = self_.as_super().get();
         let hash = stored.hash(key)?;
-        match intact(|| stored.handle.kernel.try_contains_one(hash))? {
+        match catch_damage(|| stored.handle.kernel.try_contains_one(hash))? {
             Some(answer) => Ok(answer),
-            None => Ok(key.py().detach(|| intact(|| stored.handle.kernel.contains_one(hash)))?),
+            None => {
+                Ok(key.py().detach(|| catch_damage(|| stored.handle.kernel.contains_one(hash)))?)
+            }
         }
     }
 
@@ -201,14 +205,14 @@ impl Filter {
     #[getter]
     fn expected_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.rate()))?)
+        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.rate()))?)
     }
 
     /// The false-positive rate of an absent key that is not in the workload.
     #[getter]
     fn fpr_bound(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.unseen_rate()))?)
+        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.unseen_rate()))?)
     }
 }
 

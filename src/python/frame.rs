@@ -1,6 +1,6 @@
 //! Frames as Python reads and writes them: headers and checksums here, files in `tamis._frames`.
 
-use super::error::intact;
+use super::error::catch_damage;
 use super::handle::{Region, named};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part};
@@ -126,7 +126,7 @@ pub fn checksum(content: &[u8]) -> u64 {
 pub fn check_file(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     py.detach(|| {
         let region = Region::of_file(&path, true).map_err(|error| named(error, &path))?;
-        intact(|| format::read(region.bytes()).map(drop))??;
+        catch_damage(|| format::read(region.bytes()).map(drop))??;
         Ok(())
     })
 }

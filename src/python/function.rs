@@ -2,7 +2,7 @@
 
 use super::batch::{self, Distinct};
 use super::column::Keys;
-use super::error::of_tamis;
+use super::error::tamis_error;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -57,7 +57,7 @@ impl Assigned {
         if let Some([one, other]) = conflict {
             let (one, other) = (one.value, other.value);
             let message = format!("a key has the values {one} and {other}; a key has one value");
-            return Err(of_tamis("BuildError", message));
+            return Err(tamis_error("BuildError", message));
         }
         Ok(Assigned { equations, hasher })
     }

@@ -10,7 +10,7 @@
 //! * The time is read after the query began.
 //! * A process that was forked answers nothing: the lease and the connections are its parent's.
 
-use super::error::intact;
+use super::error::catch_damage;
 use super::filter::Stored;
 use super::keys::{self, Secret, hash_object, hasher};
 use crate::clock;
@@ -233,12 +233,14 @@ impl Gate {
         if let Some(kernel) = kernel {
             // One key at once, unless that would wait.
             let at_once = match batch.hashes[..] {
-                [hash] => intact(|| kernel.try_contains_one(hash))?,
+                [hash] => catch_damage(|| kernel.try_contains_one(hash))?,
                 _ => None,
             };
             match at_once {
                 Some(answer) => answers[0] = answer,
-                None => py.detach(|| intact(|| kernel.contains(&batch.hashes, &mut answers)))?,
+                None => {
+                    py.detach(|| catch_damage(|| kernel.contains(&batch.hashes, &mut answers)))?
+                }
             }
         } else {
             for (answer, key) in answers.iter_mut().zip(batch.keys.bind(py)) {
@@ -313,7 +315,7 @@ impl Answering {
         let Some(kernel) = &self.kernel else {
             return Ok(Asked::Object(self.object.clone_ref(py)));
         };
-        Ok(match intact(|| kernel.try_contains_one(hash))? {
+        Ok(match catch_damage(|| kernel.try_contains_one(hash))? {
             Some(answer) => Asked::Answered(answer),
             None => Asked::Kernel(kernel.clone()),
         })
@@ -326,7 +328,7 @@ impl Asked {
         match self {
             Asked::Answered(answer) => Ok(answer),
             Asked::Kernel(kernel) => {
-                Ok(key.py().detach(|| intact(|| kernel.contains_one(hash)))?)
+                Ok(key.py().detach(|| catch_damage(|| kernel.contains_one(hash)))?)
             }
             Asked::Object(object) => object.bind(key.py()).contains(key),
         }

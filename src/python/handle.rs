@@ -1,6 +1,6 @@
 //! Structures as Python holds them: a handle, and the ways to open one from bytes.
 
-use super::error::{intact, of_tamis};
+use super::error::{catch_damage, tamis_error};
 use super::keys::{self, Secret, hasher, shown};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -124,7 +124,7 @@ pub fn open_file(
     py.detach(|| {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))?;
         let frame = region.bytes().get(offset..).unwrap_or_default();
-        intact(|| open(frame, hasher, |section| Ok(region.part(section))))?
+        catch_damage(|| open(frame, hasher, |section| Ok(region.part(section))))?
     })
 }
 
@@ -167,7 +167,7 @@ impl Region {
         if mmap && len > 0 {
             // SAFETY: saved files are replaced, never changed in place, and callers are asked for the
             // same (docs/format.md), so the mapping keeps its content; copy-on-write keeps our
-            // insertions out of the file. What a file does that breaks this: see `intact`.
+            // insertions out of the file. What a file does that breaks this: see `catch_damage`.
             let mapping = MmapRaw::from(unsafe { MmapOptions::new().map_copy(&file)? });
             let (start, len) = (mapping.as_mut_ptr(), mapping.len());
             return Ok(Region { start, len, owner: Arc::new(mapping) });
@@ -218,7 +218,7 @@ pub fn hasher_of(head: &format::Head, keyed: Option<Hasher>) -> PyResult<Hasher>
 
 /// The hash of this family and tag; `what` is said in errors.
 pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyResult<Hasher> {
-    let incompatible = |text: String| Err(of_tamis("IncompatibleError", text));
+    let incompatible = |text: String| Err(tamis_error("IncompatibleError", text));
     match (hash, keyed) {
         (HASH_SEEDED, None) => Ok(Hasher::seeded(tag)),
         (HASH_KEYED, Some(keyed)) if keyed.tag() == tag => Ok(keyed),
@@ -229,7 +229,7 @@ pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyR
             incompatible(format!("{what} with a secret key ({tag:016x}): pass key="))
         }
         (HASH_SEEDED, Some(_)) => incompatible(format!("key is given, but {what} with seed {tag}")),
-        (other, _) => Err(of_tamis(
+        (other, _) => Err(tamis_error(
             "FormatError",
             format!("hash {other} is unknown to this version of tamis"),
         )),

@@ -136,7 +136,7 @@ fn text_scores<'py>(
 
 thread_local! {
     /// Room for one key's score, kept for the next one.
-    static ROOM: Cell<Option<(usize, Block)>> = const { Cell::new(None) };
+    static SCORING: Cell<Option<(usize, Block)>> = const { Cell::new(None) };
 }
 
 /// The hash of one key, and its score as text by the model that a learned filter keeps.
@@ -154,12 +154,12 @@ pub(super) fn hash_and_score(
     let named = |reason: NotAKey| reason.named("key");
     let (hash, _) = hash_object(&handle.hasher, key).map_err(named)?;
     // Taken out meanwhile: reading a key may run code of others, which may ask again.
-    let kept = ROOM.take().filter(|(width, _)| *width == model.width());
+    let kept = SCORING.take().filter(|(width, _)| *width == model.width());
     let mut block = kept.map_or_else(|| model.block(), |(_, block)| block);
     with_text(key, |text| model.read_text(0, text, &mut block)).map_err(named)?;
     let mut score = [0.0];
     model.score_text(&mut block, &mut score);
-    ROOM.set(Some((model.width(), block)));
+    SCORING.set(Some((model.width(), block)));
     Ok((hash, score[0]))
 }
 

@@ -14,14 +14,15 @@ use pyo3::prelude::*;
 #[derive(FromPyObject)]
 pub struct Size {
     cells: u64,
-    most: u32,
+    #[pyo3(attribute("most"))]
+    max: u32,
     hashes: u32,
     decrements: u64,
 }
 
 impl Size {
     pub fn shape(&self, independent: bool) -> PyResult<Shape> {
-        Ok(Shape::new(self.cells, self.most, self.hashes, self.decrements, independent)?)
+        Ok(Shape::new(self.cells, self.max, self.hashes, self.decrements, independent)?)
     }
 }
 
@@ -55,8 +56,8 @@ impl StableBloom {
 
     /// What a counter is set to (Max).
     #[getter]
-    fn _most(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Stable>(self_)?.1.shape().most)
+    fn _max(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Stable>(self_)?.1.shape().max)
     }
 
     /// Counters per key (K).

@@ -40,7 +40,7 @@ struct Shares {
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct ScoreGroup {
     cells: Option<u64>,
-    most: Option<u32>,
+    max: Option<u32>,
     hashes: Option<u32>,
     decrements: Option<u64>,
     answer: bool,
@@ -58,7 +58,7 @@ impl ScoreGroup {
             any.and_then(|any| any.downcast_ref::<Stable>()).map(|filter| filter.shape());
         ScoreGroup {
             cells: shape.map(|shape| shape.cells),
-            most: shape.map(|shape| shape.most),
+            max: shape.map(|shape| shape.max),
             hashes: shape.map(|shape| shape.hashes),
             decrements: shape.map(|shape| shape.decrements),
             answer: group.answer,

@@ -14,7 +14,7 @@ const GRACE: u64 = 32;
 const FULL_BLOCK: u64 = 61;
 
 /// The slots that a filter of this capacity may use.
-pub fn most_slots(capacity: u64, quotients: u64) -> u64 {
+pub fn max_slots(capacity: u64, quotients: u64) -> u64 {
     let rounded_up = quotients / SLOTS * FULL_BLOCK;
     capacity.saturating_add(capacity.div_ceil(GRACE)).max(rounded_up)
 }

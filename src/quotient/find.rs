@@ -101,12 +101,12 @@ impl Table {
         self.run_has_any(at, 0, |_| remainder)
     }
 
-    /// Whether any slot of the run that starts at `at` equals one of `remainder(0..=most)`.
+    /// Whether any slot of the run that starts at `at` equals one of `remainder(0..=last)`.
     #[inline(always)]
     pub(crate) fn run_has_any(
         &self,
         mut at: u64,
-        most: u64,
+        last: u64,
         remainder: impl Fn(u64) -> u64,
     ) -> bool {
         let r = u64::from(self.remainder_bits());
@@ -117,7 +117,7 @@ impl Table {
             let n = to_end.min(self.fit).min(SLOTS - at % SLOTS);
             let bit = self.bit(at);
             let word = self.word(self.base(block) + bit / 8) >> (bit % 8);
-            for i in 0..=most {
+            for i in 0..=last {
                 let differences = word ^ remainder(i).wrapping_mul(self.ones);
                 // The classic test for a zero byte, on remainders: the lowest zero shows for sure.
                 let zeros =

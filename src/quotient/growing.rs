@@ -37,13 +37,13 @@ struct Inner {
 
 impl Inner {
     /// The slots that may be used before it doubles.
-    fn most_slots(&self) -> u64 {
-        capacity::most_slots(self.capacity, self.quotient.quotients())
+    fn max_slots(&self) -> u64 {
+        capacity::max_slots(self.capacity, self.quotient.quotients())
     }
 
     /// Doubles until another slot may be used.
     fn make_room(&mut self) -> Result<()> {
-        while self.quotient.used_slots() >= self.most_slots() {
+        while self.quotient.used_slots() >= self.max_slots() {
             self.double()?;
             self.overran = true;
         }
@@ -62,7 +62,7 @@ impl Inner {
         while done < hashes.len() {
             let step = self
                 .make_room()
-                .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.most_slots()));
+                .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.max_slots()));
             match step {
                 Ok(inserted) => done += inserted,
                 Err(error) => {
@@ -145,7 +145,7 @@ impl Growing {
         let larger = if one.quotient.quotients() > two.quotient.quotients() { &one } else { two };
         let quotient = one.quotient.merge(&two.quotient)?;
         let mut merged = Inner { quotient, capacity: larger.capacity, overran: false };
-        while merged.quotient.used_slots() > merged.most_slots() {
+        while merged.quotient.used_slots() > merged.max_slots() {
             merged.double()?;
         }
         Ok(Growing { inner: RwLock::new(merged) })
@@ -163,8 +163,8 @@ impl Growing {
     }
 
     /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
-        look(&self.read().quotient)
+    pub fn with<R>(&self, visit: impl FnOnce(&Quotient) -> R) -> R {
+        visit(&self.read().quotient)
     }
 
     fn read(&self) -> ReadGuard<'_, Inner> {
@@ -191,8 +191,8 @@ impl Kernel for Growing {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.read().quotient.read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.read().quotient.preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -204,7 +204,7 @@ impl Kernel for Growing {
     }
 
     fn count(&self) -> u64 {
-        self.look(Quotient::len)
+        self.with(Quotient::len)
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -220,11 +220,11 @@ impl Kernel for Growing {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|quotient| 8 * quotient.size_in_bytes() as u64)
+        self.with(|quotient| 8 * quotient.size_in_bytes() as u64)
     }
 
     fn rate(&self) -> f64 {
-        self.look(Quotient::rate)
+        self.with(Quotient::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
@@ -241,7 +241,7 @@ impl Kernel for Growing {
         Ok(Arc::new(Growing::over(copy, *capacity)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Inner { quotient, capacity, .. } = &*self.read();
         let parameters = vec![
             quotient.quotients(),
@@ -250,7 +250,7 @@ impl Kernel for Growing {
             *capacity,
         ];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
-        look(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
+        visit(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

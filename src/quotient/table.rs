@@ -183,8 +183,8 @@ impl Table {
     }
 
     /// Reads through one of `parts` equal parts.
-    pub fn read_through(&self, part: usize, parts: usize) {
-        self.buffer.read_through(self.buffer.part(part, parts));
+    pub fn preload(&self, part: usize, parts: usize) {
+        self.buffer.preload(self.buffer.part(part, parts));
     }
 
     /// Whether the quotient has a run.

@@ -30,10 +30,10 @@ impl Function {
     /// The function with these values, from the slots of each level that bumps; equations are
     /// sorted and their hashes distinct.
     pub fn build(bits: u32, levels: &[u64], equations: &[Equation]) -> Result<Function> {
-        let most = super::mask(bits);
-        if let Some(large) = equations.iter().find(|equation| equation.value > most) {
+        let max = super::mask(bits);
+        if let Some(large) = equations.iter().find(|equation| equation.value > max) {
             let message =
-                format!("values must be at most {most} for {bits} bits, not {}", large.value);
+                format!("values must be at most {max} for {bits} bits, not {}", large.value);
             return Err(Error::Parameter(message));
         }
         let sizes = Sizes { columns: bits, levels, ..Sizes::default() };
@@ -117,10 +117,10 @@ impl Kernel for Function {
         Ok(Arc::new(Function { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let own = u64::from(self.bits());
         let parameters = std::iter::once(own).chain(self.solution.sizes()).collect();
         let sections = vec![self.solution.section()];
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

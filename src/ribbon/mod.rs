@@ -165,8 +165,8 @@ impl Kernel for Ribbon {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.solution.read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.solution.preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -190,7 +190,7 @@ impl Kernel for Ribbon {
         Ok(Arc::new(Ribbon { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let shape = &self.solution.shape;
         let form = shape.layout as u64 | if shape.share > 0 { EXTRA } else { 0 };
         let mut parameters = vec![form, u64::from(shape.columns), shape.kept];
@@ -199,6 +199,6 @@ impl Kernel for Ribbon {
         }
         parameters.extend(self.solution.sizes());
         let sections = vec![self.solution.section()];
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

@@ -169,9 +169,9 @@ impl Shape {
     pub fn new(layout: Layout, sizes: Sizes<'_>) -> Result<Shape> {
         let Sizes { columns, share, levels, last, attempt, extra, extra_attempt } = sizes;
         let refuse = |message: String| Err(Error::Parameter(message));
-        let (least, most) = if share == 0 { (1, MAX_COLUMNS) } else { (0, MAX_COLUMNS - 1) };
-        if !(least..=most).contains(&columns) {
-            return refuse(format!("columns must be from {least} to {most}, not {columns}"));
+        let (min, max) = if share == 0 { (1, MAX_COLUMNS) } else { (0, MAX_COLUMNS - 1) };
+        if !(min..=max).contains(&columns) {
+            return refuse(format!("columns must be from {min} to {max}, not {columns}"));
         }
         if levels.len() > MAX_LEVELS {
             return refuse(format!("levels must be at most {MAX_LEVELS}, not {}", levels.len()));
@@ -213,9 +213,9 @@ impl Shape {
     /// The same cut to `kept` bits of the solution, or the reason why not.
     pub fn cut(self, kept: u64) -> Result<Shape> {
         if kept > self.kept || (kept < self.kept && self.layout != Layout::Columns) {
-            let most = self.kept;
+            let max = self.kept;
             let message =
-                format!("kept must be at most {most}, and less only with columns, not {kept}");
+                format!("kept must be at most {max}, and less only with columns, not {kept}");
             return Err(Error::Parameter(message));
         }
         Ok(Shape { kept, ..self })

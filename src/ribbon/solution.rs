@@ -204,19 +204,19 @@ impl Solution {
     }
 
     /// Reads through what the hashes of one of `parts` equal parts need, most of them.
-    pub fn read_through(&self, part: usize, parts: usize) {
+    pub fn preload(&self, part: usize, parts: usize) {
         let Some(level) = self.shape.levels.first() else { return };
         let (first, end) = (share(level.starts, part, parts), share(level.starts, part + 1, parts));
         match self.shape.layout {
             Layout::Interleaved => {
                 let (first, _) = self.block_words(level, first);
-                self.bits.read_through(first..self.block_words(level, end).1);
+                self.bits.preload(first..self.block_words(level, end).1);
             }
             Layout::Columns => {
                 let word = |bit: u64| self.shape.solution + (bit / 64) as usize;
                 for column in 0..u64::from(self.shape.columns) {
                     let bits = column * self.shape.slots + level.offset;
-                    self.bits.read_through(word(bits + first)..word(bits + end) + 1);
+                    self.bits.preload(word(bits + first)..word(bits + end) + 1);
                 }
             }
         }

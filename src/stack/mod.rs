@@ -291,8 +291,8 @@ impl Kernel for Stack {
         self.layers.first().is_some_and(|first| first.places(hashes, out))
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.layers.iter().take(1).for_each(|first| first.read_through(part, parts));
+    fn preload(&self, part: usize, parts: usize) {
+        self.layers.iter().take(1).for_each(|first| first.preload(part, parts));
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -356,7 +356,7 @@ impl Kernel for Stack {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let written = self.writer.read();
         let frames: Vec<Vec<u8>> = self.layers.iter().map(|l| kernel::nested(&**l)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
@@ -366,7 +366,7 @@ impl Kernel for Stack {
         let kept = written.kept.to_bits();
         let own = [layers, psi.to_bits(), *overlap, u64::from(*exhausted), kept];
         let parameters = own.into_iter().chain(built.iter().map(|rate| rate.to_bits())).collect();
-        look(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
+        visit(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
     }
 
     /// Into each layer of keys down to the first layer of negatives that rejects.

@@ -1,5 +1,5 @@
 //! What takes the stored hashes of a run: moving a slot, removing one of several that fit, and
-//! forgetting the marks of a block.
+//! forgetting the selectors of a block.
 
 use super::matching::{MAX_RUN, Matching};
 use super::{Step, Stream, Telescoping};
@@ -34,7 +34,7 @@ impl Telescoping {
         reaching.map_or(end - 1, |(quotient, _)| quotient)..end
     }
 
-    /// Moves every slot that an absent key fits and whose owner is known to a mark that
+    /// Moves every slot that an absent key fits and whose owner is known to a selector that
     /// separates them; `stored` are the hashes of the key's quotient. Whether any slot moved.
     pub fn adapt(&mut self, absent: Hash128, stored: &[Hash128]) -> Step<bool> {
         let (quotient, stream) = Stream::new(&self.table, absent);
@@ -67,9 +67,9 @@ impl Telescoping {
                 continue;
             };
             let owner = streams[owner];
-            if let Some(mark) = owner.apart(stream, mode, bits, slots[index].1) {
+            if let Some(selector) = owner.apart(stream, mode, bits, slots[index].1) {
                 let slot = run.start + index as u64;
-                self.rewrite(slot, owner.remainder(mode, bits, mark), mark)?;
+                self.rewrite(slot, owner.remainder(mode, bits, selector), selector)?;
                 moved = true;
             }
         }
@@ -103,11 +103,11 @@ impl Telescoping {
         }
     }
 
-    /// Sets the marks in a block back to 0 where the owners are known; `stored` are the hashes of
+    /// Sets the selectors in a block back to 0 where the owners are known; `stored` are the hashes of
     /// [`Telescoping::quotients_of`] the block. How many went back.
     pub fn forget(&mut self, block: u64, stored: &[Hash128]) -> Step<u64> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
-        let mut marks = self.store.marks(block);
+        let mut selectors = self.store.selectors(block);
         let mut fresh = Vec::new();
         for (quotient, run) in self.table.runs(self.quotients_of(block)) {
             let own: Vec<Hash128> = stored
@@ -122,11 +122,11 @@ impl Telescoping {
                 let Some(owner) = owner.filter(|_| slot / SLOTS == block && content.1 != 0) else {
                     continue;
                 };
-                marks[(slot % SLOTS) as usize] = 0;
+                selectors[(slot % SLOTS) as usize] = 0;
                 fresh.push((slot, streams[owner].remainder(mode, bits, 0)));
             }
         }
-        let code = self.coded(block, &marks)?;
+        let code = self.coded(block, &selectors)?;
         self.shares.forget();
         for (slot, remainder) in &fresh {
             self.table.set_slot(*slot, *remainder);
@@ -148,14 +148,14 @@ impl Telescoping {
         (0..streams.len()).all(|hash| matching.place(hash, &fits)).then_some(matching)
     }
 
-    fn rewrite(&mut self, slot: u64, remainder: u64, mark: u64) -> Step<()> {
+    fn rewrite(&mut self, slot: u64, remainder: u64, selector: u64) -> Step<()> {
         let block = slot / SLOTS;
-        let mut marks = self.store.marks(block);
-        marks[(slot % SLOTS) as usize] = mark;
-        let code = self.coded(block, &marks)?;
+        let mut selectors = self.store.selectors(block);
+        selectors[(slot % SLOTS) as usize] = selector;
+        let code = self.coded(block, &selectors)?;
         self.write(vec![code]);
         self.table.set_slot(slot, remainder);
-        self.most = self.most.max(self.steps(mark));
+        self.max_steps = self.max_steps.max(self.steps(selector));
         Ok(())
     }
 }

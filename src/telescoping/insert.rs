@@ -1,6 +1,6 @@
-//! Slots that come and go, and the marks that move with them.
+//! Slots that come and go, and the selectors that move with them.
 
-use super::code::{Code, Marks};
+use super::code::{Code, Selectors};
 use super::{AHEAD, Step, Stop, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
@@ -66,7 +66,7 @@ impl Telescoping {
             self.table.remove_slot(quotient, position)?;
             return Err(error.into());
         }
-        if self.most > 0 {
+        if self.max_steps > 0 {
             match self.raised(moved) {
                 Ok(codes) => self.write(codes),
                 Err(stop) => {
@@ -117,7 +117,7 @@ impl Telescoping {
         let before = self.share_before(quotient);
         let remainder = self.table.slot(position);
         let moved = self.table.remove_slot(quotient, position)?;
-        if self.most > 0 {
+        if self.max_steps > 0 {
             match self.lowered(moved) {
                 Ok(codes) => self.write(codes),
                 Err(stop) => {
@@ -131,8 +131,8 @@ impl Telescoping {
         Ok(())
     }
 
-    pub(super) fn coded(&self, block: u64, marks: &Marks) -> Step<(u64, Code)> {
-        Ok((block, self.store.coded(marks).ok_or(Stop::Full(block))?))
+    pub(super) fn coded(&self, block: u64, selectors: &Selectors) -> Step<(u64, Code)> {
+        Ok((block, self.store.coded(selectors).ok_or(Stop::Full(block))?))
     }
 
     pub(super) fn write(&mut self, codes: Vec<(u64, Code)>) {
@@ -141,7 +141,7 @@ impl Telescoping {
         }
     }
 
-    /// The codes of the blocks whose marks change when slots `moved` move up by one, with a mark of
+    /// The codes of the blocks whose selectors change when slots `moved` move up by one, with a selector of
     /// 0 in the first.
     fn raised(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
         let (low, high) = (moved.start / SLOTS, moved.end / SLOTS);
@@ -150,34 +150,34 @@ impl Telescoping {
             if carried == 0 && self.store.is_clear(block) {
                 continue;
             }
-            let mut marks = self.store.marks(block);
+            let mut selectors = self.store.selectors(block);
             let first = if block == low { (moved.start % SLOTS) as usize } else { 0 };
             let last = (if block == high { moved.end % SLOTS } else { SLOTS - 1 }) as usize;
-            let out = marks[last];
-            marks.copy_within(first..last, first + 1);
-            marks[first] = carried;
+            let out = selectors[last];
+            selectors.copy_within(first..last, first + 1);
+            selectors[first] = carried;
             carried = out;
-            codes.push(self.coded(block, &marks)?);
+            codes.push(self.coded(block, &selectors)?);
         }
         Ok(codes)
     }
 
-    /// The codes of the blocks whose marks change when slots `moved` move down by one.
+    /// The codes of the blocks whose selectors change when slots `moved` move down by one.
     fn lowered(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
         let (gone, stop) = (moved.start - 1, moved.end);
         let (low, high) = (gone / SLOTS, (stop - 1) / SLOTS);
         let mut codes = Vec::new();
         for block in low..=high {
-            let carried = if block == high { 0 } else { self.store.mark((block + 1) * SLOTS) };
+            let carried = if block == high { 0 } else { self.store.selector((block + 1) * SLOTS) };
             if carried == 0 && self.store.is_clear(block) {
                 continue;
             }
-            let mut marks = self.store.marks(block);
+            let mut selectors = self.store.selectors(block);
             let first = if block == low { (gone % SLOTS) as usize } else { 0 };
             let last = (if block == high { (stop - 1) % SLOTS } else { SLOTS - 1 }) as usize;
-            marks.copy_within(first + 1..last + 1, first);
-            marks[last] = carried;
-            codes.push(self.coded(block, &marks)?);
+            selectors.copy_within(first + 1..last + 1, first);
+            selectors[last] = carried;
+            codes.push(self.coded(block, &selectors)?);
         }
         Ok(codes)
     }

@@ -15,7 +15,7 @@ impl Shared {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Shared> {
         let damaged = |what: &str| Error::Format(format!("the adaptive filter is damaged: {what}"));
-        let (&[quotients, bits, layout, capacity, forgotten], [slots, marks]) =
+        let (&[quotients, bits, layout, capacity, forgotten], [slots, selectors]) =
             (&head.parameters[..], sections)
         else {
             return Err(damaged("it does not have five parameters and two sections"));
@@ -28,12 +28,13 @@ impl Shared {
             2 if mode == Mode::Telescoping => Layout::Plain,
             _ => return Err(damaged("its selectors are of no known layout")),
         };
-        let kinds = [(slots.kind, slots.piece), (marks.kind, marks.piece)];
+        let kinds = [(slots.kind, slots.piece), (selectors.kind, selectors.piece)];
         if kinds != [(SECTION_BITS, 0), (SECTION_SELECTORS, 0)] || capacity != head.capacity {
             return Err(damaged("it is not as its parameters say"));
         }
         let buffer = own(slots.bytes)?;
-        let mut filter = Telescoping::open((quotients, bits), layout, mode, buffer, marks.bytes)?;
+        let mut filter =
+            Telescoping::open((quotients, bits), layout, mode, buffer, selectors.bytes)?;
         filter.forgotten = forgotten;
         if filter.table().used_slots() != head.count {
             return Err(damaged("it holds another number of keys"));
@@ -62,18 +63,19 @@ impl Telescoping {
         Ok(())
     }
 
-    /// The filter with these bytes of slots and of marks, which are untrusted.
+    /// The filter with these bytes of slots and of selectors, which are untrusted.
     pub(super) fn open(
         (quotients, bits): (u64, u32),
         layout: Layout,
         mode: Mode,
         slots: Buffer,
-        marks: &[u8],
+        selectors: &[u8],
     ) -> Result<Telescoping> {
         let table = Table::from_bytes(quotients, bits, slots)?;
-        let store = Store::from_bytes(layout, mode, blocks(&table), marks)?;
+        let store = Store::from_bytes(layout, mode, blocks(&table), selectors)?;
         let shares = Shares::default();
-        let mut filter = Telescoping { table, store, most: 0, version: 0, forgotten: 0, shares };
+        let mut filter =
+            Telescoping { table, store, max_steps: 0, version: 0, forgotten: 0, shares };
         let mut free_from = 0;
         let mut used = vec![0u64; blocks(&filter.table)];
         for (_, run) in filter.table.runs(0..quotients) {
@@ -83,9 +85,9 @@ impl Telescoping {
             free_from = run.end;
         }
         for (block, used) in used.iter().enumerate() {
-            for (slot, mark) in filter.store.marks(block as u64).into_iter().enumerate() {
-                filter.most = filter.most.max(filter.steps(mark));
-                if mark != 0 && used >> slot & 1 == 0 {
+            for (slot, selector) in filter.store.selectors(block as u64).into_iter().enumerate() {
+                filter.max_steps = filter.max_steps.max(filter.steps(selector));
+                if selector != 0 && used >> slot & 1 == 0 {
                     let message = "the adaptive filter is damaged: a free slot has a selector";
                     return Err(Error::Format(message.into()));
                 }

@@ -34,8 +34,8 @@ impl Shares {
 }
 
 impl Telescoping {
-    /// The share of absent keys that fit a slot, exactly: in a run, remainders under one mark
-    /// exclude each other, and marks are independent.
+    /// The share of absent keys that fit a slot, exactly: in a run, remainders under one selector
+    /// exclude each other, and selectors are independent.
     pub fn rate(&self) -> f64 {
         let sum = self.shares.get().unwrap_or_else(|| {
             let runs = self.table.runs(0..self.table.quotients());
@@ -67,7 +67,8 @@ impl Telescoping {
 
     fn share(&self, run: std::ops::Range<u64>) -> u128 {
         let space = 2f64.powi(self.table.remainder_bits() as i32);
-        let mut slots: Vec<_> = self.contents(run).map(|(held, mark)| (mark, held)).collect();
+        let mut slots: Vec<_> =
+            self.contents(run).map(|(held, selector)| (selector, held)).collect();
         slots.sort_unstable();
         slots.dedup();
         let share = match self.store.mode() {
@@ -85,9 +86,9 @@ impl Telescoping {
     }
 }
 
-/// Whether what fits the one slot of an extending filter, as (mark, remainder), fits the other.
+/// Whether what fits the one slot of an extending filter, as (selector, remainder), fits the other.
 fn covers(short: (u64, u64), long: (u64, u64)) -> bool {
     let (ours, theirs) = (short.0 >> LENGTH_SHIFT, long.0 >> LENGTH_SHIFT);
-    let bits = |mark: u64| mark & ((1 << LENGTH_SHIFT) - 1);
+    let bits = |selector: u64| selector & ((1 << LENGTH_SHIFT) - 1);
     short.1 == long.1 && ours <= theirs && bits(short.0) == bits(long.0) >> (theirs - ours)
 }

@@ -40,7 +40,7 @@ impl Shared {
         quotients: impl FnOnce(&Telescoping) -> Range<u64>,
     ) -> Result<(u64, Vec<Hash128>)> {
         let (version, (low, high)) =
-            self.look(|filter| (filter.version(), filter.words(quotients(filter))));
+            self.with(|filter| (filter.version(), filter.words(quotients(filter))));
         Ok((version, remote.run(low, high)?))
     }
 
@@ -57,12 +57,12 @@ impl Shared {
         self.contains(hashes, &mut fitting);
         let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
         let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
-        self.look(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
-        let mut groups: Vec<&[usize]> = self.look(|filter| {
+        self.with(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
+        let mut groups: Vec<&[usize]> = self.with(|filter| {
             indices.chunk_by(|&a, &b| quotient(filter, a) == quotient(filter, b)).collect()
         });
         groups.retain(|own| {
-            let skipped = self.look(|filter| filter.too_long(quotient(filter, own[0])));
+            let skipped = self.with(|filter| filter.too_long(quotient(filter, own[0])));
             self.skipped.fetch_add(if skipped { own.len() as u64 } else { 0 }, Relaxed);
             !skipped
         });
@@ -82,7 +82,7 @@ impl Shared {
         remote: &mut dyn Remote,
         hashes: &[Hash128],
     ) -> Result<(u64, Vec<Vec<Hash128>>)> {
-        let (version, ranges): (u64, Vec<(u64, u64)>) = self.look(|filter| {
+        let (version, ranges): (u64, Vec<(u64, u64)>) = self.with(|filter| {
             let quotients = hashes.iter().map(|hash| filter.table().split(*hash).0);
             (filter.version(), quotients.map(|q| filter.words(q..q + 1)).collect())
         });
@@ -150,7 +150,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Forgets the marks of a block whose code is full; whether there is room now.
+    /// Forgets the selectors of a block whose code is full; whether there is room now.
     fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
         for _ in 0..TRIES {
             let (version, stored) = self.read_run(remote, |filter| filter.quotients_of(block))?;
@@ -276,7 +276,7 @@ impl Shared {
     /// Doubles the capacity, from the stored hashes.
     pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
         for _ in 0..TRIES {
-            let version = self.look(Telescoping::version);
+            let version = self.with(Telescoping::version);
             let stored = remote.scan()?;
             let mut inner = self.write()?;
             if inner.filter.version() == version {

@@ -54,8 +54,8 @@ impl Inner {
     /// Whether there are slots for this many keys more.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let table = self.filter.table();
-        let most = capacity::most_slots(self.capacity, table.quotients());
-        table.used_slots().saturating_add(more as u64) <= most
+        let max = capacity::max_slots(self.capacity, table.quotients());
+        table.used_slots().saturating_add(more as u64) <= max
     }
 
     fn no_room(&self, more: usize) -> Error {
@@ -122,8 +122,8 @@ impl Shared {
     }
 
     /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Telescoping) -> R) -> R {
-        look(&self.read().filter)
+    pub fn with<R>(&self, visit: impl FnOnce(&Telescoping) -> R) -> R {
+        visit(&self.read().filter)
     }
 
     pub(super) fn read(&self) -> ReadGuard<'_, Inner> {
@@ -159,10 +159,10 @@ impl Shared {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let blocks = blocks(table);
-        let marks = store.to_bytes(blocks);
+        let selectors = store.to_bytes(blocks);
         let slots = Buffer::copied(table.as_bytes())?;
         let shape = (table.quotients(), table.remainder_bits());
-        let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &marks)?;
+        let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &selectors)?;
         copy.forgotten = filter.forgotten;
         Ok(Shared::over(copy, *capacity))
     }
@@ -184,8 +184,8 @@ impl Kernel for Shared {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.read().filter.table().read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.read().filter.table().preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -197,7 +197,7 @@ impl Kernel for Shared {
     }
 
     fn count(&self) -> u64 {
-        self.look(|filter| filter.table().used_slots())
+        self.with(|filter| filter.table().used_slots())
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -213,20 +213,20 @@ impl Kernel for Shared {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|filter| {
+        self.with(|filter| {
             8 * (filter.table().size_in_bytes() + filter.store().size_in_bytes()) as u64
         })
     }
 
     fn rate(&self) -> f64 {
-        self.look(Telescoping::rate)
+        self.with(Telescoping::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let layout = match store.layout() {
@@ -236,12 +236,12 @@ impl Kernel for Shared {
         };
         let bits = u64::from(table.remainder_bits());
         let parameters = vec![table.quotients(), bits, layout, *capacity, filter.forgotten()];
-        let marks = store.to_bytes(blocks(table));
+        let selectors = store.to_bytes(blocks(table));
         let sections = vec![
             Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() },
-            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &marks },
+            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &selectors },
         ];
-        look(Content {
+        visit(Content {
             parameters,
             count: table.used_slots(),
             capacity: Some(*capacity),

@@ -1,20 +1,20 @@
-//! Where the marks of all blocks are: fixed room for each, or as much as each needs.
+//! Where the selectors of all blocks are: fixed room for each, or as much as each needs.
 
-use super::code::{self, Code, MARKS, Marks, PADDING};
+use super::code::{self, Code, PADDING, SELECTORS, Selectors};
 use super::groups;
 use super::stream::Mode;
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::processor::Processor;
 
-/// How marks are kept.
+/// How selectors are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A code of 56 bits per block; marks that do not fit are forgotten.
+    /// A code of 56 bits per block; selectors that do not fit are forgotten.
     Block,
     /// A code of as many bytes as it takes per block, in groups; nothing is forgotten.
     Growing,
-    /// A byte per mark, uncoded.
+    /// A byte per selector, uncoded.
     Plain,
 }
 
@@ -24,7 +24,7 @@ const BLOCK: usize = 7;
 /// are half a kilobyte, quickly moved, and what the piece itself costs is shared by 4,096 slots.
 const SHARING: usize = 64;
 
-/// The marks of a filter, block by block.
+/// The selectors of a filter, block by block.
 pub struct Store {
     mode: Mode,
     memory: Memory,
@@ -58,7 +58,7 @@ impl Piece {
         if index == 0 { 0 } else { usize::from(self.ends[index - 1]) }
     }
 
-    /// The code of a block with what is behind it, or nothing if no mark is above 0.
+    /// The code of a block with what is behind it, or nothing if no selector is above 0.
     #[inline(always)]
     fn code(&self, index: usize) -> &[u8] {
         let start = self.start(index);
@@ -81,7 +81,7 @@ impl Piece {
 }
 
 impl Store {
-    /// Marks of 0 for this many blocks.
+    /// Selectors of 0 for this many blocks.
     pub fn new(layout: Layout, mode: Mode, blocks: usize) -> Result<Store> {
         let memory = match layout {
             Layout::Growing => Memory::Shared(Vec::new()),
@@ -92,7 +92,7 @@ impl Store {
         Ok(store)
     }
 
-    /// How the marks are kept.
+    /// How the selectors are kept.
     pub fn layout(&self) -> Layout {
         match &self.memory {
             Memory::Fixed { layout, .. } => *layout,
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// What the marks mean.
+    /// What the selectors mean.
     #[inline(always)]
     pub fn mode(&self) -> Mode {
         self.mode
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Makes sure that this many blocks have marks.
+    /// Makes sure that this many blocks have selectors.
     pub fn reserve(&mut self, blocks: usize) -> Result<()> {
         match &mut self.memory {
             Memory::Fixed { layout, bytes } => {
@@ -169,7 +169,7 @@ impl Store {
         }
     }
 
-    /// The code of a block, and whatever is behind it; nothing where all marks are 0.
+    /// The code of a block, and whatever is behind it; nothing where all selectors are 0.
     #[inline(always)]
     fn code(&self, block: u64) -> &[u8] {
         match &self.memory {
@@ -204,10 +204,10 @@ impl Store {
         }
     }
 
-    /// The mark of a slot.
+    /// The selector of a slot.
     #[inline(always)]
-    pub fn mark(&self, slot: u64) -> u64 {
-        let (block, index) = (slot / MARKS as u64, slot as usize % MARKS);
+    pub fn selector(&self, slot: u64) -> u64 {
+        let (block, index) = (slot / SELECTORS as u64, slot as usize % SELECTORS);
         let code = self.code(block);
         if code.is_empty() {
             return 0;
@@ -217,38 +217,36 @@ impl Store {
             (Layout::Growing, Mode::Telescoping) => groups::steps_of(code, index),
             (Layout::Growing, Mode::Extending) if groups::steps_of(code, index) == 0 => 0,
             (Layout::Block, Mode::Telescoping) => code::steps_of(code, index),
-            (_, Mode::Extending) => self.marks(block)[index],
+            (_, Mode::Extending) => self.selectors(block)[index],
         }
     }
 
-    /// The marks of a block.
-    pub fn marks(&self, block: u64) -> Marks {
+    /// The selectors of a block.
+    pub fn selectors(&self, block: u64) -> Selectors {
         let code = self.code(block);
         if code.is_empty() {
-            return [0; MARKS];
+            return [0; SELECTORS];
         }
         match self.layout() {
             Layout::Plain => std::array::from_fn(|index| u64::from(code[index])),
             Layout::Growing => groups::decode(code, self.extending()),
             // What is here was coded here, or checked when it was opened.
-            Layout::Block => {
-                code::decode(code, self.extending()).map_or([0; MARKS], |(marks, _)| marks)
-            }
+            Layout::Block => code::decode(code, self.extending())
+                .map_or([0; SELECTORS], |(selectors, _)| selectors),
         }
     }
 
-    /// The code of marks, if a block has room for it.
-    pub fn coded(&self, marks: &Marks) -> Option<Code> {
+    /// The code of selectors, if a block has room for it.
+    pub fn coded(&self, selectors: &Selectors) -> Option<Code> {
         match self.layout() {
-            Layout::Plain => Some(Code::plain(marks)),
-            Layout::Growing => Some(groups::encode(marks, self.extending())),
-            Layout::Block => {
-                Some(Code::of(marks, self.extending())).filter(|code| code.bytes().len() <= BLOCK)
-            }
+            Layout::Plain => Some(Code::plain(selectors)),
+            Layout::Growing => Some(groups::encode(selectors, self.extending())),
+            Layout::Block => Some(Code::of(selectors, self.extending()))
+                .filter(|code| code.bytes().len() <= BLOCK),
         }
     }
 
-    /// Writes the code of a block's marks.
+    /// Writes the code of a block's selectors.
     pub fn set(&mut self, block: u64, code: &Code) {
         match &mut self.memory {
             Memory::Fixed { layout, bytes } => {
@@ -263,7 +261,7 @@ impl Store {
         }
     }
 
-    /// The marks of the first blocks as a frame has them: fixed codes as they are; others in the
+    /// The selectors of the first blocks as a frame has them: fixed codes as they are; others in the
     /// shortest code, the length of each in two bytes, then the codes.
     pub fn to_bytes(&self, blocks: usize) -> Vec<u8> {
         match &self.memory {
@@ -271,7 +269,7 @@ impl Store {
             Memory::Shared(_) => {
                 let (mut lengths, mut codes) = (Vec::with_capacity(2 * blocks), Vec::new());
                 for block in 0..blocks as u64 {
-                    let code = Code::of(&self.marks(block), self.extending());
+                    let code = Code::of(&self.selectors(block), self.extending());
                     lengths.extend_from_slice(&(code.bytes().len() as u16).to_le_bytes());
                     codes.extend_from_slice(code.bytes());
                 }
@@ -285,8 +283,8 @@ impl Store {
         let damaged =
             || Error::Format("the filter is damaged: its selectors have no meaning".into());
         let each = if layout == Layout::Growing { 2 } else { width(layout) };
-        let least = blocks.checked_mul(each).filter(|least| *least <= bytes.len());
-        let (heads, mut rest) = bytes.split_at(least.ok_or_else(damaged)?);
+        let heads = blocks.checked_mul(each).filter(|heads| *heads <= bytes.len());
+        let (heads, mut rest) = bytes.split_at(heads.ok_or_else(damaged)?);
         let mut store = Store::new(layout, mode, blocks)?;
         let mut padded = Vec::new();
         for (block, head) in heads.chunks_exact(each).enumerate() {
@@ -304,8 +302,8 @@ impl Store {
                 padded.extend_from_slice(code);
                 padded.extend_from_slice(&[0; PADDING]);
                 let extending = mode == Mode::Extending;
-                let (marks, _) = code::decode(&padded, extending).ok_or_else(damaged)?;
-                let again = Code::of(&marks, extending);
+                let (selectors, _) = code::decode(&padded, extending).ok_or_else(damaged)?;
+                let again = Code::of(&selectors, extending);
                 let zeros = code.len() - again.bytes().len().min(code.len());
                 if !code.starts_with(again.bytes()) || zeros > 0 && layout == Layout::Growing {
                     return Err(damaged());
@@ -313,12 +311,12 @@ impl Store {
                 if code[again.bytes().len()..].iter().any(|byte| *byte != 0) {
                     return Err(damaged());
                 }
-                store.set(block as u64, &store.coded(&marks).ok_or_else(damaged)?);
+                store.set(block as u64, &store.coded(&selectors).ok_or_else(damaged)?);
             } else if layout == Layout::Growing && !code.is_empty() {
                 return Err(damaged());
             } else if layout == Layout::Plain {
-                let marks = std::array::from_fn(|index| u64::from(code[index]));
-                store.set(block as u64, &Code::plain(&marks));
+                let selectors = std::array::from_fn(|index| u64::from(code[index]));
+                store.set(block as u64, &Code::plain(&selectors));
             }
         }
         if rest.is_empty() { Ok(store) } else { Err(damaged()) }
@@ -328,5 +326,5 @@ impl Store {
 /// Bytes per block of a layout that has room for just this many.
 #[inline(always)]
 fn width(layout: Layout) -> usize {
-    if layout == Layout::Plain { MARKS } else { BLOCK }
+    if layout == Layout::Plain { SELECTORS } else { BLOCK }
 }

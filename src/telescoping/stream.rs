@@ -1,4 +1,4 @@
-//! A key's hash as an endless row of bits, and what a mark says of them.
+//! A key's hash as an endless row of bits, and what a selector says of them.
 
 use super::code::{LENGTH_SHIFT, MAX_LENGTH, MAX_STEPS};
 use crate::hash::{GOLDEN, Hash128, mix13};
@@ -7,9 +7,9 @@ use crate::quotient::Table;
 /// How an element moves away from a key that it was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It slides: mark `i` means that the slot holds bits `i·r` to `i·r + r`.
+    /// It slides: selector `i` means that the slot holds bits `i·r` to `i·r + r`.
     Telescoping,
-    /// It grows: a mark of `ℓ` bits means that these follow the `r` bits in the slot.
+    /// It grows: a selector of `ℓ` bits means that these follow the `r` bits in the slot.
     Extending,
 }
 
@@ -48,23 +48,24 @@ impl Stream {
         }
     }
 
-    /// What the key's slot holds, under a mark.
+    /// What the key's slot holds, under a selector.
     #[inline(always)]
-    pub fn remainder(self, mode: Mode, bits: u32, mark: u64) -> u64 {
+    pub fn remainder(self, mode: Mode, bits: u32, selector: u64) -> u64 {
         match mode {
-            Mode::Telescoping => self.window(mark * u64::from(bits), bits),
+            Mode::Telescoping => self.window(selector * u64::from(bits), bits),
             Mode::Extending => self.window(0, bits),
         }
     }
 
     /// Whether a slot can be the key's.
     #[inline(always)]
-    pub fn fits(self, mode: Mode, bits: u32, (remainder, mark): (u64, u64)) -> bool {
-        self.remainder(mode, bits, mark) == remainder
-            && (mode == Mode::Telescoping || self.extended(bits, mark >> LENGTH_SHIFT) == mark)
+    pub fn fits(self, mode: Mode, bits: u32, (remainder, selector): (u64, u64)) -> bool {
+        self.remainder(mode, bits, selector) == remainder
+            && (mode == Mode::Telescoping
+                || self.extended(bits, selector >> LENGTH_SHIFT) == selector)
     }
 
-    /// The mark of an extending filter with this many of the key's bits.
+    /// The selector of an extending filter with this many of the key's bits.
     pub fn extended(self, bits: u32, length: u64) -> u64 {
         match length {
             0 => 0,
@@ -72,19 +73,19 @@ impl Stream {
         }
     }
 
-    /// The first mark from `mark` on, of steps, that tells the key from another; an element that
-    /// has gone through all of them starts over. `None` if no mark does.
-    pub fn apart(self, other: Stream, mode: Mode, bits: u32, mark: u64) -> Option<u64> {
+    /// The first selector from `selector` on, of steps, that tells the key from another; an element that
+    /// has gone through all of them starts over. `None` if no selector does.
+    pub fn apart(self, other: Stream, mode: Mode, bits: u32, selector: u64) -> Option<u64> {
         match mode {
             Mode::Telescoping => {
-                let differ = |mark: &u64| {
-                    self.remainder(mode, bits, *mark) != other.remainder(mode, bits, *mark)
+                let differ = |selector: &u64| {
+                    self.remainder(mode, bits, *selector) != other.remainder(mode, bits, *selector)
                 };
-                (mark..=MAX_STEPS).find(differ).or_else(|| (0..mark).find(differ))
+                (selector..=MAX_STEPS).find(differ).or_else(|| (0..selector).find(differ))
             }
-            Mode::Extending => (mark >> LENGTH_SHIFT..=MAX_LENGTH)
+            Mode::Extending => (selector >> LENGTH_SHIFT..=MAX_LENGTH)
                 .map(|length| self.extended(bits, length))
-                .find(|mark| other.extended(bits, mark >> LENGTH_SHIFT) != *mark),
+                .find(|selector| other.extended(bits, selector >> LENGTH_SHIFT) != *selector),
         }
     }
 }

@@ -17,7 +17,7 @@ fn a_kind_is_told_while_the_filter_is_saved_and_a_writer_waits() {
         let saver = Arc::clone(&shared);
         thread::spawn(move || {
             let mut writers = Vec::new();
-            saver.frozen(&mut |_| {
+            saver.with_content(&mut |_| {
                 let writer = Arc::clone(&saver);
                 writers.push(thread::spawn(move || writer.insert(&[Hash128 { hi: 1, lo: 1 }])));
                 let until = Instant::now() + Duration::from_secs(5);

@@ -65,7 +65,7 @@ impl Search {
 
     /// Takes in whether the slice of `age` has the bit; the answer, if that decides it.
     #[inline(always)]
-    fn look(&mut self, shape: Shape, found: bool) -> Option<bool> {
+    fn step(&mut self, shape: Shape, found: bool) -> Option<bool> {
         let Search { start, low, age } = *self;
         // After a denial the next run begins behind it. What was known is up to the end of the run
         // before, at `start + k`. The last values are never looked at, but must name a slice.
@@ -131,7 +131,7 @@ impl Windowed {
         let mut search = Search::new(self.shape);
         loop {
             let found = self.bit(hash, newest, search.age);
-            if let Some(answer) = search.look(self.shape, found) {
+            if let Some(answer) = search.step(self.shape, found) {
                 return answer;
             }
         }
@@ -155,7 +155,7 @@ impl Windowed {
             for at in 0..left {
                 let (mut search, i, position) = searches[at];
                 let word = words[(position / 64) as usize].load(Ordering::Relaxed);
-                let ended = search.look(self.shape, word >> (position % 64) & 1 == 1);
+                let ended = search.step(self.shape, word >> (position % 64) & 1 == 1);
                 // What is left moves to the front; what has ended is written over.
                 out[i] = ended == Some(true);
                 searches[open] = (search, i, place(hashes[i], search.age));
@@ -274,14 +274,14 @@ impl Kernel for Windowed {
         Ok(Arc::new(Windowed::with(self.shape, bits, counts, newest, now)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { hashes, ages, slice_bits, generation, step } = self.shape;
         let _lock = self.writer.read();
         let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
         let parameters = vec![hashes, ages, slice_bits, generation, step.to_bits(), newest, now];
         let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes };
         let sections = vec![section(self.bits.as_slice()), section(self.counts.as_slice())];
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

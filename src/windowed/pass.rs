@@ -50,8 +50,8 @@ impl Windowed {
                 full = 0;
             }
             // A group ends where its generation does.
-            let room = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
-            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(room as usize)];
+            let free = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
+            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(free as usize)];
             let out = out.as_deref_mut().map(|out| &mut out[done..][..group.len()]);
             self.pass_group(group, newest, out);
             let count = full.saturating_add(group.len() as u64);

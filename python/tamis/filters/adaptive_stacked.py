@@ -119,7 +119,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         seed: int | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Build the first layer of these keys; ``capacity`` makes room for more keys.
+        """Build the first layer of these keys; ``capacity`` allows for more keys.
 
         >>> import tamis
         >>> shape = tamis.Workload.zipf(exponent=1.0, universe=1000)
@@ -127,14 +127,14 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         3
         """
         distinct = _native.Distinct(keys, random_seed(seed, key), key)
-        room = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
-        room = max(len(distinct), room)
+        planned = check_int("capacity", 0 if capacity is None else capacity, MAX_KEYS)
+        planned = max(len(distinct), planned)
         plan = plan_adaptive(
-            PlanRequest(room, sizing, lifetime, layer, fpr, bits_per_key), workload
+            PlanRequest(planned, sizing, lifetime, layer, fpr, bits_per_key), workload
         )
         one = plan.stack.layers[0]
-        first = _class(one)._build_kernel(_size(one, max(room, FEW)), distinct, room)
-        return cls._of(_started(first, plan, room))
+        first = _class(one)._build_kernel(_size(one, max(planned, FEW)), distinct, planned)
+        return cls._of(_started(first, plan, planned))
 
     @classmethod
     def _of(cls, handle: _native.Handle) -> Self:
@@ -198,7 +198,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         counts = Counts(
             layers=state.layers,
             items=state.collected,
-            room=state.room,
+            negatives_capacity=state.negatives_capacity,
             collecting=state.collecting,
             asked=state.window_negatives,
             wrong=state.window_false_positives,
@@ -258,7 +258,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         remote: Remote,
         psi: float,
         negatives: _native.Handle | None,
-        room: int,
+        negatives_capacity: int,
         plan: bytes | None = None,
     ) -> None:
         """Fill a layer of keys by a scan and activate it, unless another thread was faster."""
@@ -268,7 +268,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         try:
             for hashes in remote.scan():
                 self._fill(ticket, hashes)
-            self._finish(ticket, psi, negatives, room, plan)
+            self._finish(ticket, psi, negatives, negatives_capacity, plan)
         finally:
             self._abandon(ticket)  # no effect after _finish
 
@@ -326,8 +326,10 @@ _read = lru_cache(maxsize=64)(AdaptivePlan.from_json)
 
 
 def _started(first: _native.Handle, plan: AdaptivePlan, capacity: int) -> _native.Handle:
-    negatives, room = _negatives(plan, 1)
-    return AdaptiveStacked._begin_with(first, negatives, room, plan.to_json(), capacity)
+    negatives, negatives_capacity = _negatives(plan, 1)
+    return AdaptiveStacked._begin_with(
+        first, negatives, negatives_capacity, plan.to_json(), capacity
+    )
 
 
 def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, int]:
@@ -343,8 +345,8 @@ def _empty(
     layer: Layer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
 ) -> _native.Handle:
     """Create an empty layer for these items, with the planned bits or fingerprints."""
-    room = capacity if KINDS[layer.kind].continuous else capacity or items
-    made: _native.Handle = _class(layer)._empty(_size(layer, items), room, seed, key)
+    limit = capacity if KINDS[layer.kind].continuous else capacity or items
+    made: _native.Handle = _class(layer)._empty(_size(layer, items), limit, seed, key)
     return made
 
 
