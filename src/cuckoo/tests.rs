@@ -1,4 +1,4 @@
-//! The geometry for every size, and the table beside a plain multiset.
+//! The geometry for every size, and the table compared with a plain multiset.
 
 use super::*;
 use crate::distinct::{Distinct, Partitions};
@@ -22,7 +22,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
         .prop_map(|(chunks, pairs, bits, near)| Shape::new(chunks, 2 * pairs, bits, near).unwrap())
 }
 
-/// What identifies a key in the table: its chunk, its buckets in order, its fingerprint.
+/// The identity of a key in the table: its chunk, its buckets in order, its fingerprint.
 fn identity(shape: &Shape, hash: Hash128) -> (u64, u64, u64, u32) {
     let Address { chunk, bucket, fingerprint } = shape.address(hash);
     let other = shape.other(bucket, fingerprint);
@@ -104,7 +104,7 @@ fn what_is_held_stands_for_its_fingerprints() {
 }
 
 proptest! {
-    /// Insertions, one by one or in batches, and deletions: the multiset that a map says.
+    /// Insertions, one by one or in batches, and deletions, compared with a map.
     #[test]
     fn holds_a_multiset(
         shape in any_shape(),
@@ -138,7 +138,7 @@ proptest! {
             prop_assert_eq!(answer, twin.contains_key(&identity(&shape, hash)));
             prop_assert_eq!(answer, table.contains(hash));
         }
-        // Each stored identity answers "yes" to an absent key at either of its buckets.
+        // Each stored identity accepts absent keys at either of its buckets.
         let pairs = (shape.slots() / 4) as f64 * shape.fingerprints() as f64;
         prop_assert!((table.rate() - 2.0 * twin.len() as f64 / pairs).abs() < 1e-12);
     }

@@ -1,4 +1,4 @@
-//! Filters that adapt: the class of those that take a remote, and remotes that are Python objects.
+//! Filters that adapt: the class of filters that use a remote, and remotes that are Python objects.
 
 use super::batch;
 use super::error::catch_damage;
@@ -16,7 +16,7 @@ use pyo3::types::PyList;
 /// A Python object with `run` and `scan`, called with the interpreter attached and no lock held.
 struct RemoteObject {
     object: Py<PyAny>,
-    /// What it raised, which is what the caller gets.
+    /// The exception that it raised, which is passed to the caller.
     raised: Option<PyErr>,
 }
 
@@ -38,7 +38,7 @@ impl RemoteObject {
         })
     }
 
-    /// What a kernel answered, or what the remote raised meanwhile.
+    /// The result of a kernel, or the exception that the remote raised meanwhile.
     fn result<T>(&mut self, answer: Result<T>) -> PyResult<T> {
         match self.raised.take() {
             Some(raised) => Err(raised),
@@ -75,7 +75,7 @@ impl Remote for RemoteObject {
     }
 }
 
-/// The hashes in an array of rows (high half, low half), which `source` is the origin of.
+/// The hashes in an array of rows (high half, low half); `source` names it in errors.
 pub fn hash_rows(source: &str, array: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
     let mut hashes = Vec::new();
     rows(source, array, &mut hashes)?;
@@ -195,7 +195,7 @@ impl Adapting {
         Ok(PyArray1::from_vec(self_.py(), removed))
     }
 
-    /// Remove keys each of which has a slot, as far as that is certain without the remote; read the
+    /// Remove keys each of which has a slot, without the remote where that is certain; read the
     /// remote for the others.
     fn _remove_owned(
         self_: &Bound<'_, Self>,

@@ -21,7 +21,7 @@ impl From<Error> for PyErr {
     }
 }
 
-/// An instance of an exception that is defined in Python, where it can have two bases.
+/// An exception defined in Python, where it can have two bases.
 pub fn tamis_error(name: &str, message: String) -> PyErr {
     Python::attach(|py| match class(py, name) {
         Ok(class) => PyErr::from_type(class, message),
@@ -29,9 +29,9 @@ pub fn tamis_error(name: &str, message: String) -> PyErr {
     })
 }
 
-/// Runs `work` on a structure; where that panics, it is a `FormatError`. Kernels check all bytes as
-/// they open them and index by what they have checked, so a panic means that bytes have changed since:
-/// a file was written to while it was mapped.
+/// Runs `work` on a structure; a panic becomes a `FormatError`. Kernels check all bytes when they
+/// open them and index only by checked values, so a panic means that bytes have changed since: a
+/// file was written to while it was mapped.
 #[inline(always)]
 pub fn catch_damage<R>(work: impl FnOnce() -> R) -> Result<R> {
     catch_unwind(AssertUnwindSafe(work)).map_err(damaged)

@@ -1,4 +1,4 @@
-//! Quotient filters: made, built, merged, grown, truncated, looked into.
+//! Quotient filters: created, built, merged, grown, truncated, inspected.
 
 use super::batch::Distinct;
 use super::error::catch_damage;
@@ -10,7 +10,7 @@ use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-/// What `planning.quotient.Size` says.
+/// A `planning.quotient.Size`.
 #[derive(FromPyObject)]
 pub struct Size {
     quotients: u64,
@@ -53,7 +53,7 @@ impl Quotient {
         Ok(quotient.with(|quotient| quotient.used_slots() as f64 / quotient.slots() as f64))
     }
 
-    /// Tell how often the key was added and not removed; more only by a shared fingerprint.
+    /// Return how often the key was added and not removed; more only if keys share a fingerprint.
     fn count(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (stored, quotient) = structure::<Kernel>(self_)?;
         let hash = stored.hash(key)?;
@@ -104,7 +104,7 @@ impl Quotient {
     }
 }
 
-/// Fingerprints that are stored, a row for each, and how often.
+/// Stored fingerprints as rows, and their counts.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct Fingerprints {
     quotients: Py<PyArray1<u64>>,

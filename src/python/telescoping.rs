@@ -1,4 +1,4 @@
-//! Telescoping and extending filters: made, built, merged, looked into.
+//! Telescoping and extending filters: created, built, merged, inspected.
 
 use super::adapting::Adapting;
 use super::batch::Distinct;
@@ -12,7 +12,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What `planning.telescoping.Size` says.
+/// A `planning.telescoping.Size`.
 #[derive(FromPyObject)]
 pub struct Size {
     selectors: String,
@@ -56,7 +56,7 @@ kind_class! {
 
 #[pymethods]
 impl AdaptiveQuotient {
-    /// How selectors are kept: "growing", "block" or "plain".
+    /// How selectors are stored: "growing", "block" or "plain".
     #[getter]
     fn selectors(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
         let layout = structure::<Kernel>(self_)?.1.with(|filter| filter.store().layout());
@@ -76,7 +76,7 @@ impl AdaptiveQuotient {
         Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().remainder_bits()))
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     #[getter]
     fn _slots(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().slots()))
@@ -88,8 +88,8 @@ impl AdaptiveQuotient {
         Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.forgotten()))
     }
 
-    /// How many adaptations were skipped because more than 64 elements share the quotient of the
-    /// key, since the filter was made or opened.
+    /// The number of adaptations skipped because more than 64 elements share the key's quotient,
+    /// since the filter was created or opened.
     #[getter]
     fn skipped(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.skipped())

@@ -1,4 +1,4 @@
-//! A quotient filter that threads share and that doubles when it is full.
+//! A quotient filter that is shared by threads and doubles when it is full.
 
 use super::{Quotient, capacity};
 use crate::bits::Buffer;
@@ -22,16 +22,16 @@ pub static KIND: Kind = Kind {
     })
 };
 
-/// A [`Quotient`] behind a lock, with the number of keys at which it doubles.
+/// A [`Quotient`] behind a lock, with the capacity at which it doubles.
 pub struct Growing {
     inner: RwLock<Inner>,
 }
 
 struct Inner {
     quotient: Quotient,
-    /// Keys that its present size is for.
+    /// Capacity in keys of its present size.
     capacity: u64,
-    /// Whether insertions made it double.
+    /// Whether it doubled because of insertions.
     overran: bool,
 }
 
@@ -42,7 +42,7 @@ impl Inner {
     }
 
     /// Doubles until another slot may be used.
-    fn make_room(&mut self) -> Result<()> {
+    fn grow_if_full(&mut self) -> Result<()> {
         while self.quotient.used_slots() >= self.max_slots() {
             self.double()?;
             self.overran = true;
@@ -56,12 +56,12 @@ impl Inner {
         Ok(())
     }
 
-    /// All hashes, or none.
+    /// Inserts all hashes or none.
     fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         let mut done = 0;
         while done < hashes.len() {
             let step = self
-                .make_room()
+                .grow_if_full()
                 .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.max_slots()));
             match step {
                 Ok(inserted) => done += inserted,
@@ -109,7 +109,7 @@ impl Growing {
         Ok(Growing::over(quotient, capacity))
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -121,19 +121,20 @@ impl Growing {
         else {
             return Err(damaged("it does not have four parameters and one section"));
         };
-        let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
+        let bits =
+            u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are too long"))?;
         if section.kind != SECTION_BITS || section.piece != 0 || capacity != head.capacity {
-            return Err(damaged("it is not as its parameters say"));
+            return Err(damaged("its sections do not match its parameters"));
         }
         let slots = own(section.bytes)?;
         let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
         Ok(Growing::over(quotient, capacity))
     }
 
-    /// The filter of the insertions into both; counts add.
+    /// Merges two filters; counts add up.
     pub fn merge(&self, other: &Growing) -> Result<Growing> {
-        // Locks in the order of addresses, and one for a filter with itself: a second one could
-        // wait for a writer that waits for the first.
+        // Locks in the order of addresses, and only once for a filter with itself: a second lock
+        // could wait for a writer that waits for the first.
         let (first, second) = if std::ptr::from_ref(self) <= std::ptr::from_ref(other) {
             (self, other)
         } else {
@@ -156,13 +157,13 @@ impl Growing {
         self.write()?.double()
     }
 
-    /// A filter of the same insertions with only this many bits of each remainder.
+    /// The same filter with fewer bits of each remainder.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
         let inner = self.read();
         Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))
     }
 
-    /// Looks at the filter while no writer changes it.
+    /// Reads the filter while no writer changes it.
     pub fn with<R>(&self, visit: impl FnOnce(&Quotient) -> R) -> R {
         visit(&self.read().quotient)
     }

@@ -1,4 +1,4 @@
-//! A static function: the exact value of each of its keys, anything for others.
+//! A static function: the exact value of each of its keys, arbitrary values for others.
 
 use super::AHEAD;
 use super::build::{Equation, solve};
@@ -27,8 +27,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// The function with these values, from the slots of each level that bumps; equations are
-    /// sorted and their hashes distinct.
+    /// Builds the function with these values, given the slots of each level that bumps; equations
+    /// are sorted and their hashes distinct.
     pub fn build(bits: u32, levels: &[u64], equations: &[Equation]) -> Result<Function> {
         let max = super::mask(bits);
         if let Some(large) = equations.iter().find(|equation| equation.value > max) {
@@ -91,7 +91,7 @@ impl Function {
     }
 }
 
-/// It is kept as filters are, but does not know its keys: all may be there.
+/// A function is saved like a filter but does not know its keys: it accepts all.
 impl Kernel for Function {
     fn kind(&self) -> &'static Kind {
         &KIND

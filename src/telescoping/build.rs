@@ -1,4 +1,4 @@
-//! A filter written from front to back: from hashes, twice as large, or from two.
+//! Filters written from front to back: built from hashes, doubled, or merged from two.
 
 use super::code::SELECTORS;
 use super::matching::Matching;
@@ -9,26 +9,26 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::quotient::{Builder, SLOTS, Table};
 
-/// A slot to be.
+/// A slot to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     quotient: u64,
     remainder: u64,
     selector: u64,
-    /// The remainder under selector 0, where it is known.
+    /// The remainder under selector 0, if known.
     fresh: Option<u64>,
 }
 
-/// A filter whose slots up to one are written.
+/// A filter under construction: its slots are written in order.
 struct Assembly {
     builder: Builder,
     store: Store,
     block: u64,
-    /// Of the block: selectors, and remainders under selector 0.
+    /// The current block: its selectors, and its remainders under selector 0.
     selectors: [u64; SELECTORS],
     fresh: [Option<u64>; SELECTORS],
     max_steps: u64,
-    /// Slots whose selectors were forgotten, and what they hold then.
+    /// Slots whose selectors were reset, with their new remainders.
     forgotten: Vec<(u64, u64)>,
 }
 
@@ -47,7 +47,7 @@ impl Assembly {
         })
     }
 
-    /// Appends a slot that is not below the last.
+    /// Appends a slot at or after the last one.
     #[inline(always)]
     fn push(&mut self, entry: Entry) -> Step<()> {
         let slot = self.builder.push(entry.quotient, entry.remainder, 1, |_| 0)?;
@@ -67,7 +67,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Writes the block's code, or forgets its selectors.
+    /// Writes the block's code, or resets its selectors if the code is full.
     fn flush(&mut self) -> Step<()> {
         self.store.reserve(self.block as usize + 1)?;
         let mut code = self.store.coded(&self.selectors);
@@ -127,15 +127,16 @@ impl Telescoping {
         assembly.finish(0)
     }
 
-    /// The same keys in twice the quotients, with remainders as long as before: of the stored
-    /// hashes, given in any order, those that may have a slot. Slots that nobody owns stay behind.
+    /// The same keys in twice the quotients, with remainders of the same length. `stored` are the
+    /// stored hashes in any order, of which those with a slot are taken. Slots without an owner are
+    /// dropped.
     ///
-    /// A hash that fits no slot is of an insertion that is still to come, and brings its slot then.
-    /// One that fits slots but finds all of them taken may be one too, or the owner of a slot that
-    /// one took: it gets a slot of its own, which is a ghost in the first case.
+    /// A hash that fits no slot belongs to an insertion in progress, which will add its slot. A
+    /// hash that fits slots which are all taken may belong to one too, or own a slot that such a
+    /// hash took: it gets a slot of its own, which is a ghost in the first case.
     ///
-    /// An element keeps its steps. One bit of the hash moves from behind the point to before it,
-    /// so most keys that an element was separated from stay separated.
+    /// An element keeps its steps. One bit of the hash moves from the remainder to the quotient, so
+    /// most keys that an element was separated from stay separated.
     pub fn grown(&self, mut stored: Vec<Hash128>) -> Step<Telescoping> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let quotients = self.table.quotients().checked_mul(2).ok_or_else(|| {
@@ -180,7 +181,7 @@ impl Telescoping {
         Ok(grown)
     }
 
-    /// The slots of both, which must have the same shape.
+    /// Merges the slots of two filters, which must have the same shape.
     pub fn merged(&self, other: &Telescoping) -> Step<Telescoping> {
         let shape = |filter: &Telescoping| {
             let (table, store) = (&filter.table, &filter.store);

@@ -1,8 +1,8 @@
-//! The selectors of 64 slots as one short number of bits.
+//! The shortest code of the selectors of 64 slots.
 //!
-//! Most elements have never been taken for another key, and those that were, few times. Let `S₁` be
-//! the slots whose selector is 1 or more, `S₂ ⊆ S₁` those with 2 or more, and so on until none is left.
-//! The code tells each set by its size and by its number among the subsets of that size
+//! Most elements were never mistaken for another key, and the others only a few times. Let `S₁` be
+//! the slots with a selector of 1 or more, `S₂ ⊆ S₁` the slots with 2 or more, and so on until a
+//! set is empty. The code stores the size of each set and its rank among the subsets of that size
 //!
 //! ```text
 //! |S₁| of 64, rank(S₁) < C(64, |S₁|);  |S₂| of |S₁|, rank(S₂) < C(|S₁|, |S₂|);  …;  0
@@ -13,26 +13,26 @@
 //! division, comes within a few bits of the entropy, and a block where nothing moved takes none.
 //! The rank of slots `p₁ < … < pₖ` is `ΣC(pᵢ, i)`: the combinatorial number system.
 //!
-//! An [`Extending`](super::Mode) filter's selectors have bits of their own beside their length: these
-//! follow, slot by slot.
+//! The selectors of an [`Extending`](super::Mode) filter have bits in addition to their length:
+//! these follow, slot by slot.
 
-/// Slots of a block, and so selectors of a code.
+/// Slots per block, so selectors per code.
 pub const SELECTORS: usize = 64;
-/// The selectors of a block's slots. See [`super::Mode`] for what a selector means; 0 is "never moved".
+/// The selectors of a block's slots. See [`super::Mode`] for their meaning; 0 is "never moved".
 pub type Selectors = [u64; SELECTORS];
 
-/// The largest number of steps a selector counts, so that a byte holds it.
+/// The highest number of steps, so that it fits a byte.
 pub const MAX_STEPS: u64 = 255;
-/// Where a selector of an extending filter counts its bits; the bits are below.
+/// The position of the length in an extending selector; its bits are below.
 pub const LENGTH_SHIFT: u32 = 56;
-/// The most bits that a selector of an extending filter has.
+/// Maximum length of an extending selector in bits.
 pub const MAX_LENGTH: u64 = 40;
 
-/// Bytes that the longest code takes: 255 sizes of 7 bits, what 64 selectors of 8 bits tell and a bit
-/// of rounding for each, or the same for 40 steps and 64·40 bits behind them; in groups
-/// 16 + 64·(1 + 7 + 8 + 40) bits.
-const LONGEST: usize = 450;
-/// Zero bytes behind a code, so that any field of up to 64 bits is read by one load.
+/// Bytes of the longest code: 255 sizes of 7 bits, the ranks of 64 selectors of 8 bits, and a bit
+/// of rounding for each; or the same for 40 steps and 64·40 bits behind them; in groups, 16 + 64·(1
+/// + 7 + 8 + 40) bits.
+const MAX_BYTES: usize = 450;
+/// Zero bytes behind a code, so that any field of up to 64 bits can be read by one load.
 pub const PADDING: usize = 16;
 
 /// `BINOMIALS[k][n]` = C(n, k).
@@ -53,7 +53,7 @@ const fn binomials() -> [[u64; 65]; 65] {
     table
 }
 
-/// Bits that tell numbers below `count` apart.
+/// Bits needed for numbers below `count`.
 #[inline(always)]
 fn width(count: u64) -> usize {
     (64 - count.saturating_sub(1).leading_zeros()) as usize
@@ -86,17 +86,17 @@ fn highest(k: usize, rank: u64) -> usize {
 
 /// A code being written.
 pub struct Code {
-    bytes: [u8; LONGEST + PADDING],
+    bytes: [u8; MAX_BYTES + PADDING],
     bits: usize,
 }
 
 impl Code {
-    /// The code of no selectors above 0.
+    /// The code of selectors that are all 0.
     pub(super) fn new() -> Code {
-        Code { bytes: [0; LONGEST + PADDING], bits: 0 }
+        Code { bytes: [0; MAX_BYTES + PADDING], bits: 0 }
     }
 
-    /// The code of selectors; `extending` if they have bits behind their steps.
+    /// Encodes selectors; `extending` if they have bits behind their steps.
     pub fn of(selectors: &Selectors, extending: bool) -> Code {
         let mut code = Code::new();
         let steps = |selector: u64| if extending { selector >> LENGTH_SHIFT } else { selector };
@@ -135,14 +135,14 @@ impl Code {
 
     /// A byte for each selector, uncoded.
     pub fn plain(selectors: &Selectors) -> Code {
-        let mut code = Code { bytes: [0; LONGEST + PADDING], bits: 8 * SELECTORS };
+        let mut code = Code { bytes: [0; MAX_BYTES + PADDING], bits: 8 * SELECTORS };
         for (byte, selector) in code.bytes.iter_mut().zip(selectors) {
             *byte = *selector as u8;
         }
         code
     }
 
-    /// The bytes, none if no selector is above 0.
+    /// The bytes; empty if all selectors are 0.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.bits.div_ceil(8)]
     }
@@ -159,7 +159,7 @@ impl Code {
     }
 }
 
-/// Reads a code whose first byte is the first of `bytes`, which may go on behind it.
+/// Reads a code from the start of `bytes`, which may continue behind it.
 struct Reader<'a> {
     bytes: &'a [u8],
     bits: usize,
@@ -179,7 +179,7 @@ impl Reader<'_> {
     }
 }
 
-/// How many steps the selector of one slot counts, from a code with [`PADDING`] bytes behind it.
+/// The steps of the selector of one slot, from a code with [`PADDING`] bytes behind it.
 #[inline(always)]
 pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     let mut reader = Reader { bytes, bits: 0 };
@@ -191,7 +191,7 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
         }
         let mut rank = reader.take(rank_width(of, size));
         let mut k = size;
-        // From the highest member down to the first that is not above the place.
+        // From the highest member down to the first that is at or below the position.
         let found = loop {
             let p = highest(k, rank);
             if p <= place {
@@ -211,8 +211,8 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     steps
 }
 
-/// The selectors of a code with [`PADDING`] bytes behind it, and how many bits it took; `None` where it
-/// is not the code of any selectors.
+/// Decodes selectors from a code with [`PADDING`] bytes behind it; also returns the length of the
+/// code in bits. `None` if it is not a valid code.
 pub fn decode(bytes: &[u8], extending: bool) -> Option<(Selectors, usize)> {
     let mut selectors = [0; SELECTORS];
     let mut reader = Reader { bytes, bits: 0 };
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_longest_codes_fit() {
-        // The costliest way down: every set half of the one before, or losing one at a time.
+        // The worst cases: every set half of the one before, or one element less.
         let halves: Selectors =
             std::array::from_fn(|slot| MAX_STEPS.min(MAX_STEPS - 6 + slot.trailing_zeros() as u64));
         check(&halves, false);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn codes_are_near_the_entropy() {
-        // Selectors as queries leave them: Poisson with mean λ. The counts cost some bits a block.
+        // Selectors after random queries: Poisson with mean λ. The sizes cost some bits per block.
         let mut random = 7;
         for lambda in [0.074f64, 0.186, 0.371] {
             let (mut bits, blocks) = (0, 2000);

@@ -1,14 +1,14 @@
-//! The selectors of 64 slots as a code from which any one of them is read in a few steps.
+//! A code of the selectors of 64 slots from which one selector can be read in a few steps.
 //!
-//! [`code`](super::code) is shorter, but reading one selector goes through the slots one by one. A filter
-//! whose queries read codes all the time keeps them so instead: with `S₁ ⊇ S₂ ⊇ …`
-//! as there,
+//! [`code`](super::code) is shorter, but reading one selector goes through the slots one by one. A
+//! filter whose queries read codes all the time uses this code instead: with `S₁ ⊇ S₂ ⊇ …` as
+//! there,
 //!
 //! ```text
 //! which of the 16 groups of four slots have members of S₁     16 bits
 //! which slots of each such group are members                   4 bits each
 //! which members of S₁ are in S₂, which of S₂ in S₃, … S₈       a bit each, until there are none
-//! by how much the selectors of S₈ are above 8                      8 bits each
+//! by how much the selectors of S₈ are above 8                  8 bits each
 //! ```
 //!
 //! With a share `s` of the slots moved, the first two lines take `1/4 + 1 − (1 − s)⁴` bits per slot,
@@ -23,7 +23,7 @@ const GROUPS: usize = 16;
 const GROUP: usize = SELECTORS / GROUPS;
 /// The lowest bit of each group.
 const LOWEST: u64 = u64::MAX / 15;
-/// From this step on a byte tells the rest.
+/// From this step on, the excess is stored in a byte.
 const MANY: u64 = 8;
 
 #[inline(always)]
@@ -53,14 +53,14 @@ fn first(bytes: &[u8]) -> (u64, u64) {
     (groups, field(bytes, GROUPS, GROUP * count(groups)))
 }
 
-/// The slots that have moved, as bits, of a code that is not empty.
+/// The slots that have moved, as bits, from a nonempty code.
 #[inline(always)]
 pub fn moved<P: Processor>(p: P, bytes: &[u8]) -> u64 {
     let (groups, members) = first(bytes);
     p.scatter(members, p.scatter(groups, LOWEST) * 15)
 }
 
-/// How many steps the selector of one slot counts, of a code that is not empty.
+/// The steps of the selector of one slot, from a nonempty code.
 #[inline(always)]
 pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     let (groups, members) = first(bytes);
@@ -82,7 +82,7 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     MANY + field(bytes, at + 8 * rank, 8)
 }
 
-/// The code of selectors; `extending` if they have bits behind their steps.
+/// Encodes selectors; `extending` if they have bits behind their steps.
 pub fn encode(selectors: &Selectors, extending: bool) -> Code {
     let steps = |selector: u64| if extending { selector >> LENGTH_SHIFT } else { selector };
     let mut code = Code::new();
@@ -129,7 +129,7 @@ pub fn encode(selectors: &Selectors, extending: bool) -> Code {
     code
 }
 
-/// The selectors of a code that is not empty.
+/// Decodes the selectors of a nonempty code.
 pub fn decode(bytes: &[u8], extending: bool) -> Selectors {
     let mut selectors = [0; SELECTORS];
     let (groups, members) = first(bytes);
@@ -183,7 +183,7 @@ mod tests {
             assert!(selectors.iter().all(|selector| *selector == 0));
             return 0;
         }
-        // Whatever is behind a code is another's.
+        // The bytes behind a code belong to the next one.
         let bytes = [code.bytes(), &[0xa5; PADDING]].concat();
         assert_eq!(decode(&bytes, extending), *selectors);
         let mut there = 0;

@@ -1,4 +1,4 @@
-//! Slots that come and go, and the selectors that move with them.
+//! Adding and removing slots, and moving the selectors along.
 
 use super::code::{Code, Selectors};
 use super::{AHEAD, Step, Stop, Stream, Telescoping};
@@ -19,7 +19,7 @@ impl Telescoping {
         Ok(())
     }
 
-    /// [`Telescoping::insert`] for each hash from the front on until one stops; how many are in.
+    /// Inserts hashes in order until one fails; returns how many were inserted.
     pub fn insert_batch(&mut self, hashes: &[Hash128]) -> (usize, Step<()>) {
         on_best!(p => self.insert_batch_on(p, hashes))
     }
@@ -27,7 +27,7 @@ impl Telescoping {
     #[inline(always)]
     fn insert_batch_on<P: Processor>(&mut self, p: P, hashes: &[Hash128]) -> (usize, Step<()>) {
         if hashes.len() as u64 > self.table.used_slots() / 8 {
-            self.shares.forget(); // one pass over all runs takes less than following these
+            self.shares.forget(); // one pass over all runs is faster than following each change
         }
         let (mut addresses, mut done) = ([(0, 0); AHEAD], 0);
         for hashes in hashes.chunks(AHEAD) {
@@ -79,7 +79,7 @@ impl Telescoping {
         Ok(())
     }
 
-    /// Takes the insertion of a key back that nothing has touched since.
+    /// Undoes an insertion that nothing has touched since.
     pub(super) fn undo_insert(&mut self, hash: Hash128) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let fresh = (stream.window(0, self.table.remainder_bits()), 0);
@@ -91,7 +91,7 @@ impl Telescoping {
         }
     }
 
-    /// Takes away a slot of a key that has one: where all that fit have one content, any of them.
+    /// Removes a slot of a key: any that fits, if all that fit have equal content.
     pub fn remove(&mut self, hash: Hash128) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let run = self.table.run(quotient).unwrap_or(0..0);
@@ -104,8 +104,8 @@ impl Telescoping {
         };
         if fitting.any(|(_, other)| other != content) {
             return Err(Error::Parameter(
-                "the key fits slots that were adapted differently, and which is its own only the \
-                 stored hashes tell: give remote="
+                "the key fits slots that were adapted differently, and finding its own needs the \
+                 stored hashes: pass remote="
                     .into(),
             )
             .into());
@@ -141,8 +141,8 @@ impl Telescoping {
         }
     }
 
-    /// The codes of the blocks whose selectors change when slots `moved` move up by one, with a selector of
-    /// 0 in the first.
+    /// The codes of the blocks whose selectors change when slots `moved` move up by one, with
+    /// selector 0 in the first.
     fn raised(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
         let (low, high) = (moved.start / SLOTS, moved.end / SLOTS);
         let (mut codes, mut carried) = (Vec::new(), 0);

@@ -8,7 +8,7 @@ use crate::format::{Head, SECTION_BITS, SECTION_SELECTORS, Section};
 use crate::quotient::{SLOTS, Table};
 
 impl Shared {
-    /// Opens what a frame holds; `own` turns the bytes of the slots into a buffer.
+    /// Opens the filter of a frame; `own` turns the bytes of the slots into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -20,42 +20,43 @@ impl Shared {
         else {
             return Err(damaged("it does not have five parameters and two sections"));
         };
-        let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are long"))?;
+        let bits = u32::try_from(bits).map_err(|_| damaged("its remainders are too long"))?;
         let mode = if head.kind == KIND.number { Mode::Telescoping } else { Mode::Extending };
         let layout = match layout {
             0 => Layout::Block,
             1 => Layout::Growing,
             2 if mode == Mode::Telescoping => Layout::Plain,
-            _ => return Err(damaged("its selectors are of no known layout")),
+            _ => return Err(damaged("its selectors have an unknown layout")),
         };
         let kinds = [(slots.kind, slots.piece), (selectors.kind, selectors.piece)];
         if kinds != [(SECTION_BITS, 0), (SECTION_SELECTORS, 0)] || capacity != head.capacity {
-            return Err(damaged("it is not as its parameters say"));
+            return Err(damaged("its sections do not match its parameters"));
         }
         let buffer = own(slots.bytes)?;
         let mut filter =
             Telescoping::open((quotients, bits), layout, mode, buffer, selectors.bytes)?;
         filter.forgotten = forgotten;
         if filter.table().used_slots() != head.count {
-            return Err(damaged("it holds another number of keys"));
+            return Err(damaged("its number of keys does not match its slots"));
         }
         Ok(Shared::over(filter, capacity))
     }
 }
 
-/// The blocks that a frame has.
+/// The number of blocks in a frame.
 pub(super) fn blocks(table: &Table) -> usize {
     table.quotients().div_ceil(SLOTS).max(table.end().div_ceil(SLOTS)) as usize
 }
 
 impl Telescoping {
-    /// Leaves the mapping of a file; see [`Table::out_of_mapping`].
+    /// Copies the table out of a mapped file; see [`Table::out_of_mapping`].
     pub(super) fn leave_mapping(&mut self) -> Result<()> {
         if let Some(copy) = self.table.out_of_mapping() {
             let (quotients, bits) = (self.table.quotients(), self.table.remainder_bits());
             let table = Table::from_bytes(quotients, bits, copy?)?;
             if table.used_slots() != self.table.used_slots() {
-                let message = "the adaptive filter is damaged: it holds another number of keys";
+                let message =
+                    "the adaptive filter is damaged: its number of keys does not match its slots";
                 return Err(Error::Format(message.into()));
             }
             self.table = table;
@@ -63,7 +64,7 @@ impl Telescoping {
         Ok(())
     }
 
-    /// The filter with these bytes of slots and of selectors, which are untrusted.
+    /// Opens a filter from untrusted bytes of slots and selectors.
     pub(super) fn open(
         (quotients, bits): (u64, u32),
         layout: Layout,

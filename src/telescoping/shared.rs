@@ -1,4 +1,4 @@
-//! An adaptive filter that threads share.
+//! An adaptive filter shared by threads.
 
 use super::open::blocks;
 use super::{Layout, Mode, Step, Stop, Telescoping};
@@ -36,9 +36,9 @@ pub static KIND_EXTENDING: Kind = Kind {
     })
 };
 
-/// A [`Telescoping`] behind a lock, with the number of keys at which it is full.
+/// A [`Telescoping`] behind a lock, with its capacity in keys.
 pub struct Shared {
-    /// As in the filter, which never changes it: readable without the lock.
+    /// A copy of the filter's mode, which never changes: readable without the lock.
     mode: Mode,
     inner: RwLock<Inner>,
     /// Adaptations that were skipped because the run was too long, since the filter was opened.
@@ -51,17 +51,17 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Whether there are slots for this many keys more.
-    pub(super) fn has_room(&self, more: usize) -> bool {
+    /// Whether this many more keys fit.
+    pub(super) fn can_hold(&self, more: usize) -> bool {
         let table = self.filter.table();
         let max = capacity::max_slots(self.capacity, table.quotients());
         table.used_slots().saturating_add(more as u64) <= max
     }
 
-    fn no_room(&self, more: usize) -> Error {
+    fn over_capacity(&self, more: usize) -> Error {
         Error::Capacity(format!(
-            "there is no room for {more} more keys in a filter of {} that holds {}: give remote=, \
-             the stored hashes, and it grows",
+            "the filter is full: {more} more keys exceed its capacity of {} ({} slots are in use); \
+             pass remote=, the stored hashes, to let it grow",
             self.capacity,
             self.filter.table().used_slots()
         ))
@@ -70,13 +70,13 @@ impl Inner {
 
 pub(super) fn full(_block: u64) -> Error {
     Error::Capacity(
-        "the selectors of a block do not fit its code, and only the stored hashes tell what its \
-         slots hold without them: give remote="
+        "the selectors of a block do not fit its code, and resetting them needs the stored \
+         hashes: pass remote="
             .into(),
     )
 }
 
-/// The result of a change that has no remote to resolve a full block with.
+/// The result of a change without a remote, which could free a full block.
 pub(super) fn without_remote<T>(step: Step<T>) -> Result<T> {
     step.map_err(|stop| match stop {
         Stop::Full(block) => full(block),
@@ -121,7 +121,7 @@ impl Shared {
         self.skipped.load(Relaxed)
     }
 
-    /// Looks at the filter while no writer changes it.
+    /// Reads the filter while no writer changes it.
     pub fn with<R>(&self, visit: impl FnOnce(&Telescoping) -> R) -> R {
         visit(&self.read().filter)
     }
@@ -136,17 +136,17 @@ impl Shared {
         Ok(inner)
     }
 
-    /// The filter of the insertions into both.
+    /// A filter of the insertions into both.
     pub fn merge(&self, other: &Shared) -> Result<Shared> {
-        // One after the other: a copy of the first, so that no thread holds two locks. A filter with
-        // itself is that copy twice, which cannot grow in between.
+        // One lock at a time: a copy of the first is made, so that no thread holds two. Merging a
+        // filter with itself merges that copy twice, which cannot grow in between.
         let copy = self.duplicate()?;
         let one = copy.read();
         let second = (!std::ptr::eq(self, other)).then(|| other.read());
         let two = second.as_ref().unwrap_or(&one);
         let capacity = one.capacity.max(two.capacity);
         let merged = Inner { filter: without_remote(one.filter.merged(&two.filter))?, capacity };
-        if !merged.has_room(0) {
+        if !merged.can_hold(0) {
             return Err(Error::Capacity(format!(
                 "the {} keys of both filters do not fit into a capacity of {capacity}: grow both first",
                 merged.filter.table().used_slots()
@@ -251,8 +251,8 @@ impl Kernel for Shared {
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         let mut inner = self.write()?;
-        if !inner.has_room(hashes.len()) {
-            return Err(inner.no_room(hashes.len()));
+        if !inner.can_hold(hashes.len()) {
+            return Err(inner.over_capacity(hashes.len()));
         }
         let (done, step) = inner.filter.insert_batch(hashes);
         if step.is_err() {

@@ -1,20 +1,20 @@
-//! A key's hash as an endless row of bits, and what a selector says of them.
+//! A key's hash as an endless stream of bits, and the bits that a selector selects.
 
 use super::code::{LENGTH_SHIFT, MAX_LENGTH, MAX_STEPS};
 use crate::hash::{GOLDEN, Hash128, mix13};
 use crate::quotient::Table;
 
-/// How an element moves away from a key that it was taken for.
+/// How an element moves away from a key that it was mistaken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It slides: selector `i` means that the slot holds bits `i·r` to `i·r + r`.
+    /// It slides: under selector `i` the slot holds bits `i·r` to `i·r + r`.
     Telescoping,
-    /// It grows: a selector of `ℓ` bits means that these follow the `r` bits in the slot.
+    /// It grows: the `ℓ` bits of the selector follow the `r` bits in the slot.
     Extending,
 }
 
-/// The bits of a key behind its quotient: first those of the hash itself (the 64 of
-/// [`Table::split`]), then as many as are asked for, 64 at a time by a mix of the hash's low half.
+/// The bits of a key behind its quotient: first the 64 bits of [`Table::split`], then any number,
+/// 64 at a time, by a mix of the hash's low half.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     fraction: u64,
@@ -29,7 +29,7 @@ impl Stream {
         (quotient, Stream { fraction, lo: hash.lo })
     }
 
-    /// `width` bits from bit `at` on, the first of them highest; from 1 to 56 of them.
+    /// `width` bits (1 to 56) from bit `at` on, the first of them highest.
     #[inline(always)]
     pub fn window(self, at: u64, width: u32) -> u64 {
         if at + u64::from(width) <= 64 {
@@ -48,7 +48,7 @@ impl Stream {
         }
     }
 
-    /// What the key's slot holds, under a selector.
+    /// The content of the key's slot under a selector.
     #[inline(always)]
     pub fn remainder(self, mode: Mode, bits: u32, selector: u64) -> u64 {
         match mode {
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// Whether a slot can be the key's.
+    /// Whether a slot may belong to the key.
     #[inline(always)]
     pub fn fits(self, mode: Mode, bits: u32, (remainder, selector): (u64, u64)) -> bool {
         self.remainder(mode, bits, selector) == remainder
@@ -73,8 +73,8 @@ impl Stream {
         }
     }
 
-    /// The first selector from `selector` on, of steps, that tells the key from another; an element that
-    /// has gone through all of them starts over. `None` if no selector does.
+    /// The first selector from `selector` on that separates the key from another; after the last
+    /// selector, the search wraps around. `None` if no selector does.
     pub fn apart(self, other: Stream, mode: Mode, bits: u32, selector: u64) -> Option<u64> {
         match mode {
             Mode::Telescoping => {

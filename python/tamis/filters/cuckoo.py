@@ -19,7 +19,7 @@ class Cuckoo(_native.Cuckoo, Filter):
     """A cuckoo filter: supports insertion and deletion, with faster queries than `Quotient`.
 
     It stores a fingerprint of f bits per key, in f/0.95 bits, for a rate of about 7.6/2^f. A key
-    that is added again is stored again. If there is no room for a key, `CapacityError` is raised
+    that is added again is stored again. If a key does not fit, `CapacityError` is raised
     and the filter is unchanged.
 
     >>> f = Cuckoo(capacity=1000, fpr=0.01)
